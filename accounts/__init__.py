@@ -1,0 +1,1 @@
+"""Who may call: organizations, projects, members, API keys, access, audit."""

@@ -1,0 +1,93 @@
+"""From a request's Authorization header to a `Caller`, with a short cache in the process."""
+
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.utils import timezone
+
+from accounts import api_keys
+from accounts.errors import NotAuthenticated
+from accounts.models import APIKey
+
+MAX_CACHED_CALLERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a valid key stands for: the values that a request needs, without the database."""
+
+    api_key_id: int
+    project_id: int
+    organization_id: int
+    is_test: bool
+    is_admin: bool
+    default_dialect: str
+    time_zone: str
+    """IANA name; the organization's budgets follow its days."""
+    is_authenticated: bool = True
+
+
+def bearer(header: str | None) -> str:
+    """The key in an `Authorization: Bearer <key>` header (RFC 6750); raises `NotAuthenticated`."""
+    scheme, _, key = (header or "").strip().partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise NotAuthenticated("no bearer token")
+    return key.strip()
+
+
+def look_up(key: str) -> Caller:
+    """Ask the database who the key stands for; raises `NotAuthenticated`.
+
+    A malformed key or a wrong checksum costs no query.
+    """
+    parsed = api_keys.parse(key)
+    if parsed is None:
+        raise NotAuthenticated("malformed key")
+    row = APIKey.objects.select_related("project__organization").filter(public=parsed.public).first()
+    known_digest = row.digest if row else ""
+    # Compared even when there is no row, so that the time taken does not tell known keys from unknown ones.
+    is_right = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
+    if row is None or not is_right or not _is_usable(row):
+        raise NotAuthenticated("unknown, revoked or expired key")
+    organization = row.project.organization
+    return Caller(row.pk, row.project_id, organization.pk, row.is_test, row.is_admin, row.default_dialect, organization.time_zone)
+
+
+def _is_usable(row: APIKey) -> bool:
+    if row.revoked_at is not None or not row.project.is_active or not row.project.organization.is_active:
+        return False
+    return row.expires_at is None or row.expires_at > timezone.now()
+
+
+class CallerCache:
+    """Remembers who a key stands for, for at most `max_age_ms`; refusals are never remembered.
+
+    Entries are found by the key's HMAC, so the secret itself is not kept in memory.
+    """
+
+    def __init__(self, max_age_ms: int) -> None:
+        self._max_age_s = max_age_ms / 1000
+        self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+
+    async def authenticate(self, header: str | None, ask: Callable[[str], Awaitable[Caller]]) -> Caller:
+        """The caller behind the header; `ask` runs `look_up` off the event loop. Raises `NotAuthenticated`."""
+        key = bearer(header)
+        if api_keys.parse(key) is None:
+            raise NotAuthenticated("malformed key")
+        digest, now = api_keys.digest(key, settings.KEY_PEPPER), time.monotonic()
+        found = self._known.get(digest)
+        if found is not None and now - found[0] < self._max_age_s:
+            return found[1]
+        self._known.pop(digest, None)
+        caller = await ask(key)
+        self._remember(digest, now, caller)
+        return caller
+
+    def _remember(self, digest: str, now: float, caller: Caller) -> None:
+        self._known[digest] = (now, caller)
+        while len(self._known) > MAX_CACHED_CALLERS:
+            self._known.popitem(last=False)

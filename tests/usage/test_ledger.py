@@ -1,0 +1,179 @@
+"""Stories of generations in the books: what is held, charged, released and refused."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from accounts.models import APIKey
+from tests.usage.conftest import NOW, completed, limit, run
+from usage import ledger
+from usage.errors import AlreadyResolved, BudgetExceeded
+from usage.models import Budget, Generation, HourlyUsage, LedgerEntry, Outcome, UsageSource
+from usage.pricing import Tokens
+from usage.verification import verify
+
+Ask = Callable[..., ledger.Admission]
+HELD = 50_001
+
+
+def balances(key: APIKey) -> set[tuple[int, int]]:
+    return set(Budget.objects.values_list("posted_nanodollars", "pending_nanodollars"))
+
+
+def test_a_request_is_held_for_then_charged_for(key: APIKey, ask: Ask) -> None:
+    admission = ask()
+    assert ledger.admit(NOW, [admission]) == [admission.id]
+    assert Budget.objects.count() == 9
+    assert balances(key) == {(0, HELD)}
+    (settled,) = ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
+    assert isinstance(settled, ledger.Settled)
+    assert settled.amount_nanodollars == 20_000
+    assert balances(key) == {(20_000, 0)}
+    assert LedgerEntry.objects.get().amount_nanodollars == 20_000
+    assert HourlyUsage.objects.get().amount_nanodollars == 20_000
+    assert verify().differences == []
+
+
+def test_exactly_as_many_are_admitted_as_fit(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "month", 3 * HELD + 1)
+    results = ledger.admit(NOW, [ask() for _ in range(5)])
+    assert [isinstance(result, UUID) for result in results] == [True, True, True, False, False]
+    assert balances(key) == {(0, 3 * HELD)}
+    assert Generation.objects.count() == 3
+
+
+@pytest.mark.parametrize(("scope", "period"), [(scope, period) for scope in ("organization", "project", "key") for period in ("day", "month", "ever")])
+def test_every_budget_can_refuse(key: APIKey, ask: Ask, scope: str, period: str) -> None:
+    scope_id = {"organization": key.project.organization_id, "project": key.project_id, "key": key.pk}[scope]
+    limit(scope, scope_id, period, HELD - 1)
+    (refused,) = ledger.admit(NOW, [ask()])
+    assert isinstance(refused, BudgetExceeded)
+    assert refused.budget_id.startswith(f"{scope}/{scope_id}/{period}/")
+    assert not refused.is_in_flight
+    assert balances(key) == {(0, 0)}
+
+
+def test_a_refusal_says_whether_running_requests_hold_the_rest(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "ever", HELD)
+    first, second = ledger.admit(NOW, [ask(), ask()])
+    assert isinstance(first, UUID)
+    assert isinstance(second, BudgetExceeded)
+    assert second.is_in_flight
+
+
+def test_a_new_day_is_a_new_budget_in_the_organizations_time_zone(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "day", HELD)
+    late = NOW.replace(hour=23)
+    (first,) = ledger.admit(late, [ask(time_zone="Asia/Tokyo")])
+    (again,) = ledger.admit(late, [ask(time_zone="Asia/Tokyo")])
+    (tomorrow,) = ledger.admit(late, [ask(time_zone="UTC")])
+    assert isinstance(first, UUID)
+    assert isinstance(again, BudgetExceeded)
+    assert isinstance(tomorrow, UUID)
+    assert sorted(Generation.objects.values_list("budget_day", flat=True))[1].day == 22
+
+
+def test_a_free_request_holds_nothing(key: APIKey, ask: Ask) -> None:
+    from usage.pricing import FREE
+
+    limit("key", key.pk, "ever", 0)
+    (admitted,) = ledger.admit(NOW, [admission := ask(price=FREE)])
+    assert admitted == admission.id
+    ledger.settle(NOW, [completed(run(admission))])
+    assert LedgerEntry.objects.get().amount_nanodollars == 0
+    assert verify().differences == []
+
+
+def test_only_one_claim_wins(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    run(admission)
+    (second,) = ledger.claim(NOW, [ledger.Claim(admission.id, "another worker", 6_000)])
+    assert isinstance(second, AlreadyResolved)
+
+
+def test_a_generation_is_settled_once_even_within_a_batch(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    settlement = completed(run(admission))
+    first, second = ledger.settle(NOW, [settlement, settlement])
+    (third,) = ledger.settle(NOW, [settlement])
+    assert isinstance(first, ledger.Settled)
+    assert isinstance(second, AlreadyResolved)
+    assert isinstance(third, AlreadyResolved)
+    assert LedgerEntry.objects.count() == 1
+    assert verify().differences == []
+
+
+def test_the_reaper_fences_off_a_worker_whose_lease_ran_out(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    zombie = run(admission)
+    later = NOW + timedelta(seconds=7)
+    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000)])
+    assert [(row.id, row.fence, row.was_started) for row in orphans.rows] == [(admission.id, zombie.fence + 1, True)]
+    (refused,) = ledger.settle(later, [completed(zombie)])
+    assert isinstance(refused, AlreadyResolved)
+    (again,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000)])
+    assert again.rows == []
+
+
+def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    claimed = run(admission)
+    later = NOW + timedelta(seconds=5)
+    beat = ledger.Beat([ledger.Pulse(admission.id, claimed.fence, 7), ledger.Pulse(admission.id, claimed.fence + 1, 9)][:1], 6_000)
+    assert ledger.beat(later, [beat]) == [{admission.id}]
+    assert ledger.take_over(NOW + timedelta(seconds=7), [ledger.TakeOver(10, 6_000)])[0].rows == []
+    assert Generation.objects.get().completion_tokens == 7
+    assert ledger.beat(later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9)], 6_000)]) == [set()]
+
+
+def test_a_queued_request_is_an_orphan_after_its_time_in_the_queue(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask(queue_ttl_ms=1_000)])
+    (orphans,) = ledger.take_over(NOW + timedelta(seconds=2), [ledger.TakeOver(10, 6_000)])
+    assert [(row.id, row.was_started) for row in orphans.rows] == [(admission.id, False)]
+
+
+def test_no_output_and_an_error_costs_nothing(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), completion=0, outcome=Outcome.FAILED, error_code="upstream_timeout")])
+    row = Generation.objects.get()
+    assert (row.is_waived, row.amount_nanodollars, row.prompt_tokens) == (True, 0, 10)
+    assert balances(key) == {(0, 0)}
+    assert verify().differences == []
+
+
+def test_an_explicit_zero_of_the_upstream_stays_zero(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), prompt=0, completion=0)])
+    row = Generation.objects.get()
+    assert (row.usage_source, row.prompt_tokens, row.amount_nanodollars) == (UsageSource.UPSTREAM, 0, 0)
+
+
+def test_what_goes_beyond_the_hold_is_an_entry_of_its_own(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), prompt=10, completion=1_000)])
+    assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {"charge": HELD, "overage": 2_010_000 - HELD}
+    assert HourlyUsage.objects.get().requests == 1
+    assert verify().differences == []
+
+
+def test_a_withdrawn_request_releases_its_hold(key: APIKey, ask: Ask) -> None:
+    running, queued = ask(), ask()
+    ledger.admit(NOW, [running, queued])
+    run(running)
+    gone = [ledger.Withdrawal(admission.id, "service_unavailable", "no queue") for admission in (running, queued)]
+    taken, voided = ledger.withdraw(NOW, gone)
+    assert isinstance(taken, AlreadyResolved)
+    assert isinstance(voided, ledger.Settled)
+    assert balances(key) == {(0, HELD)}
+    assert Generation.objects.get(id=queued.id).outcome == Outcome.NOT_STARTED
+    assert verify().differences == []
+
+
+def test_cached_and_reasoning_tokens_are_kept(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), tokens=Tokens(10, 5, cached_tokens=4, reasoning_tokens=2))])
+    row, hour = Generation.objects.get(), HourlyUsage.objects.get()
+    assert (row.cached_tokens, row.reasoning_tokens, row.amount_nanodollars) == (4, 2, 6_000 + 2_000 + 10_000)
+    assert (hour.cached_tokens, hour.reasoning_tokens) == (4, 2)

@@ -1,0 +1,1 @@
+"""What it cost: generations, budgets, prices, the ledger, rollups, reports."""

@@ -1,0 +1,270 @@
+"""The life of a generation in the books: admit, claim, beat, settle. The only door to money.
+
+    admit ──► admitted ──claim──► running ──settle──► settled
+                  └──────────── take_over (the reaper) ──┘
+
+Each function serves a batch of items inside one transaction of the caller (`usage/group_commit.py`) and answers one
+result per item, in order; an item's own failure is an exception object in its place and leaves the others alone. `now`
+is the database's clock. Every claim raises the fence; whoever holds an older one can do nothing any more.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import connection, transaction
+
+from usage import budgets, pricing
+from usage.clock import local_day
+from usage.errors import AlreadyResolved, BudgetExceeded
+from usage.models import Generation, Outcome, State, UsageSource
+from usage.pricing import Price, Tokens
+from usage.settlement import Settled, Settlement, settle
+from usage.sql import fetch_all, rows_of_values
+
+__all__ = [
+    "Admission", "Beat", "Claim", "Claimed", "Orphan", "Orphans", "Pulse", "Settled", "Settlement", "TakeOver", "Withdrawal",
+    "admit", "beat", "claim", "settle", "take_over", "withdraw",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that wants to run: who asks, for what, at which price, and the most that it can cost."""
+
+    id: UUID
+    organization_id: int
+    project_id: int
+    api_key_id: int
+    time_zone: str
+    is_test: bool
+    model: str
+    endpoint: str
+    dialect: str
+    is_stream: bool
+    choices_count: int
+    max_output_tokens: int
+    prompt_tokens_bound: int
+    price: Price
+    queue_ttl_ms: int
+
+    @property
+    def reserved_nanodollars(self) -> int:
+        """The hold: an upper bound of what the request can cost."""
+        return pricing.upper_bound(self.prompt_tokens_bound, self.max_output_tokens * self.choices_count, self.price)
+
+
+def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
+    """Hold each request's upper bound on its budgets and write its row. Returns its id, or why it was refused."""
+    try:
+        with transaction.atomic():
+            _hold(now, items)
+    except BudgetExceeded:
+        # One of them does not fit, or a budget's first request is among them: each for itself, then.
+        results = [_hold_alone(now, item) for item in items]
+    else:
+        results = [item.id for item in items]
+    fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
+    Generation.objects.bulk_create([_row(now, item) for item in fitting])
+    return results
+
+
+def _hold(now: datetime, items: Sequence[Admission]) -> None:
+    amounts: defaultdict[str, int] = defaultdict(int)
+    for item in items:
+        if item.reserved_nanodollars:
+            for budget_id in _budget_ids(now, item):
+                amounts[budget_id] += item.reserved_nanodollars
+    if amounts:
+        budgets.hold(amounts)
+
+
+def _hold_alone(now: datetime, item: Admission) -> UUID | BudgetExceeded:
+    budgets.ensure(_budget_ids(now, item))
+    try:
+        with transaction.atomic():
+            _hold(now, [item])
+    except BudgetExceeded as error:
+        return error
+    return item.id
+
+
+def _budget_ids(now: datetime, item: Admission) -> list[str]:
+    return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, local_day(now, item.time_zone))
+
+
+def _row(now: datetime, item: Admission) -> Generation:
+    return Generation(
+        id=item.id,
+        organization_id=item.organization_id,
+        project_id=item.project_id,
+        api_key_id=item.api_key_id,
+        is_test=item.is_test,
+        model=item.model,
+        endpoint=item.endpoint,
+        dialect=item.dialect,
+        is_stream=item.is_stream,
+        choices_count=item.choices_count,
+        max_output_tokens=item.max_output_tokens,
+        input_per_mtok_nanodollars=item.price.input_per_mtok_nanodollars,
+        cached_input_per_mtok_nanodollars=item.price.cached_input_per_mtok_nanodollars,
+        output_per_mtok_nanodollars=item.price.output_per_mtok_nanodollars,
+        reserved_nanodollars=item.reserved_nanodollars,
+        budget_day=local_day(now, item.time_zone),
+        lease_expires_at=now + timedelta(milliseconds=item.queue_ttl_ms),
+        admitted_at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker wants to run this generation and promises to beat before the lease ends."""
+
+    id: UUID
+    worker: str
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the holder of the fence needs to know of its generation."""
+
+    id: UUID
+    fence: int
+    model: str
+    max_output_tokens: int
+    choices_count: int
+    is_test: bool
+
+
+def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolved]:
+    """Take admitted generations; one that is not admitted any more was someone else's."""
+    values, parameters = rows_of_values(
+        "claim", ["target", "holder", "lease"], [(_db(item.id), item.worker, _db_time(now, item.lease_ms)) for item in items]
+    )
+    rows = fetch_all(
+        f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
+        claimed_at = %s, lease_expires_at = claim.lease FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
+        RETURNING id, fence, model, max_output_tokens, choices_count, is_test""",  # noqa: S608
+        [*parameters, _db_time(now, 0)],
+    )
+    taken = {_uuid(row[0]): Claimed(_uuid(row[0]), *row[1:5], is_test=bool(row[5])) for row in rows}
+    return [taken.get(item.id) or AlreadyResolved(str(item.id)) for item in items]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A running generation is alive and has produced this many completion tokens so far."""
+
+    id: UUID
+    fence: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One process's heartbeat for all that it runs; at least one pulse."""
+
+    pulses: Sequence[Pulse]
+    lease_ms: int
+
+
+def beat(now: datetime, items: Sequence[Beat]) -> list[set[UUID]]:
+    """Prolong leases, one update a process; answers what is still this process's. Stop working on the rest."""
+    return [_beat(now, item) for item in items]
+
+
+def _beat(now: datetime, item: Beat) -> set[UUID]:
+    values, parameters = rows_of_values(
+        "beat", ["target", "held", "tokens"], [(_db(pulse.id), pulse.fence, pulse.completion_tokens) for pulse in item.pulses]
+    )
+    rows = fetch_all(
+        f"""{values} UPDATE usage_generation AS g SET lease_expires_at = %s, completion_tokens = beat.tokens
+        FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
+        [*parameters, _db_time(now, item.lease_ms)],
+    )
+    return {_uuid(row[0]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The reaper asks for up to `limit` generations whose lease has run out."""
+
+    limit: int
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A generation that the reaper now holds: whoever had it before is fenced off."""
+
+    id: UUID
+    fence: int
+    was_started: bool
+    completion_tokens: int
+    """As of the last heartbeat: what is left to charge when Redis has lost the deltas too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """What one take-over found."""
+
+    rows: list[Orphan] = field(default_factory=list)
+
+
+def take_over(now: datetime, items: Sequence[TakeOver]) -> list[Orphans]:
+    """Raise the fence of open generations whose lease has run out; two reapers never get the same one."""
+    return [_take_over(now, item) for item in items]
+
+
+def _take_over(now: datetime, item: TakeOver) -> Orphans:
+    skip_locked = "FOR UPDATE SKIP LOCKED" if connection.features.has_select_for_update_skip_locked else ""
+    rows = fetch_all(
+        f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', worker = 'reaper', lease_expires_at = %s
+        WHERE id IN (SELECT id FROM usage_generation WHERE state <> 'settled' AND lease_expires_at < %s
+                     ORDER BY lease_expires_at LIMIT %s {skip_locked})
+        RETURNING id, fence, claimed_at, completion_tokens""",  # noqa: S608
+        [_db_time(now, item.lease_ms), _db_time(now, 0), item.limit],
+    )
+    return Orphans([Orphan(_uuid(row[0]), row[1], row[2] is not None, row[3]) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """An admitted request that could not be queued: void it, unless a worker has it already."""
+
+    id: UUID
+    error_code: str
+    error_message: str
+
+
+def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Settled | AlreadyResolved]:
+    """Settle admitted generations that never ran at nothing; a claimed one is `AlreadyResolved`."""
+    rows = Generation.objects.filter(id__in=[item.id for item in items], state=State.ADMITTED)
+    fences = dict(rows.order_by("id").values_list("id", "fence"))
+    changed = {
+        generation_id: fence + 1
+        for generation_id, fence in fences.items()
+        if Generation.objects.filter(id=generation_id, state=State.ADMITTED, fence=fence).update(state=State.RUNNING, fence=fence + 1)
+    }
+    return settle(now, [_void(item, changed.get(item.id, 0)) for item in items])
+
+
+def _void(item: Withdrawal, fence: int) -> Settlement:
+    return Settlement(
+        item.id, fence, Outcome.NOT_STARTED, Tokens(), UsageSource.NONE, error_code=item.error_code, error_message=item.error_message
+    )
+
+
+def _db(generation_id: UUID) -> object:
+    return Generation._meta.pk.get_db_prep_value(generation_id, connection, prepared=False)
+
+
+def _db_time(now: datetime, later_ms: int) -> object:
+    return connection.ops.adapt_datetimefield_value(now + timedelta(milliseconds=later_ms))
+
+
+def _uuid(value: object) -> UUID:
+    return value if isinstance(value, UUID) else UUID(str(value))

@@ -1,0 +1,256 @@
+"""What was used and what it cost: generations, prices, budgets, the ledger and its hourly rollup.
+
+Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock. Rows keep names
+and prices as values, so that history survives renames and price changes.
+"""
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import APIKey, Organization, Project
+from usage.pricing import Price as PriceValue
+
+
+class Price(models.Model):
+    """What a served model costs from `effective_from` on; rows are added, never changed."""
+
+    model = models.CharField(max_length=128)
+    effective_from = models.DateTimeField()
+    input_per_mtok_nanodollars = models.BigIntegerField()
+    cached_input_per_mtok_nanodollars = models.BigIntegerField()
+    output_per_mtok_nanodollars = models.BigIntegerField()
+
+    class Meta:
+        ordering = ["model", "-effective_from"]
+        constraints = [
+            models.UniqueConstraint(fields=["model", "effective_from"], name="one_price_per_model_and_start"),
+            models.CheckConstraint(
+                condition=Q(input_per_mtok_nanodollars__gte=0, cached_input_per_mtok_nanodollars__gte=0, output_per_mtok_nanodollars__gte=0),
+                name="prices_are_not_negative",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} from {self.effective_from:%Y-%m-%d %H:%M}"
+
+    @property
+    def value(self) -> PriceValue:
+        """The price as a pure value."""
+        return PriceValue(self.input_per_mtok_nanodollars, self.cached_input_per_mtok_nanodollars, self.output_per_mtok_nanodollars)
+
+
+class State(models.TextChoices):
+    """Where a generation stands; admitted and running ones are open."""
+
+    ADMITTED = "admitted"
+    RUNNING = "running"
+    SETTLED = "settled"
+
+
+class Outcome(models.TextChoices):
+    """How a generation ended."""
+
+    COMPLETED = "completed"
+    CLIENT_CANCELLED = "client_cancelled"
+    FAILED = "failed"
+    WORKER_LOST = "worker_lost"
+    NOT_STARTED = "not_started"
+
+
+class UsageSource(models.TextChoices):
+    """Where the token counts come from."""
+
+    UPSTREAM = "upstream"
+    COUNTED = "counted"
+    NONE = "none"
+
+
+class Generation(models.Model):
+    """One request's run, from its admission to its settlement; its id is the public request id."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    is_test = models.BooleanField(default=False)
+    model = models.CharField(max_length=128)
+    endpoint = models.CharField(max_length=32)
+    dialect = models.CharField(max_length=16)
+    is_stream = models.BooleanField()
+    choices_count = models.PositiveSmallIntegerField(default=1)
+    max_output_tokens = models.PositiveIntegerField(help_text="Per choice: the cap sent upstream and held for.")
+
+    input_per_mtok_nanodollars = models.BigIntegerField()
+    cached_input_per_mtok_nanodollars = models.BigIntegerField()
+    output_per_mtok_nanodollars = models.BigIntegerField()
+    reserved_nanodollars = models.BigIntegerField()
+    budget_day = models.DateField(help_text="The organization's local day of admission: which budgets it counts in.")
+
+    state = models.CharField(max_length=10, choices=State.choices, default=State.ADMITTED)
+    fence = models.PositiveIntegerField(default=0, help_text="Grows with each claim; only its holder may publish and settle.")
+    lease_expires_at = models.DateTimeField()
+    worker = models.CharField(max_length=64, blank=True)
+    admitted_at = models.DateTimeField()
+    claimed_at = models.DateTimeField(null=True)
+    settled_at = models.DateTimeField(null=True)
+
+    outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True)
+    error_code = models.CharField(max_length=64, blank=True)
+    error_message = models.CharField(max_length=500, blank=True)
+    finish_reason = models.CharField(max_length=2_048, blank=True, help_text="Of several choices that differ: each, by index, with commas.")
+    deployment = models.CharField(max_length=128, blank=True)
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Deployments tried.")
+    usage_source = models.CharField(max_length=10, choices=UsageSource.choices, default=UsageSource.NONE)
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(null=True)
+    completion_tokens = models.PositiveIntegerField(default=0, help_text="While running: as of the last heartbeat.")
+    reasoning_tokens = models.PositiveIntegerField(null=True)
+    is_waived = models.BooleanField(default=False, help_text="Ended without output and not completed: nothing is charged.")
+    amount_nanodollars = models.BigIntegerField(default=0)
+    first_token_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the first delta.")
+    last_token_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the last delta.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["lease_expires_at"], name="open_generations", condition=~Q(state="settled")),
+            models.Index(fields=["organization", "-admitted_at"], name="organization_generations"),
+            models.Index(fields=["api_key", "-admitted_at"], name="api_key_generations"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(reserved_nanodollars__gte=0, amount_nanodollars__gte=0), name="generation_amounts_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"chatcmpl-{self.id.hex}"
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Each choice's finish reason, by index."""
+        known = self.finish_reason.split(",")
+        return known if len(known) == self.choices_count else [known[0] or "stop"] * self.choices_count
+
+    @property
+    def price(self) -> PriceValue:
+        """The price of the day of admission."""
+        return PriceValue(self.input_per_mtok_nanodollars, self.cached_input_per_mtok_nanodollars, self.output_per_mtok_nanodollars)
+
+
+class Kind(models.TextChoices):
+    """What a ledger entry is for."""
+
+    CHARGE = "charge"
+    OVERAGE = "overage"
+
+
+class LedgerEntry(models.Model):
+    """One movement of money, written once: every settled generation has exactly one charge, of zero too.
+
+    An overage is the part of an amount that the hold did not cover.
+    """
+
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries")
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    model = models.CharField(max_length=128)
+    outcome = models.CharField(max_length=20, choices=Outcome.choices)
+    budget_day = models.DateField()
+    created_at = models.DateTimeField()
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+    amount_nanodollars = models.BigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "ledger entries"
+        indexes = [models.Index(fields=["organization", "-created_at"], name="organization_ledger")]
+        constraints = [models.UniqueConstraint(fields=["generation", "kind"], name="one_entry_per_generation_and_kind")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.amount_nanodollars} n$ for {self.generation_id}"
+
+
+class Scope(models.TextChoices):
+    """Whose money a budget counts."""
+
+    ORGANIZATION = "organization"
+    PROJECT = "project"
+    API_KEY = "key"
+
+
+class Period(models.TextChoices):
+    """How long a budget counts before the next one begins."""
+
+    DAY = "day"
+    MONTH = "month"
+    EVER = "ever"
+
+
+class BudgetLimit(models.Model):
+    """The most that an organization, project or key may spend in each day, each month or for ever."""
+
+    scope = models.CharField(max_length=12, choices=Scope.choices)
+    scope_id = models.BigIntegerField()
+    period = models.CharField(max_length=5, choices=Period.choices)
+    limit_nanodollars = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "scope_id", "period"], name="one_limit_per_scope_and_period"),
+            models.CheckConstraint(condition=Q(limit_nanodollars__gte=0), name="limit_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.scope_id}: {self.limit_nanodollars} n$ a {self.period}"
+
+
+class Budget(models.Model):
+    """What one organization, project or key has spent (`posted`) and holds (`pending`) in one period.
+
+    Its id says it all, `key/7/month/2026-11-01`, so a new period is a new row and nothing needs a reset job.
+    """
+
+    id = models.CharField(primary_key=True, max_length=64)
+    scope = models.CharField(max_length=12, choices=Scope.choices)
+    scope_id = models.BigIntegerField()
+    period = models.CharField(max_length=5, choices=Period.choices)
+    period_start = models.DateField()
+    posted_nanodollars = models.BigIntegerField(default=0)
+    pending_nanodollars = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "scope_id", "period", "period_start"], name="one_budget_per_scope_and_period"),
+            models.CheckConstraint(condition=Q(pending_nanodollars__gte=0), name="pending_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class HourlyUsage(models.Model):
+    """The ledger summed by hour, key, model and outcome; `rollup` can rebuild it at any time."""
+
+    hour = models.DateTimeField()
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    model = models.CharField(max_length=128)
+    outcome = models.CharField(max_length=20, choices=Outcome.choices)
+    requests = models.PositiveBigIntegerField(default=0)
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cached_tokens = models.PositiveBigIntegerField(default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(default=0)
+    amount_nanodollars = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "hourly usage"
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "hour", "project", "api_key", "model", "outcome"], name="one_row_per_hour_and_group")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}h {self.model}"

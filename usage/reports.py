@@ -1,0 +1,27 @@
+"""Reads of the books: what a generation used and cost, and how it ended."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from usage.models import Generation, State
+from usage.pricing import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a settled generation ended."""
+
+    error_code: str
+    error_message: str
+    finish_reasons: list[str]
+    """One for each choice."""
+    tokens: Tokens
+
+
+def end_of(generation_id: UUID) -> End | None:
+    """How the generation ended; None while it is open."""
+    row = Generation.objects.filter(id=generation_id, state=State.SETTLED).first()
+    if row is None:
+        return None
+    tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+    return End(row.error_code, row.error_message, row.finish_reasons, tokens)

@@ -1,0 +1,185 @@
+"""Settling: what ended generations used becomes money, in one transaction for a whole batch.
+
+The generation's row, its ledger entry, its budgets and its hour are written together or not at all.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import connection
+
+from usage import budgets, pricing, rollups
+from usage.errors import AlreadyResolved
+from usage.models import Generation, Kind, LedgerEntry, Outcome, State, UsageSource
+from usage.pricing import Tokens
+from usage.sql import execute, rows_of_values
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a generation ended, as the holder of its fence tells it."""
+
+    id: UUID
+    fence: int
+    outcome: Outcome
+    tokens: Tokens
+    usage_source: UsageSource
+    finish_reason: str = ""
+    error_code: str = ""
+    error_message: str = ""
+    deployment: str = ""
+    attempts: int = 0
+    first_token_ms: int | None = None
+    last_token_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was written: the tokens and the money that the client may now be told."""
+
+    id: UUID
+    tokens: Tokens
+    amount_nanodollars: int
+
+
+def settle(now: datetime, items: Sequence[Settlement]) -> list[Settled | AlreadyResolved]:
+    """Settle each generation once; `AlreadyResolved` for one that is settled or held by a newer fence."""
+    rows = _lock_open([item.id for item in items])
+    results: list[Settled | AlreadyResolved] = []
+    charges: list[_Charge] = []
+    for item in items:
+        # Popped, so that the same generation twice in one batch is settled once.
+        row = rows.pop(item.id, None)
+        if row is None or row.fence != item.fence:
+            results.append(AlreadyResolved(str(item.id)))
+            continue
+        charge = _Charge.of(row, item)
+        charges.append(charge)
+        results.append(Settled(item.id, item.tokens, charge.amount_nanodollars))
+    if charges:
+        _write(now, charges)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    row: Generation
+    item: Settlement
+    is_waived: bool
+    amount_nanodollars: int
+
+    @classmethod
+    def of(cls, row: Generation, item: Settlement) -> "_Charge":
+        # The zero-completion rule, kept as data: no output and not completed costs nothing.
+        is_waived = item.outcome != Outcome.COMPLETED and item.tokens.completion_tokens == 0
+        return cls(row, item, is_waived, 0 if is_waived else pricing.amount(item.tokens, row.price))
+
+
+def _lock_open(ids: Sequence[UUID]) -> dict[UUID, Generation]:
+    query = Generation.objects.filter(id__in=ids, state=State.RUNNING).order_by("id")
+    if connection.features.has_select_for_update:
+        query = query.select_for_update()
+    return {row.id: row for row in query}
+
+
+def _write(now: datetime, charges: Sequence[_Charge]) -> None:
+    _update_generations(now, charges)
+    entries = [entry for charge in charges for entry in _entries(now, charge)]
+    LedgerEntry.objects.bulk_create(entries)
+    _update_budgets(charges)
+    rollups.add(entries)
+
+
+_COLUMNS = {
+    # column: how its value is typed in the batch (a batch of NULLs has no type of its own on PostgreSQL)
+    "outcome": "VARCHAR(20)",
+    "usage_source": "VARCHAR(10)",
+    "finish_reason": "VARCHAR(2048)",
+    "error_code": "VARCHAR(64)",
+    "error_message": "VARCHAR(500)",
+    "deployment": "VARCHAR(128)",
+    "attempts": "INTEGER",
+    "prompt_tokens": "INTEGER",
+    "cached_tokens": "INTEGER",
+    "completion_tokens": "INTEGER",
+    "reasoning_tokens": "INTEGER",
+    "amount_nanodollars": "BIGINT",
+    "first_token_ms": "INTEGER",
+    "last_token_ms": "INTEGER",
+}
+
+
+def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
+    values, parameters = rows_of_values("charge", ["id", "is_waived", *_COLUMNS], [_values(charge) for charge in charges])
+    columns = ", ".join(f"{name} = CAST(charge.{name} AS {kind})" for name, kind in _COLUMNS.items())
+    execute(
+        f"""{values} UPDATE usage_generation AS g SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
+        FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters
+        [*parameters, connection.ops.adapt_datetimefield_value(now)],
+    )
+
+
+def _values(charge: _Charge) -> list[object]:
+    item, tokens = charge.item, charge.item.tokens
+    return [
+        Generation._meta.pk.get_db_prep_value(item.id, connection, prepared=False),
+        charge.is_waived,
+        item.outcome.value,
+        item.usage_source.value,
+        item.finish_reason,
+        item.error_code[:64],
+        item.error_message[:500],
+        item.deployment,
+        item.attempts,
+        tokens.prompt_tokens,
+        tokens.cached_tokens,
+        tokens.completion_tokens,
+        tokens.reasoning_tokens,
+        charge.amount_nanodollars,
+        item.first_token_ms,
+        item.last_token_ms,
+    ]
+
+
+def _entries(now: datetime, charge: _Charge) -> list[LedgerEntry]:
+    """The charge, up to what was held; what goes beyond is an entry of its own."""
+    covered = min(charge.amount_nanodollars, charge.row.reserved_nanodollars)
+    entries = [_entry(now, charge, Kind.CHARGE, covered, charge.item.tokens)]
+    if charge.amount_nanodollars > covered:
+        entries.append(_entry(now, charge, Kind.OVERAGE, charge.amount_nanodollars - covered, Tokens()))
+    return entries
+
+
+def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, tokens: Tokens) -> LedgerEntry:
+    row = charge.row
+    return LedgerEntry(
+        kind=kind,
+        generation_id=row.id,
+        organization_id=row.organization_id,
+        project_id=row.project_id,
+        api_key_id=row.api_key_id,
+        model=row.model,
+        outcome=charge.item.outcome,
+        budget_day=row.budget_day,
+        created_at=now,
+        prompt_tokens=tokens.prompt_tokens,
+        cached_tokens=tokens.cached_tokens or 0,
+        completion_tokens=tokens.completion_tokens,
+        reasoning_tokens=tokens.reasoning_tokens or 0,
+        amount_nanodollars=amount_nanodollars,
+    )
+
+
+def _update_budgets(charges: Sequence[_Charge]) -> None:
+    changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for charge in charges:
+        row = charge.row
+        if not row.reserved_nanodollars:
+            continue
+        for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
+            released, amount = changes[budget_id]
+            changes[budget_id] = (released + row.reserved_nanodollars, amount + charge.amount_nanodollars)
+    budgets.settle(changes)
