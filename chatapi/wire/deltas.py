@@ -1,0 +1,221 @@
+"""The normalised deltas that cross Redis between a worker and the web, and how they fold into one completion.
+
+A generation is a sequence of batches (what one read of the upstream gave); a batch is a sequence of deltas:
+
+    Started  (Text | Reasoning | Refusal | ToolCall)*  Finished+  Usage        the good end
+    [Started (Text | Reasoning | Refusal | ToolCall)*] Failed                  the bad end
+
+`Usage` and `Failed` are terminal: nothing follows them. They are published after the settlement's commit, so a terminal
+that a client sees is a row that exists. Every engine produces this language and every dialect reads it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+ToolKind = Literal["function", "custom"]
+
+
+class TopLogprob(msgspec.Struct, frozen=True, gc=False):
+    """One alternative of a sampled token, as in OpenAI's `top_logprobs`."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    """One sampled token with its log probability, as in OpenAI's `logprobs.content[]`."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+    top_logprobs: list[TopLogprob] = []
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="delta"):
+    """The root of all deltas; never sent itself."""
+
+
+class Started(Delta, tag=1):
+    """The engine answers: from here on the HTTP status is 200 and a failure is told inside the stream."""
+
+    system_fingerprint: str | None = None
+
+
+class Text(Delta, tag=2):
+    """A piece of choice `index`'s visible text; `logprobs` covers exactly this piece."""
+
+    text: str
+    index: int = 0
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Reasoning(Delta, tag=3):
+    """A piece of choice `index`'s reasoning text (`reasoning_content` on the wire)."""
+
+    text: str
+    index: int = 0
+
+
+class Refusal(Delta, tag=4):
+    """A piece of choice `index`'s refusal text."""
+
+    text: str
+    index: int = 0
+    logprobs: list[TokenLogprob] | None = None
+
+
+class ToolCall(Delta, tag=5):
+    """A piece of choice `index`'s tool call number `call_index`.
+
+    `id` and `name` are set on the call's first piece only; `arguments` (a custom tool's `input`) is a fragment to append.
+    """
+
+    call_index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+    index: int = 0
+    kind: ToolKind = "function"
+
+
+class Finished(Delta, tag=6):
+    """Choice `index` has ended."""
+
+    finish_reason: FinishReason
+    index: int = 0
+
+
+class Usage(Delta, tag=7):
+    """Tokens of the whole request, equal to the settled row: the good terminal.
+
+    `None` for a detail means not known, and then it is left out on the wire (null would violate OpenAI's schema).
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Failed(Delta, tag=8):
+    """Why a request came to nothing or a stream broke off: the bad terminal.
+
+    `status` is the HTTP status if no byte has been sent yet; `retry_after_ms` becomes `retry-after` headers.
+    """
+
+    message: str
+    type: str = "server_error"
+    code: str | None = None
+    param: str | None = None
+    status: int = 500
+    retry_after_ms: int | None = None
+
+
+AnyDelta = Started | Text | Reasoning | Refusal | ToolCall | Finished | Usage | Failed
+TERMINAL = (Usage, Failed)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyDelta])
+
+
+def encode(batch: Sequence[AnyDelta]) -> bytes:
+    """A batch as MessagePack bytes, for Redis."""
+    return _encoder.encode(batch)
+
+
+def decode(data: bytes) -> list[AnyDelta]:
+    """The batch that `encode` wrote; raises `msgspec.DecodeError` on anything else."""
+    return _decoder.decode(data)
+
+
+class CollectedToolCall:
+    """A tool call put together from its pieces."""
+
+    def __init__(self, first: ToolCall) -> None:
+        self.id = first.id or ""
+        self.name = first.name or ""
+        self.kind = first.kind
+        self.arguments = ""
+
+
+class Choice:
+    """One choice put together from its deltas; a text that never came is None."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.text: str | None = None
+        self.reasoning: str | None = None
+        self.refusal: str | None = None
+        self.tool_calls: dict[int, CollectedToolCall] = {}
+        self.logprobs: list[TokenLogprob] | None = None
+        self.refusal_logprobs: list[TokenLogprob] | None = None
+        self.finish_reason: FinishReason | None = None
+
+    def add(self, delta: Text | Reasoning | Refusal | ToolCall | Finished) -> None:
+        """Append one delta of this choice."""
+        match delta:
+            case Text():
+                self.text = (self.text or "") + delta.text
+                self.logprobs = _extend(self.logprobs, delta.logprobs)
+            case Reasoning():
+                self.reasoning = (self.reasoning or "") + delta.text
+            case Refusal():
+                self.refusal = (self.refusal or "") + delta.text
+                self.refusal_logprobs = _extend(self.refusal_logprobs, delta.logprobs)
+            case ToolCall():
+                call = self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta))
+                call.arguments += delta.arguments
+            case Finished():
+                self.finish_reason = delta.finish_reason
+
+
+def _extend(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None) -> list[TokenLogprob] | None:
+    if more is None:
+        return known
+    return (known or []) + more
+
+
+class Completion:
+    """A whole generation folded into one object: what a non-streaming answer, the receipt and the reaper need."""
+
+    def __init__(self) -> None:
+        self.choices: dict[int, Choice] = {}
+        self.system_fingerprint: str | None = None
+        self.usage: Usage | None = None
+        self.failure: Failed | None = None
+
+    def add(self, delta: AnyDelta) -> None:
+        """Fold one delta in."""
+        match delta:
+            case Started():
+                self.system_fingerprint = delta.system_fingerprint
+            case Usage():
+                self.usage = delta
+            case Failed():
+                self.failure = delta
+            case _:
+                self.choice(delta.index).add(delta)
+
+    def choice(self, index: int) -> Choice:
+        """The choice of that index, made when it is not there yet."""
+        found = self.choices.get(index)
+        if found is None:
+            found = self.choices[index] = Choice(index)
+        return found
+
+
+def collect(deltas: Iterable[AnyDelta]) -> Completion:
+    """Fold a generation's deltas into one `Completion`."""
+    completion = Completion()
+    for delta in deltas:
+        completion.add(delta)
+    return completion

@@ -1,0 +1,139 @@
+"""The error of a request that can't be served as it is, and how msgspec's complaints become it, in OpenAI's words.
+
+    InvalidRequest      what callers see: message, param, code, status
+    Violation           a rule of our own that a struct's `__post_init__` found broken; msgspec adds where
+
+Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter, invalid_type,
+invalid_value, unknown_parameter, unsupported_media.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import msgspec
+from msgspec.inspect import DictType, Field, ListType, LiteralType, StructType, Type, UnionType, type_info
+
+_COMPLAINT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?", re.DOTALL)
+_STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
+_TYPES = re.compile(r"`([^`]*)`")
+_WORDS = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_MAX_ECHO_CHARS = 100
+
+
+class InvalidRequest(Exception):
+    """The request is refused; `param` is the parameter in OpenAI's path form (`messages[0].content`), if it is one's fault."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = "invalid_value", status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+class Violation(ValueError):
+    """A rule that types can't express is broken: by which member (path from the struct that raises it), and what is allowed."""
+
+    def __init__(self, member: str, allowed: str, code: str = "invalid_value") -> None:
+        super().__init__(allowed)
+        self.member = member
+        self.allowed = allowed
+        self.code = code
+
+
+def explain(error: msgspec.ValidationError, request_type: type) -> InvalidRequest:
+    """What msgspec found wrong when it made a `request_type`, as an `InvalidRequest`."""
+    found = _COMPLAINT.fullmatch(str(error))
+    assert found  # the pattern takes any text
+    what, path = found["what"], (found["path"] or "").lstrip(".")
+    if isinstance(error.__cause__, Violation):
+        return _violation(error.__cause__, path)
+    if what.startswith("Object missing required field"):
+        return _missing(_join(path, _TYPES.findall(what)[-1]))
+    if what.startswith("Invalid"):
+        return _not_allowed(what, path, request_type)
+    if not what.startswith("Expected"):
+        return InvalidRequest(f"Invalid value for '{_param(path)}': the number is out of range.", _param(path))
+    return _unexpected(what, _param(path))
+
+
+def _violation(violation: Violation, path: str) -> InvalidRequest:
+    param = _join(path, violation.member)
+    if violation.code == "missing_required_parameter":
+        return InvalidRequest(f"Missing required parameter: '{param}': {violation.allowed}.", param, violation.code)
+    return InvalidRequest(f"Invalid value for '{param}': {violation.allowed}.", param, violation.code)
+
+
+def _missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+
+
+def _unexpected(what: str, param: str) -> InvalidRequest:
+    """"Expected `int | null`, got `str`" is a wrong type; "Expected `int` >= 1" is a wrong value."""
+    is_type = "`, got `" in what
+    kind, code = ("type", "invalid_type") if is_type else ("value", "invalid_value")
+    told = _TYPES.sub(_in_words, what.removeprefix("Expected "))
+    return InvalidRequest(f"Invalid {kind} for '{param}': expected {told}.", param, code)
+
+
+def _in_words(types: re.Match[str]) -> str:
+    names = [name for name in types[1].split(" | ") if name != "null"] or ["null"]  # null is the same as absent: nothing to offer
+    return " or ".join(_WORDS.get(name, name) for name in names)
+
+
+def _not_allowed(what: str, path: str, request_type: type) -> InvalidRequest:
+    got = what.partition("value ")[2]
+    shown = got if len(got) <= _MAX_ECHO_CHARS else got[:_MAX_ECHO_CHARS] + "…'"
+    allowed = ", ".join(f"'{word}'" for word in dict.fromkeys(_allowed(request_type, path)))
+    return InvalidRequest(f"Invalid value for '{_param(path)}': {shown}. Supported values are: {allowed}.", _param(path))
+
+
+def _param(path: str) -> str:
+    return path.replace("[...]", "")  # msgspec does not tell which key of a dict
+
+
+def _join(path: str, member: str) -> str:
+    return f"{_param(path)}.{member}" if path else member
+
+
+@cache
+def _schema(request_type: type) -> Type:
+    return type_info(request_type)
+
+
+def _allowed(request_type: type, path: str) -> Iterator[str]:
+    """The words that the place at `path` may hold."""
+    places: Iterable[Type] = [_schema(request_type)]
+    for step in _STEP.findall(path):
+        places = [inner for place in places for inner in _inside(place, step)]
+    for place in places:
+        for type_ in place.types if isinstance(place, UnionType) else (place,):
+            if isinstance(type_, LiteralType):
+                yield from map(str, type_.values)
+
+
+def _inside(place: Type, step: str) -> Iterator[Type]:
+    """What one step of a path (`[0]`, or a member's name) leads to; a union leads to what any of its types does."""
+    match place:
+        case UnionType(types=types):
+            for type_ in types:
+                yield from _inside(type_, step)
+        case ListType(item_type=inner) | DictType(value_type=inner) if step.startswith("["):
+            yield inner
+        case StructType(fields=fields, tag_field=tag_field, tag=tag):
+            yield from _members(fields, step)
+            if step == tag_field:
+                yield LiteralType((tag,))
+
+
+def _members(fields: Iterable[Field], name: str) -> Iterator[Type]:
+    return (field.type for field in fields if field.encode_name == name)

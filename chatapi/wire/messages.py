@@ -1,0 +1,247 @@
+"""The messages of a chat request: every role, every kind of content part (OpenAI's API reference, "Create chat completion").
+
+Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null` is the same.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_ID_CHARS, MAX_NAME_CHARS, MAX_PART_DATA_CHARS, MAX_TOOL_CALLS
+from chatapi.wire.invalid_request import Violation
+
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
+PartData = Annotated[str, Meta(max_length=MAX_PART_DATA_CHARS)]
+
+_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}")
+# A domain name that ends in letters: no address in any notation, no localhost, no user@, no backslash. What the name resolves to
+# is the concern of the upstream that fetches it, which is why a deployment must ask for remote pictures.
+_REMOTE_URL = re.compile(r"https?://(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,63}(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*)?")
+_MAX_REMOTE_URL_CHARS = 2_048
+
+
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of content parts and tool calls."""
+
+
+class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a cached prefix ends."""
+
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | None = None
+
+
+class TextPart(_Part, tag="text"):
+    """A piece of text."""
+
+    text: str
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class RefusalPart(_Part, tag="refusal"):
+    """A piece of an assistant's refusal."""
+
+    refusal: str
+
+
+class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A picture: a `data:` URL, or the address of a remote one."""
+
+    url: PartData
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.is_remote:
+            if len(self.url) > _MAX_REMOTE_URL_CHARS or not _REMOTE_URL.fullmatch(self.url):
+                raise Violation("url", "expected a data: URL, or http(s) with a public host name", "unsupported_media")
+        elif not _DATA_URL.fullmatch(self.url):
+            raise Violation("url", "expected data:image/<format>;base64,<data>", "unsupported_media")
+
+    @property
+    def is_remote(self) -> bool:
+        """Someone would have to fetch it."""
+        return not self.url.startswith("data:")
+
+
+class ImagePart(_Part, tag="image_url"):
+    """A picture."""
+
+    image_url: ImageUrl
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class InputAudio(msgspec.Struct, frozen=True):
+    """A sound, in base64."""
+
+    data: PartData
+    format: Literal["wav", "mp3"]
+
+
+class AudioPart(_Part, tag="input_audio"):
+    """A sound."""
+
+    input_audio: InputAudio
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file in base64, or the id of one that the upstream has."""
+
+    file_data: PartData | None = None
+    file_id: Id | None = None
+    filename: Id | None = None
+
+    def __post_init__(self) -> None:
+        if (self.file_data is None) == (self.file_id is None):
+            raise Violation("file_data", "a file has either file_data or file_id", "missing_required_parameter")
+
+
+class FilePart(_Part, tag="file"):
+    """A file."""
+
+    file: File
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class CalledFunction(msgspec.Struct, frozen=True):
+    """Which function, with which arguments (JSON text as the model wrote it)."""
+
+    name: Id
+    arguments: str
+
+
+class CalledCustomTool(msgspec.Struct, frozen=True):
+    """Which custom tool, with which input."""
+
+    name: Id
+    input: str
+
+
+class FunctionCall(_Part, tag="function"):
+    """A call of a function that the assistant made."""
+
+    id: Id
+    function: CalledFunction
+
+
+class CustomCall(_Part, tag="custom"):
+    """A call of a custom tool that the assistant made."""
+
+    id: Id
+    custom: CalledCustomTool
+
+
+class AudioId(msgspec.Struct, frozen=True):
+    """An earlier spoken answer."""
+
+    id: Id
+
+
+TextParts = Annotated[list[TextPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+UserParts = Annotated[list[TextPart | ImagePart | AudioPart | FilePart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+AssistantParts = Annotated[list[TextPart | RefusalPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+ToolCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=MAX_TOOL_CALLS)]
+
+
+class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role"):
+    """The root of messages."""
+
+
+class DeveloperMessage(_Message, tag="developer"):
+    """Instructions, as newer models call them."""
+
+    content: str | TextParts
+    name: Name | None = None
+
+
+class SystemMessage(_Message, tag="system"):
+    """Instructions."""
+
+    content: str | TextParts
+    name: Name | None = None
+
+
+class UserMessage(_Message, tag="user"):
+    """What a person says."""
+
+    content: str | UserParts
+    name: Name | None = None
+
+
+class AssistantMessage(_Message, tag="assistant"):
+    """What the model said before: text, or something instead of it."""
+
+    content: str | AssistantParts | None | UnsetType = UNSET
+    name: Name | None = None
+    refusal: str | None = None
+    tool_calls: ToolCalls | None = None
+    function_call: CalledFunction | None = None
+    audio: AudioId | None = None
+
+    def __post_init__(self) -> None:
+        if self.content is None or self.content is UNSET:
+            instead = (self.refusal, self.tool_calls or None, self.function_call, self.audio)
+            if instead == (None, None, None, None):
+                allowed = "an assistant message without tool_calls, function_call, refusal or audio has content"
+                raise Violation("content", allowed, "missing_required_parameter")
+
+
+class ToolMessage(_Message, tag="tool"):
+    """What a tool answered."""
+
+    content: str | TextParts
+    tool_call_id: Id
+
+
+class FunctionMessage(_Message, tag="function"):
+    """What a function answered (deprecated)."""
+
+    content: str | None
+    name: Name
+
+
+Message = DeveloperMessage | SystemMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+MediaPart = ImagePart | AudioPart | FilePart
+
+
+def texts(message: Message) -> Iterator[str]:
+    """All text of the message that becomes part of the prompt."""
+    if isinstance(message.content, str):
+        yield message.content
+    elif message.content:
+        yield from _part_texts(message.content)
+    if isinstance(message, AssistantMessage):
+        yield from _assistant_texts(message)
+    elif not isinstance(message, ToolMessage) and message.name:
+        yield message.name
+
+
+def media(message: Message) -> Iterator[tuple[int, MediaPart]]:
+    """Each content part that is not text, with its index."""
+    if isinstance(message, UserMessage) and not isinstance(message.content, str):
+        for index, part in enumerate(message.content):
+            if not isinstance(part, TextPart):
+                yield index, part
+
+
+def _part_texts(parts: list[TextPart] | UserParts | AssistantParts) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, TextPart):
+            yield part.text
+        elif isinstance(part, RefusalPart):
+            yield part.refusal
+
+
+def _assistant_texts(message: AssistantMessage) -> Iterator[str]:
+    yield from filter(None, (message.name, message.refusal))
+    if message.function_call:
+        yield from (message.function_call.name, message.function_call.arguments)
+    for call in message.tool_calls or ():
+        if isinstance(call, FunctionCall):
+            yield from (call.function.name, call.function.arguments)
+        else:
+            yield from (call.custom.name, call.custom.input)

@@ -1,0 +1,256 @@
+"""The nested parameters of a request: tools, response formats and the like (OpenAI's API reference), and what may be said beyond.
+
+Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null` is the same.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps
+from chatapi.wire.messages import TextParts
+
+# `\Z` and not `$`, which would take a newline at the end
+ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:/@+-]{1,128}\Z")]
+ToolName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{1,{caps.MAX_NAME_CHARS}}}\Z")]
+Description = Annotated[str, Meta(max_length=caps.MAX_DESCRIPTION_CHARS)]
+User = Annotated[str, Meta(max_length=caps.MAX_USER_CHARS)]
+SafetyIdentifier = Annotated[str, Meta(max_length=caps.MAX_SAFETY_IDENTIFIER_CHARS)]
+CacheKey = Annotated[str, Meta(max_length=caps.MAX_CACHE_KEY_CHARS)]
+ShortText = Annotated[str, Meta(max_length=caps.MAX_NAME_CHARS)]
+Suffix = Annotated[str, Meta(max_length=caps.MAX_SUFFIX_CHARS)]
+
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+ChoicesCount = Annotated[int, Meta(ge=1, le=caps.MAX_CHOICES)]
+OutputTokens = Annotated[int, Meta(ge=1, le=caps.MAX_OUTPUT_TOKENS)]
+
+_StopSequence = Annotated[str, Meta(min_length=1, max_length=caps.MAX_STOP_CHARS)]
+Stop = _StopSequence | Annotated[list[_StopSequence], Meta(min_length=1, max_length=caps.MAX_STOP_SEQUENCES)]
+_TokenIdKey = Annotated[str, Meta(pattern=r"^[0-9]{1,10}\Z")]
+LogitBias = Annotated[dict[_TokenIdKey, Annotated[int, Meta(ge=-100, le=100)]], Meta(max_length=caps.MAX_LOGIT_BIASES)]
+_MetadataKey = Annotated[str, Meta(max_length=caps.MAX_METADATA_KEY_CHARS)]
+_MetadataValue = Annotated[str, Meta(max_length=caps.MAX_METADATA_VALUE_CHARS)]
+Metadata = Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=caps.MAX_METADATA_PAIRS)]
+Modalities = Annotated[list[Literal["text", "audio"]], Meta(min_length=1, max_length=2)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+Level = Literal["low", "medium", "high"]
+PromptCacheRetention = Literal["in_memory", "24h"]
+
+ENGINE_PARAMETERS: Final = frozenset(
+    """
+    add_generation_prompt allowed_token_ids bad_words cache_prompt cache_salt chat_template_kwargs continue_final_message documents
+    dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf
+    enable_thinking grammar guided_choice guided_decoding_backend guided_grammar guided_json guided_regex
+    guided_whitespace_pattern ignore_eos include_reasoning include_stop_str_in_output json_schema length_penalty min_keep min_p
+    min_tokens mirostat mirostat_eta mirostat_tau mm_processor_kwargs n_keep priority prompt_logprobs reasoning reasoning_format
+    regex repeat_last_n repeat_penalty repetition_penalty return_tokens_as_token_ids samplers separate_reasoning
+    skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs think thinking thinking_budget top_a top_k
+    top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
+    """.split()
+)
+"""Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here nor OpenAI's is not
+even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`, `headers`) reaches no queue and no
+upstream. Left out on purpose: what runs code or templates (`chat_template`, `logits_processors`), and what costs more than
+is held (`n_predict`, `use_beam_search`)."""
+
+
+class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of the objects that a `type` tells apart."""
+
+
+class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The root of the others."""
+
+
+class StreamOptions(_Plain):
+    """What a stream is to carry besides deltas."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class FunctionDefinition(_Plain):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: ToolName
+    description: Description | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(_Tagged, tag="function"):
+    """A function as a tool."""
+
+    function: FunctionDefinition
+
+
+class GrammarDefinition(_Plain):
+    """A grammar."""
+
+    definition: str
+    syntax: Literal["lark", "regex"]
+
+
+class TextInput(_Tagged, tag="text"):
+    """A custom tool takes any text."""
+
+
+class GrammarInput(_Tagged, tag="grammar"):
+    """A custom tool takes what its grammar allows."""
+
+    grammar: GrammarDefinition
+
+
+class CustomDefinition(_Plain):
+    """A custom tool."""
+
+    name: ToolName
+    description: Description | None = None
+    format: TextInput | GrammarInput | None = None
+
+
+class CustomTool(_Tagged, tag="custom"):
+    """A tool that takes text."""
+
+    custom: CustomDefinition
+
+
+Tool = FunctionTool | CustomTool
+
+
+class Named(_Plain):
+    """A tool by its name."""
+
+    name: ToolName
+
+
+class FunctionChoice(_Tagged, tag="function"):
+    """This function must be called."""
+
+    function: Named
+
+
+class CustomChoice(_Tagged, tag="custom"):
+    """This custom tool must be called."""
+
+    custom: Named
+
+
+class AllowedTools(_Plain):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+
+
+class AllowedToolsChoice(_Tagged, tag="allowed_tools"):
+    """Only these tools may be called."""
+
+    allowed_tools: AllowedTools
+
+
+FunctionCallChoice = Literal["none", "auto"] | Named
+ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | CustomChoice | AllowedToolsChoice
+Tools = Annotated[list[Tool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+Functions = Annotated[list[FunctionDefinition], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+
+
+class TextFormat(_Tagged, tag="text"):
+    """Answers are text."""
+
+
+class JsonObjectFormat(_Tagged, tag="json_object"):
+    """Answers are some JSON object."""
+
+
+class JsonSchema(_Plain):
+    """A named JSON schema."""
+
+    name: ToolName
+    description: Description | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(_Tagged, tag="json_schema"):
+    """Answers follow a JSON schema."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class Voice(_Plain):
+    """A voice of one's own."""
+
+    id: ShortText
+
+
+class Audio(_Plain):
+    """How answers are to be spoken."""
+
+    format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
+    voice: ShortText | Voice
+
+
+class Prediction(_Plain):
+    """What the answer will mostly be."""
+
+    type: Literal["content"]
+    content: str | TextParts
+
+
+class ApproximateLocation(_Plain):
+    """Where the user is, roughly."""
+
+    city: ShortText | None = None
+    country: ShortText | None = None
+    region: ShortText | None = None
+    timezone: ShortText | None = None
+
+
+class UserLocation(_Plain):
+    """Where the user is."""
+
+    type: Literal["approximate"]
+    approximate: ApproximateLocation
+
+
+class WebSearchOptions(_Plain):
+    """How the model may search the web."""
+
+    search_context_size: Level | None = None
+    user_location: UserLocation | None = None
+
+
+class ModerationMode(_Plain):
+    """What moderation does."""
+
+    mode: Literal["score", "block"]
+
+
+class ModerationPolicy(_Plain):
+    """What moderation does on either side."""
+
+    input: ModerationMode | None = None
+    output: ModerationMode | None = None
+
+
+class Moderation(_Plain):
+    """Which model moderates, and how."""
+
+    model: ModelName
+    policy: ModerationPolicy | None = None
+
+
+class PromptCacheOptions(_Plain):
+    """How prompts are cached."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m"] | None = None

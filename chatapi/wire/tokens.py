@@ -1,0 +1,165 @@
+"""Token counting without surprises: no download, linear time, no panic, whatever the text.
+
+Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers to "how many tokens?":
+
+    upper_bound   nothing to compute    never too low          what admission reserves
+    estimate      at most about 15 ms   within a few percent   what rate limits take
+    count         0.1 to 0.5 s per MB   exact                  what is charged when an upstream tells no usage
+
+tiktoken is superlinear on a long run of one character and panics on about 10^6 spaces (tiktoken#15, #195). So a text is cut
+into pieces of at most 4096 characters. A cut falls before a space that follows a non-space: no token of either vocabulary
+reaches over that place, so the sum over the pieces is exact. Only a run of 1024 characters without such a place is cut
+anywhere, and then the sum may be wrong by a token or two per cut.
+
+Special tokens (`<|endoftext|>`) in a text are plain text here, as they are for a model behind an API.
+"""
+
+import codecs
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import tiktoken
+
+DEFAULT_ENCODING: Final = "o200k_base"
+
+_VOCABULARY = Path(__file__).parent / "vocabulary"
+# Encoding: the file name that tiktoken looks for (SHA-1 of its address), and the SHA-256 of its content. See vocabulary/README.md.
+_FILES = {
+    "o200k_base": ("fb374d419588a4632f3f557e76b4b70aebbca790", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    "cl100k_base": ("9b5ad71b2ce5302211f9c61530b329a4922fc6a4", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
+}
+ENCODINGS: Final = tuple(_FILES)
+
+_PIECE_CHARS = 4096
+_PIECE = re.compile(rf".{{{_PIECE_CHARS - 1024},{_PIECE_CHARS}}}(?<=\S)(?= )|.{{1,{_PIECE_CHARS}}}", re.DOTALL)
+
+# 16 KiB of the worst input take 15 ms; above that an estimate looks at as many characters, spread over the text.
+_SAMPLES, _SAMPLE_CHARS = 32, 512
+
+_loaded: dict[str, tiktoken.Encoding] = {}
+_loading = Lock()
+
+
+class VocabularyError(RuntimeError):
+    """A vocabulary file is not where it was installed, or is not the published one."""
+
+
+def warm(*encodings: str) -> None:
+    """Load these encodings (default: the default one) now, 0.4 s and 80 MB, rather than in the first request."""
+    for encoding in encodings or (DEFAULT_ENCODING,):
+        _encoding(encoding)
+
+
+def count(text: str, encoding: str = DEFAULT_ENCODING) -> int:
+    """How many tokens the text is. For a long text call it in a thread: it releases the GIL while it works.
+
+    Raises ValueError for an unknown encoding, `VocabularyError` when its file is gone.
+    """
+    encode = _encoding(encoding).encode_ordinary
+    return sum(len(encode(piece)) for piece in _pieces(text))
+
+
+def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
+    """About how many tokens the text is, in bounded time: exact up to 16 KiB, then from 32 samples. Deterministic."""
+    if len(text) <= _SAMPLES * _SAMPLE_CHARS:
+        return count(text, encoding)
+    stride = len(text) // _SAMPLES
+    samples = [text[start : start + _SAMPLE_CHARS] for start in range(0, stride * _SAMPLES, stride)]
+    sampled_tokens = sum(count(sample, encoding) for sample in samples)
+    return round(sampled_tokens * len(text) / (_SAMPLES * _SAMPLE_CHARS))
+
+
+def upper_bound(n_bytes: int) -> int:
+    """No text of so many UTF-8 bytes has more tokens, in any byte-level vocabulary: every token covers at least one byte."""
+    return n_bytes
+
+
+def split(text: str, encoding: str = DEFAULT_ENCODING) -> Iterator[tuple[str, int]]:
+    """Yield the text token by token, as pairs of (text, tokens), lazily.
+
+    A pair is more than one token only where a character needs several.
+    """
+    vocabulary = _encoding(encoding)
+    for piece in _pieces(text):
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        tokens = 0
+        for token in vocabulary.encode_ordinary(piece):
+            tokens += 1
+            whole = decoder.decode(vocabulary.decode_single_token_bytes(token))
+            if whole:
+                yield whole, tokens
+                tokens = 0
+
+
+class Counter:
+    """Counts a stream that comes in deltas, almost for free per delta: text is only encoded when somebody asks.
+
+    `tokens` is what `count` of the whole text gives. What lies before the last safe cut is encoded once and forgotten.
+    """
+
+    def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
+        self._encoding = encoding
+        self._settled_tokens = 0
+        self._tail: list[str] = []
+        self._tail_chars = 0
+        self._known_tokens = 0
+        self._unknown_bytes = 0
+
+    def add(self, text: str) -> None:
+        """Append one delta."""
+        self._tail.append(text)
+        self._tail_chars += len(text)
+        self._unknown_bytes += len(text.encode("utf-8", "replace"))
+        if self._tail_chars >= 2 * _PIECE_CHARS:
+            self._settle()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of everything added so far. Encodes up to 8 KiB, 1 to 4 ms, unless nothing was added since the last time."""
+        if self._unknown_bytes:
+            self._known_tokens = self._settled_tokens + count("".join(self._tail), self._encoding)
+            self._unknown_bytes = 0
+        return self._known_tokens
+
+    def exceeds(self, limit_tokens: int) -> bool:
+        """Whether more than so many tokens were added. Encodes only when the byte bound does not tell already."""
+        if self._known_tokens + upper_bound(self._unknown_bytes) <= limit_tokens:
+            return False
+        return self.tokens > limit_tokens
+
+    def _settle(self) -> None:
+        """Encode all pieces but the last, which may still grow."""
+        *whole, last = _pieces("".join(self._tail))
+        self._settled_tokens += sum(count(piece, self._encoding) for piece in whole)
+        self._tail, self._tail_chars = [last], len(last)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (found.group() for found in _PIECE.finditer(text))
+
+
+def _encoding(name: str) -> tiktoken.Encoding:
+    found = _loaded.get(name)
+    if found is not None:
+        return found
+    with _loading:
+        if name not in _loaded:
+            _loaded[name] = _load(name)
+        return _loaded[name]
+
+
+def _load(name: str) -> tiktoken.Encoding:
+    """Have tiktoken read our file. It would delete a damaged file and download another, so that is looked at first."""
+    if name not in _FILES:
+        raise ValueError(f"unknown encoding {name!r}: choose one of {', '.join(ENCODINGS)}")
+    file_name, sha256 = _FILES[name]
+    path = _VOCABULARY / file_name
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise VocabularyError(f"{path} is missing or damaged: it is {name} of tiktoken with SHA-256 {sha256}")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(_VOCABULARY)
+    return tiktoken.get_encoding(name)

@@ -1,0 +1,329 @@
+"""Reads an upstream's chunks, in any of the dialects that pass for OpenAI's, into deltas; one `ChunkReader` per stream.
+
+https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter and the four other
+documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated, reasoning under two names, usage on any
+chunk or on none. Whatever is not needed is not looked at; what is needed and has another type than documented is an error.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from chatapi.wire.deltas import AnyDelta, Finished, FinishReason, Reasoning, Refusal, Started, Text, TokenLogprob, TopLogprob, Usage
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_errors import (
+    DISCONNECTED,
+    INVALID_RESPONSE,
+    UPSTREAM_FAILED,
+    Complaint,
+    UpstreamError,
+    complaint_in,
+    failure_of_complaint,
+)
+from chatapi.wire.upstream_tool_calls import Fragment, ToolCallReader
+
+MAX_PLAUSIBLE_TOKENS = 1 << 31
+UNKNOWN_LOGPROB = -9999.0
+"""OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt has."""
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "function_call": "function_call",
+    "end_turn": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+}
+
+
+class _Token(msgspec.Struct, gc=False):
+    token: str
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: list["_Token"] | None = None
+
+
+class _Logprobs(msgspec.Struct, gc=False):
+    """Both formats in one: chat's (`content`, `refusal`), and that of text completions."""
+
+    content: list[_Token] | None = None
+    refusal: list[_Token] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Fragment] | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    """A choice of a chat chunk (`delta`), of a text chunk (`text`), or of an answer that ignored `stream` (`message`)."""
+
+    index: int | None = None
+    delta: _Message | None = None
+    message: _Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    system_fingerprint: str | None = None
+    error: Any = None
+    message: Any = None
+    """Only a flat error object has it."""
+
+
+_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class _ChoiceState:
+    """How far one choice has come."""
+
+    def __init__(self, index: int) -> None:
+        self.pieces = 0
+        self.is_finished = False
+        self.tool_calls = ToolCallReader(index)
+
+
+class ChunkReader:
+    """Turns the events of one upstream stream into deltas, and knows when it is whole.
+
+    `choices` is how many the request asked for. A choice that goes on after `max_output_tokens` chunks (each holds one token at
+    least) is ended with finish_reason `length`: the upstream ignores the limit it was given.
+    """
+
+    def __init__(self, *, choices: int, max_output_tokens: int) -> None:
+        self._expected = choices
+        self._max_pieces = max_output_tokens
+        self._choices: dict[int, _ChoiceState] = {}
+        self._finished = 0
+        self._usage: _Usage | None = None
+        self._fingerprint: str | None = None
+        self._is_cut = False
+        self.has_started = False
+        self.is_done = False
+        """Nothing more is to be read: `[DONE]` came, or every choice has ended and one of them by our limit."""
+        self.failure: UpstreamError | None = None
+        """Why nothing more can be read; what `read` returned before still counts."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every choice has ended; at most the usage is missing."""
+        return self._finished == self._expected
+
+    def read(self, events: Iterable[Event]) -> list[AnyDelta]:
+        """The deltas of these events, up to the one that sets `is_done` or `failure`.
+
+        `Started` comes with the first delta that says something: a role alone may yet be followed by an error.
+        """
+        batch: list[AnyDelta] = []
+        try:
+            for event in events:
+                if event.data.startswith(b"[DONE]"):
+                    self.is_done = True
+                elif event.data:
+                    self._read_chunk(_decode(event), batch)
+                if self.is_done:
+                    break
+        except UpstreamError as failure:
+            self.failure = failure
+        if batch and not self.has_started:
+            self.has_started = True
+            batch.insert(0, Started(self._fingerprint))
+        return batch
+
+    def read_answer(self, body: bytes) -> list[AnyDelta]:
+        """The deltas of an answer that came as one JSON document because the upstream ignored `stream`."""
+        deltas = self.read([Event(body)])
+        self.is_done = True
+        return deltas
+
+    def end(self) -> list[AnyDelta]:
+        """What is left to say when the upstream has ended: the usage, when it told it.
+
+        Raises `UpstreamError` for a stream that is not whole. A whole one may have fewer choices than were asked for (some
+        upstreams ignore `n`), but then it must have said that it is done.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
+            raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
+        usage = None if self._is_cut or self._usage is None else _usage(self._usage)
+        return [] if usage is None else [usage]
+
+    def _read_chunk(self, chunk: _Chunk, batch: list[AnyDelta]) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if self._fingerprint is None:
+            self._fingerprint = chunk.system_fingerprint
+        for position, choice in enumerate(chunk.choices or ()):
+            self._read_choice(choice, position if choice.index is None else choice.index, batch)
+
+    def _read_choice(self, choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
+        state = self._choices.get(index) or self._new_choice(index)
+        if state.is_finished:
+            return
+        before = len(batch)
+        _read_content(choice, index, state, batch)
+        if len(batch) > before:
+            state.pieces += 1
+            if state.pieces > self._max_pieces:
+                del batch[before:]
+                self._is_cut = True
+                self._finish(state, Finished("length", index), batch)
+                return
+        if choice.finish_reason:
+            self._finish(state, Finished(_finish_reason(choice.finish_reason), index), batch)
+
+    def _finish(self, state: _ChoiceState, finished: Finished, batch: list[AnyDelta]) -> None:
+        if state.tool_calls.has_nameless_call:
+            raise UpstreamError(INVALID_RESPONSE)
+        state.is_finished = True
+        self._finished += 1
+        batch.append(finished)
+        self.is_done = self._is_cut and self.is_complete
+
+    def _new_choice(self, index: int) -> _ChoiceState:
+        if not 0 <= index < self._expected:
+            raise UpstreamError(INVALID_RESPONSE)
+        state = self._choices[index] = _ChoiceState(index)
+        return state
+
+
+def _decode(event: Event) -> _Chunk:
+    """The event's chunk; raises `UpstreamError` for an error object and for anything that is no chunk."""
+    if event.type == "error":
+        raise UpstreamError(failure_of_complaint(_complaint(event.data)))
+    try:
+        chunk = _decoder.decode(event.data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        chunk = _decode_with_bad_characters(event.data)
+    if chunk.error or (chunk.choices is None and isinstance(chunk.message, str)):
+        raise UpstreamError(failure_of_complaint(_complaint(event.data)))
+    return chunk
+
+
+def _decode_with_bad_characters(data: bytes) -> _Chunk:
+    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between tokens."""
+    try:
+        document = json.loads(data.decode("utf-8", "replace"))
+        return _decoder.decode(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise UpstreamError(INVALID_RESPONSE) from None
+
+
+def _complaint(data: bytes) -> Complaint | None:
+    try:
+        return complaint_in(msgspec.json.decode(data))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _read_content(choice: _Choice, index: int, state: _ChoiceState, batch: list[AnyDelta]) -> None:
+    message = choice.delta or choice.message
+    logprobs = choice.logprobs
+    if message is None:
+        _add_text(choice.text, index, logprobs, batch)
+        return
+    if reasoning := message.reasoning_content or message.reasoning:
+        batch.append(Reasoning(reasoning, index))
+    if message.content and logprobs is None:
+        batch.append(Text(message.content, index))
+    elif logprobs is not None:
+        _add_text(message.content, index, logprobs, batch)
+    if message.refusal:
+        batch.append(Refusal(message.refusal, index, _tokens(logprobs.refusal) if logprobs else None))
+    if message.tool_calls:
+        batch.extend(state.tool_calls.read(message.tool_calls))
+
+
+def _add_text(text: str | None, index: int, logprobs: _Logprobs | None, batch: list[AnyDelta]) -> None:
+    """Adds a text, or the log probabilities of a token that shows no text."""
+    tokens = _content_tokens(logprobs) if logprobs else None
+    if text or tokens:
+        batch.append(Text(text or "", index, tokens))
+
+
+def _content_tokens(logprobs: _Logprobs) -> list[TokenLogprob] | None:
+    return _tokens(logprobs.content) if logprobs.tokens is None else _legacy_tokens(logprobs, logprobs.tokens)
+
+
+def _tokens(tokens: list[_Token] | None) -> list[TokenLogprob] | None:
+    if not tokens:
+        return None
+    return [TokenLogprob(token.token, _known(token.logprob), token.bytes, _alternatives(token)) for token in tokens]
+
+
+def _alternatives(token: _Token) -> list[TopLogprob]:
+    return [TopLogprob(other.token, _known(other.logprob), other.bytes) for other in token.top_logprobs or ()]
+
+
+def _legacy_tokens(logprobs: _Logprobs, tokens: list[str]) -> list[TokenLogprob] | None:
+    """The parallel lists of a text completion; its `text_offset` follows from the texts and is not kept."""
+    missing: list[None] = [None] * len(tokens)
+    values = zip(tokens, logprobs.token_logprobs or missing, logprobs.top_logprobs or missing, strict=False)
+    return [
+        TokenLogprob(token, _known(value), None, [TopLogprob(*other) for other in (others or {}).items()])
+        for token, value, others in values
+    ] or None
+
+
+def _known(logprob: float | None) -> float:
+    return UNKNOWN_LOGPROB if logprob is None else logprob
+
+
+def _finish_reason(reason: str) -> FinishReason:
+    """OpenAI's word for an upstream's; one that nobody knows is an error rather than a silent `stop`."""
+    known = _FINISH_REASONS.get(reason)
+    if known is None:
+        raise UpstreamError(UPSTREAM_FAILED)
+    return known
+
+
+def _usage(usage: _Usage) -> Usage | None:
+    """The usage, or None where the upstream left out a number or told an impossible one; a zero stays a zero."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    if prompt is None or completion is None or not (_is_plausible(prompt) and _is_plausible(completion)):
+        return None
+    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
+    reasoning = usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details else None
+    return Usage(prompt, completion, _at_most(prompt, cached), _at_most(completion, reasoning))
+
+
+def _is_plausible(tokens: int) -> bool:
+    return 0 <= tokens < MAX_PLAUSIBLE_TOKENS
+
+
+def _at_most(whole: int, part: int | None) -> int | None:
+    """A detail, or None when it cannot be a part of the whole."""
+    return part if part is not None and 0 <= part <= whole else None

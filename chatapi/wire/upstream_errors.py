@@ -1,0 +1,206 @@
+"""Reads an upstream's errors and says what our client is told about them.
+
+    fault of            upstream says                          client is told
+    the request         400 404 409 413 422, JSON envelope     the same kind, their message made harmless
+    the deployment      401 403, unknown model, 3xx, no JSON   502, a fixed sentence
+    the upstream        429, 5xx, in-band errors               429 502 503, a fixed sentence
+
+Fixed sentences because an upstream's own words about its insides (paths, hosts, organizations, HTML) are not our client's.
+"""
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from chatapi.wire.deltas import Failed
+
+MAX_MESSAGE_CHARACTERS = 500
+MAX_RETRY_AFTER_MS = 24 * 3600 * 1000
+_MAX_READ_CHARACTERS = 4 * MAX_MESSAGE_CHARACTERS
+
+AUTHENTICATION = Failed("The upstream refused this server's credentials.", code="upstream_authentication", status=502)
+MODEL_NOT_FOUND = Failed("The upstream does not know the model.", code="upstream_model_not_found", status=502)
+INVALID_RESPONSE = Failed("The upstream's answer could not be understood.", code="upstream_invalid_response", status=502)
+UPSTREAM_FAILED = Failed("The upstream failed.", code="upstream_error", status=502)
+DISCONNECTED = Failed("The upstream closed the connection before the end.", code="upstream_disconnected", status=502)
+UNAVAILABLE = Failed("The upstream is overloaded or down.", code="upstream_unavailable", status=503)
+UNREACHABLE = Failed("The upstream could not be reached.", code="upstream_unreachable", status=503)
+QUOTA_EXHAUSTED = Failed("The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503)
+TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
+RATE_LIMITED = Failed("The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429)
+
+_BY_STATUS = {
+    401: AUTHENTICATION,
+    402: QUOTA_EXHAUSTED,
+    403: AUTHENTICATION,
+    408: TIMED_OUT,
+    429: RATE_LIMITED,
+    500: UPSTREAM_FAILED,
+    502: UPSTREAM_FAILED,
+    503: UNAVAILABLE,
+    504: UNAVAILABLE,
+    529: UNAVAILABLE,
+}
+_STATUS_BY_TYPE = {
+    "authentication_error": 401,
+    "badrequesterror": 400,
+    "insufficient_quota": 402,
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "notfounderror": 404,
+    "overloaded_error": 503,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+}
+_REQUEST_FAULTS = frozenset({400, 404, 409, 422})
+
+_CONTEXT_LENGTH = re.compile(
+    r"context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context | prompt\ is\ too\ long",
+    re.I | re.X,
+)
+_UNKNOWN_MODEL = re.compile(
+    r"\bmodel\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model | model_not_found",
+    re.I | re.X,
+)
+_API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
+_HTML = re.compile(r"<\s*(?:!doctype|html|head|body|script)\b", re.I)
+_SECRET = re.compile(
+    r"""\b[a-z][a-z0-9+.-]{1,15}://\S+                             # a URL
+      | \bbearer\s+\S+ | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj)[-_][\w-]{4,} | \bAIza[\w-]+
+      | \b[\w-]{32,}                                               # whatever is this long is no word
+      | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?                         # an address
+    """,
+    re.I | re.X,
+)
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
+
+
+class UpstreamError(Exception):
+    """The upstream refused, failed, or broke its protocol; `failure` is what our client is told."""
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """What an upstream says in an error object, whichever of the known shapes it has."""
+
+    message: str
+    type: str = ""
+    code: str | int | None = None
+    param: str | None = None
+
+
+def complaint_in(document: object) -> Complaint | None:
+    """The complaint in a decoded JSON document, or None where it is not an error envelope.
+
+    Knows `{"error": {...}}`, `{"error": "..."}`, and the flat `{"message": ..., "type": ...}` of vLLM and the llama dialect.
+    """
+    if not isinstance(document, dict):
+        return None
+    error = document.get("error", document)
+    if isinstance(error, str):
+        return Complaint(error[:_MAX_READ_CHARACTERS])
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        return None
+    return _complaint(error)
+
+
+def failure_of_complaint(complaint: Complaint | None) -> Failed:
+    """What a client is told about an error object inside a stream or under status 200."""
+    if complaint is None:
+        return UPSTREAM_FAILED
+    if isinstance(complaint.code, int) and 400 <= complaint.code <= 599:
+        status = complaint.code
+    else:
+        status = _STATUS_BY_TYPE.get(str(complaint.code).lower()) or _STATUS_BY_TYPE.get(complaint.type.lower(), 500)
+    return _classify(status, complaint)
+
+
+def failure_of_status(status: int, body: bytes, retry_after: str | None = None) -> Failed:
+    """What a client is told about an answer that is no 200; `retry_after` is the upstream's header."""
+    complaint = complaint_in(_decoded(body))
+    failure = _classify(status, complaint)
+    if failure is RATE_LIMITED or failure is UNAVAILABLE:
+        return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(retry_after))
+    return failure
+
+
+def retry_after_ms(header: str | None) -> int | None:
+    """A `Retry-After` header, seconds or a date (RFC 9110, 10.2.3), as ms; None when absent or nonsense."""
+    if not header:
+        return None
+    try:
+        seconds = float(header) if header[0].isdigit() else _seconds_until(header)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return int(min(max(seconds * 1000, 0), MAX_RETRY_AFTER_MS))
+
+
+def harmless(message: str) -> str:
+    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`, without addresses, keys and markup."""
+    if _HTML.search(message):
+        return ""
+    printable = "".join(character if character.isprintable() else " " for character in message)
+    return " ".join(_SECRET.sub("[hidden]", printable).split())[:MAX_MESSAGE_CHARACTERS]
+
+
+def _classify(status: int, complaint: Complaint | None) -> Failed:
+    if status == 413:
+        return Failed("The request is too large for the upstream.", "invalid_request_error", "request_too_large", status=413)
+    if complaint is not None:
+        text = f"{complaint.type} {complaint.code} {complaint.message}"
+        if status != 429 and _CONTEXT_LENGTH.search(text):
+            return _refused(complaint, code="context_length_exceeded")
+        if "insufficient_quota" in text:
+            return QUOTA_EXHAUSTED
+        if status in _REQUEST_FAULTS:
+            return _request_fault(complaint, text)
+    return _BY_STATUS.get(status, UPSTREAM_FAILED if status >= 500 else INVALID_RESPONSE)
+
+
+def _request_fault(complaint: Complaint, text: str) -> Failed:
+    """A 4xx that speaks of the request: unless it is our deployment that is wrong, the client may read it."""
+    if _API_KEY.search(text):
+        return AUTHENTICATION
+    if _UNKNOWN_MODEL.search(text):
+        return MODEL_NOT_FOUND
+    return _refused(complaint, code=_identifier(complaint.code))
+
+
+def _refused(complaint: Complaint, *, code: str | None) -> Failed:
+    message = harmless(complaint.message) or "The upstream refused the request."
+    return Failed(message, "invalid_request_error", code, _identifier(complaint.param), status=400)
+
+
+def _identifier(value: object) -> str | None:
+    return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else None
+
+
+def _complaint(error: dict[str, Any]) -> Complaint:
+    kind, code, param = error.get("type"), error.get("code"), error.get("param")
+    return Complaint(
+        error["message"][:_MAX_READ_CHARACTERS],
+        kind if isinstance(kind, str) else "",
+        code if isinstance(code, str | int) else None,
+        param if isinstance(param, str) else None,
+    )
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _seconds_until(date: str) -> float:
+    moment = parsedate_to_datetime(date)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime.now(UTC)).total_seconds()

@@ -1,0 +1,131 @@
+"""Puts an upstream's tool call fragments in order: contiguous numbers, one id and one name per call, said once.
+
+OpenAI numbers the calls of a choice and says `id` and `name` on a call's first fragment. Others leave out the number or the
+id, give every call the number 0, or repeat id or name on every fragment; clients join what they get ("call_1call_1"), so none of
+this may reach them.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from chatapi.wire.deltas import ToolCall, ToolKind
+
+
+class Function(msgspec.Struct, gc=False):
+    """A fragment of a function call."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class Custom(msgspec.Struct, gc=False):
+    """A fragment of a custom tool's call."""
+
+    name: str | None = None
+    input: str | None = None
+
+
+class Fragment(msgspec.Struct, gc=False):
+    """One element of `tool_calls`, of a chunk's delta or of a whole message."""
+
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+    custom: Custom | None = None
+
+    @property
+    def kind(self) -> ToolKind:
+        """Which of OpenAI's two kinds of call this is."""
+        return "function" if self.custom is None else "custom"
+
+    @property
+    def name(self) -> str:
+        """The called function's or tool's name, empty when this fragment does not say it."""
+        called = self.custom or self.function
+        return (called.name if called else None) or ""
+
+    @property
+    def arguments(self) -> str:
+        """The piece of the call's argument, as text even where an upstream sent an object."""
+        if self.custom is not None:
+            return self.custom.input or ""
+        arguments = (self.function.arguments if self.function else None) or ""
+        return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+
+
+class _Call:
+    """A call in progress. Its first piece waits until the name is known, as only that piece may say it."""
+
+    def __init__(self, number: int, fragment: Fragment) -> None:
+        self.number = number
+        self.kind = fragment.kind
+        self.upstream_id = fragment.id
+        self.name = ""
+        self.arguments = ""
+
+    def is_continued_by(self, fragment: Fragment) -> bool:
+        """Whether the fragment, which has this call's number, belongs to it.
+
+        Only a name can start another call: some servers make up an id for each fragment.
+        """
+        if not self.name or not fragment.name:
+            return True
+        if fragment.id and self.upstream_id:
+            return fragment.id == self.upstream_id
+        return fragment.name == self.name and not _is_json(self.arguments)
+
+    def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
+        """The piece to tell for this fragment, if there is one."""
+        is_known = bool(self.name)
+        self.name = self.name or fragment.name
+        self.arguments += fragment.arguments
+        if not self.name:
+            self.upstream_id = self.upstream_id or fragment.id
+            return None
+        if is_known:
+            return ToolCall(self.number, fragment.arguments, index=choice_index, kind=self.kind) if fragment.arguments else None
+        self.upstream_id = self.upstream_id or fragment.id
+        identifier = self.upstream_id or f"call_{self.number}"
+        return ToolCall(self.number, self.arguments, identifier, self.name, choice_index, self.kind)
+
+
+class ToolCallReader:
+    """The tool calls of one choice."""
+
+    def __init__(self, choice_index: int) -> None:
+        self._choice_index = choice_index
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+
+    def read(self, fragments: Iterable[Fragment]) -> list[ToolCall]:
+        """The pieces that these fragments of one chunk give."""
+        pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in fragments)
+        return [piece for piece in pieces if piece is not None]
+
+    @property
+    def has_nameless_call(self) -> bool:
+        """Whether a call's name never came: nobody can carry it out."""
+        return not all(call.name for call in self._calls)
+
+    def _call_of(self, fragment: Fragment) -> _Call:
+        call = self._latest if fragment.index is None else self._by_index.get(fragment.index)
+        if call is None or not call.is_continued_by(fragment):
+            call = _Call(len(self._calls), fragment)
+            self._calls.append(call)
+            if fragment.index is not None:
+                self._by_index[fragment.index] = call
+        return call
+
+    @property
+    def _latest(self) -> _Call | None:
+        return self._calls[-1] if self._calls else None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
