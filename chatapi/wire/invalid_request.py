@@ -78,7 +78,7 @@ def _missing(param: str) -> InvalidRequest:
 
 
 def _unexpected(what: str, param: str) -> InvalidRequest:
-    """"Expected `int | null`, got `str`" is a wrong type; "Expected `int` >= 1" is a wrong value."""
+    """Wrong types read "Expected `int | null`, got `str`", wrong values "Expected `int` >= 1"."""
     is_type = "`, got `" in what
     kind, code = ("type", "invalid_type") if is_type else ("value", "invalid_value")
     told = _TYPES.sub(_in_words, what.removeprefix("Expected "))

@@ -35,14 +35,14 @@ class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: Literal["30m", "12h"] | None = None
 
 
-class TextPart(_Part, tag="text"):
+class TextPart(_Part, frozen=True, tag="text"):
     """A piece of text."""
 
     text: str
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
-class RefusalPart(_Part, tag="refusal"):
+class RefusalPart(_Part, frozen=True, tag="refusal"):
     """A piece of an assistant's refusal."""
 
     refusal: str
@@ -67,7 +67,7 @@ class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.url.startswith("data:")
 
 
-class ImagePart(_Part, tag="image_url"):
+class ImagePart(_Part, frozen=True, tag="image_url"):
     """A picture."""
 
     image_url: ImageUrl
@@ -81,7 +81,7 @@ class InputAudio(msgspec.Struct, frozen=True):
     format: Literal["wav", "mp3"]
 
 
-class AudioPart(_Part, tag="input_audio"):
+class AudioPart(_Part, frozen=True, tag="input_audio"):
     """A sound."""
 
     input_audio: InputAudio
@@ -100,7 +100,7 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
             raise Violation("file_data", "a file has either file_data or file_id", "missing_required_parameter")
 
 
-class FilePart(_Part, tag="file"):
+class FilePart(_Part, frozen=True, tag="file"):
     """A file."""
 
     file: File
@@ -121,14 +121,14 @@ class CalledCustomTool(msgspec.Struct, frozen=True):
     input: str
 
 
-class FunctionCall(_Part, tag="function"):
+class FunctionCall(_Part, frozen=True, tag="function"):
     """A call of a function that the assistant made."""
 
     id: Id
     function: CalledFunction
 
 
-class CustomCall(_Part, tag="custom"):
+class CustomCall(_Part, frozen=True, tag="custom"):
     """A call of a custom tool that the assistant made."""
 
     id: Id
@@ -151,31 +151,31 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role"
     """The root of messages."""
 
 
-class DeveloperMessage(_Message, tag="developer"):
+class DeveloperMessage(_Message, frozen=True, tag="developer"):
     """Instructions, as newer models call them."""
 
     content: str | TextParts
     name: Name | None = None
 
 
-class SystemMessage(_Message, tag="system"):
+class SystemMessage(_Message, frozen=True, tag="system"):
     """Instructions."""
 
     content: str | TextParts
     name: Name | None = None
 
 
-class UserMessage(_Message, tag="user"):
+class UserMessage(_Message, frozen=True, tag="user"):
     """What a person says."""
 
     content: str | UserParts
     name: Name | None = None
 
 
-class AssistantMessage(_Message, tag="assistant"):
+class AssistantMessage(_Message, frozen=True, tag="assistant"):
     """What the model said before: text, or something instead of it."""
 
-    content: str | AssistantParts | None | UnsetType = UNSET
+    content: str | AssistantParts | UnsetType | None = UNSET
     name: Name | None = None
     refusal: str | None = None
     tool_calls: ToolCalls | None = None
@@ -190,14 +190,14 @@ class AssistantMessage(_Message, tag="assistant"):
                 raise Violation("content", allowed, "missing_required_parameter")
 
 
-class ToolMessage(_Message, tag="tool"):
+class ToolMessage(_Message, frozen=True, tag="tool"):
     """What a tool answered."""
 
     content: str | TextParts
     tool_call_id: Id
 
 
-class FunctionMessage(_Message, tag="function"):
+class FunctionMessage(_Message, frozen=True, tag="function"):
     """What a function answered (deprecated)."""
 
     content: str | None
@@ -220,12 +220,13 @@ def texts(message: Message) -> Iterator[str]:
         yield message.name
 
 
-def media(message: Message) -> Iterator[tuple[int, MediaPart]]:
-    """Each content part that is not text, with its index."""
-    if isinstance(message, UserMessage) and not isinstance(message.content, str):
-        for index, part in enumerate(message.content):
-            if not isinstance(part, TextPart):
-                yield index, part
+def media(messages: list[Message]) -> Iterator[tuple[str, MediaPart]]:
+    """Each content part that is not text, with its path."""
+    for index, message in enumerate(messages):
+        if not isinstance(message.content, str) and isinstance(message, UserMessage):
+            for part_index, part in enumerate(message.content):
+                if not isinstance(part, TextPart):
+                    yield f"messages[{index}].content[{part_index}]", part
 
 
 def _part_texts(parts: list[TextPart] | UserParts | AssistantParts) -> Iterator[str]:

@@ -12,7 +12,8 @@ from chatapi.wire import caps
 from chatapi.wire.messages import TextParts
 
 # `\Z` and not `$`, which would take a newline at the end
-ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:/@+-]{1,128}\Z")]
+MODEL_NAME_PATTERN = r"^[A-Za-z0-9._:/@+-]{1,128}\Z"
+ModelName = Annotated[str, Meta(pattern=MODEL_NAME_PATTERN)]
 ToolName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{1,{caps.MAX_NAME_CHARS}}}\Z")]
 Description = Annotated[str, Meta(max_length=caps.MAX_DESCRIPTION_CHARS)]
 User = Annotated[str, Meta(max_length=caps.MAX_USER_CHARS)]
@@ -51,7 +52,7 @@ ENGINE_PARAMETERS: Final = frozenset(
     regex repeat_last_n repeat_penalty repetition_penalty return_tokens_as_token_ids samplers separate_reasoning
     skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs think thinking thinking_budget top_a top_k
     top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
-    """.split()
+    """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
 """Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here nor OpenAI's is not
 even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`, `headers`) reaches no queue and no
@@ -67,14 +68,14 @@ class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
     """The root of the others."""
 
 
-class StreamOptions(_Plain):
+class StreamOptions(_Plain, frozen=True):
     """What a stream is to carry besides deltas."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class FunctionDefinition(_Plain):
+class FunctionDefinition(_Plain, frozen=True):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     name: ToolName
@@ -83,30 +84,30 @@ class FunctionDefinition(_Plain):
     strict: bool | None = None
 
 
-class FunctionTool(_Tagged, tag="function"):
+class FunctionTool(_Tagged, frozen=True, tag="function"):
     """A function as a tool."""
 
     function: FunctionDefinition
 
 
-class GrammarDefinition(_Plain):
+class GrammarDefinition(_Plain, frozen=True):
     """A grammar."""
 
     definition: str
     syntax: Literal["lark", "regex"]
 
 
-class TextInput(_Tagged, tag="text"):
+class TextInput(_Tagged, frozen=True, tag="text"):
     """A custom tool takes any text."""
 
 
-class GrammarInput(_Tagged, tag="grammar"):
+class GrammarInput(_Tagged, frozen=True, tag="grammar"):
     """A custom tool takes what its grammar allows."""
 
     grammar: GrammarDefinition
 
 
-class CustomDefinition(_Plain):
+class CustomDefinition(_Plain, frozen=True):
     """A custom tool."""
 
     name: ToolName
@@ -114,7 +115,7 @@ class CustomDefinition(_Plain):
     format: TextInput | GrammarInput | None = None
 
 
-class CustomTool(_Tagged, tag="custom"):
+class CustomTool(_Tagged, frozen=True, tag="custom"):
     """A tool that takes text."""
 
     custom: CustomDefinition
@@ -123,32 +124,32 @@ class CustomTool(_Tagged, tag="custom"):
 Tool = FunctionTool | CustomTool
 
 
-class Named(_Plain):
+class Named(_Plain, frozen=True):
     """A tool by its name."""
 
     name: ToolName
 
 
-class FunctionChoice(_Tagged, tag="function"):
+class FunctionChoice(_Tagged, frozen=True, tag="function"):
     """This function must be called."""
 
     function: Named
 
 
-class CustomChoice(_Tagged, tag="custom"):
+class CustomChoice(_Tagged, frozen=True, tag="custom"):
     """This custom tool must be called."""
 
     custom: Named
 
 
-class AllowedTools(_Plain):
+class AllowedTools(_Plain, frozen=True):
     """Some of the tools."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 
 
-class AllowedToolsChoice(_Tagged, tag="allowed_tools"):
+class AllowedToolsChoice(_Tagged, frozen=True, tag="allowed_tools"):
     """Only these tools may be called."""
 
     allowed_tools: AllowedTools
@@ -160,15 +161,15 @@ Tools = Annotated[list[Tool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 Functions = Annotated[list[FunctionDefinition], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 
 
-class TextFormat(_Tagged, tag="text"):
+class TextFormat(_Tagged, frozen=True, tag="text"):
     """Answers are text."""
 
 
-class JsonObjectFormat(_Tagged, tag="json_object"):
+class JsonObjectFormat(_Tagged, frozen=True, tag="json_object"):
     """Answers are some JSON object."""
 
 
-class JsonSchema(_Plain):
+class JsonSchema(_Plain, frozen=True):
     """A named JSON schema."""
 
     name: ToolName
@@ -177,7 +178,7 @@ class JsonSchema(_Plain):
     strict: bool | None = None
 
 
-class JsonSchemaFormat(_Tagged, tag="json_schema"):
+class JsonSchemaFormat(_Tagged, frozen=True, tag="json_schema"):
     """Answers follow a JSON schema."""
 
     json_schema: JsonSchema
@@ -186,27 +187,27 @@ class JsonSchemaFormat(_Tagged, tag="json_schema"):
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
-class Voice(_Plain):
+class Voice(_Plain, frozen=True):
     """A voice of one's own."""
 
     id: ShortText
 
 
-class Audio(_Plain):
+class Audio(_Plain, frozen=True):
     """How answers are to be spoken."""
 
     format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
     voice: ShortText | Voice
 
 
-class Prediction(_Plain):
+class Prediction(_Plain, frozen=True):
     """What the answer will mostly be."""
 
     type: Literal["content"]
     content: str | TextParts
 
 
-class ApproximateLocation(_Plain):
+class ApproximateLocation(_Plain, frozen=True):
     """Where the user is, roughly."""
 
     city: ShortText | None = None
@@ -215,41 +216,41 @@ class ApproximateLocation(_Plain):
     timezone: ShortText | None = None
 
 
-class UserLocation(_Plain):
+class UserLocation(_Plain, frozen=True):
     """Where the user is."""
 
     type: Literal["approximate"]
     approximate: ApproximateLocation
 
 
-class WebSearchOptions(_Plain):
+class WebSearchOptions(_Plain, frozen=True):
     """How the model may search the web."""
 
     search_context_size: Level | None = None
     user_location: UserLocation | None = None
 
 
-class ModerationMode(_Plain):
+class ModerationMode(_Plain, frozen=True):
     """What moderation does."""
 
     mode: Literal["score", "block"]
 
 
-class ModerationPolicy(_Plain):
+class ModerationPolicy(_Plain, frozen=True):
     """What moderation does on either side."""
 
     input: ModerationMode | None = None
     output: ModerationMode | None = None
 
 
-class Moderation(_Plain):
+class Moderation(_Plain, frozen=True):
     """Which model moderates, and how."""
 
     model: ModelName
     policy: ModerationPolicy | None = None
 
 
-class PromptCacheOptions(_Plain):
+class PromptCacheOptions(_Plain, frozen=True):
     """How prompts are cached."""
 
     mode: Literal["implicit", "explicit"] | None = None

@@ -143,7 +143,7 @@ class ChatRequest(_Request, frozen=True, tag="chat", kw_only=True):
     @property
     def has_media(self) -> bool:
         """There are pictures, sounds or files, of which `prompt_bytes` knows nothing."""
-        return any(True for message in self.messages for _ in media(message))
+        return next(media(self.messages), None) is not None
 
     @property
     def has_remote_media(self) -> bool:
@@ -360,10 +360,9 @@ def _number_out_of_range(body: bytes, request_type: type[_R]) -> InvalidRequest:
 
 def _remote_urls(request: ChatRequest) -> Iterator[str]:
     """The path of each remote picture's address."""
-    for message_index, message in enumerate(request.messages):
-        for part_index, part in media(message):
-            if isinstance(part, ImagePart) and part.image_url.is_remote:
-                yield f"messages[{message_index}].content[{part_index}].image_url.url"
+    for path, part in media(request.messages):
+        if isinstance(part, ImagePart) and part.image_url.is_remote:
+            yield f"{path}.image_url.url"
 
 
 def _check_name(param: str, name: str, names: set[str]) -> None:

@@ -18,7 +18,7 @@ import codecs
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -96,6 +96,12 @@ def split(text: str, encoding: str = DEFAULT_ENCODING) -> Iterator[tuple[str, in
                 tokens = 0
 
 
+def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
+    """The text of token ids; an id that the encoding does not have becomes U+FFFD, as do bytes that are not UTF-8."""
+    byte_values = _encoding(encoding).decode_single_token_bytes
+    return b"".join(_bytes_or_replacement(byte_values, token_id) for token_id in token_ids).decode("utf-8", "replace")
+
+
 class Counter:
     """Counts a stream that comes in deltas, almost for free per delta: text is only encoded when somebody asks.
 
@@ -137,6 +143,13 @@ class Counter:
         *whole, last = _pieces("".join(self._tail))
         self._settled_tokens += sum(count(piece, self._encoding) for piece in whole)
         self._tail, self._tail_chars = [last], len(last)
+
+
+def _bytes_or_replacement(byte_values: Callable[[int], bytes], token_id: int) -> bytes:
+    try:
+        return byte_values(token_id)
+    except (KeyError, OverflowError):
+        return b"\xef\xbf\xbd"
 
 
 def _pieces(text: str) -> Iterator[str]:

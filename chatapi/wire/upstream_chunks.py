@@ -129,7 +129,8 @@ class ChunkReader:
         self._finished = 0
         self._usage: _Usage | None = None
         self._fingerprint: str | None = None
-        self._is_cut = False
+        self.is_cut = False
+        """A choice was ended by our limit: the upstream would go on."""
         self.has_started = False
         self.is_done = False
         """Nothing more is to be read: `[DONE]` came, or every choice has ended and one of them by our limit."""
@@ -178,7 +179,7 @@ class ChunkReader:
             raise self.failure
         if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
             raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
-        usage = None if self._is_cut or self._usage is None else _usage(self._usage)
+        usage = None if self.is_cut or self._usage is None else _usage(self._usage)
         return [] if usage is None else [usage]
 
     def _read_chunk(self, chunk: _Chunk, batch: list[AnyDelta]) -> None:
@@ -199,7 +200,7 @@ class ChunkReader:
             state.pieces += 1
             if state.pieces > self._max_pieces:
                 del batch[before:]
-                self._is_cut = True
+                self.is_cut = True
                 self._finish(state, Finished("length", index), batch)
                 return
         if choice.finish_reason:
@@ -211,7 +212,7 @@ class ChunkReader:
         state.is_finished = True
         self._finished += 1
         batch.append(finished)
-        self.is_done = self._is_cut and self.is_complete
+        self.is_done = self.is_cut and self.is_complete
 
     def _new_choice(self, index: int) -> _ChoiceState:
         if not 0 <= index < self._expected:

@@ -1,0 +1,116 @@
+"""Starts a comparison's processes and stops each by its id, also when the comparison itself is killed."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import processes
+
+PROJECT_FOLDER = Path(__file__).resolve().parent.parent
+READY_SECONDS = 60
+STOP_SECONDS = 40
+"""A little longer than chatapi's own grace."""
+
+
+class ChildError(Exception):
+    """A process did not do what it was started for; the message ends with its last words."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A started process and the file that it writes to."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def assert_alive(self) -> None:
+        """Raises ChildError when the process has ended."""
+        if self.process.poll() is not None:
+            raise self.error(f"ended with status {self.process.returncode}")
+
+    def error(self, problem: str) -> ChildError:
+        """An error that quotes the end of the log."""
+        last_lines = self.log.read_text(errors="replace").splitlines()[-30:]
+        return ChildError("\n  ".join([f"{self.name} {problem}", *last_lines]))
+
+
+@contextmanager
+def running(name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Child]:
+    """A process in its own session, so that Ctrl-C reaches it through us only, in order."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            mortal(command),
+            cwd=PROJECT_FOLDER,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield Child(name, process, log)
+    finally:
+        stop(name, process)
+
+
+def mortal(command: Sequence[str]) -> list[str]:
+    """A command whose process is sent SIGTERM when the comparison ends, however that happens (prctl(2), PR_SET_PDEATHSIG)."""
+    return ["setpriv", "--pdeathsig", "TERM", *command]
+
+
+def stop(name: str, process: "subprocess.Popen[bytes]") -> None:
+    """Asks a process to end, and ends what is left of its tree by force."""
+    tree = processes.descendants(process.pid)
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{name} did not stop within {STOP_SECONDS} s", file=sys.stderr)
+    for pid in tree:
+        if command := processes.command_line(pid):  # a process that has ended has none
+            print(f"{name} left process {pid} behind: {command}", file=sys.stderr)
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_until_ready(child: Child, port: int, path: str, *, status: int = 200) -> None:
+    """Waits until GET of this path is answered with this status; raises ChildError."""
+    give_up_at = time.monotonic() + READY_SECONDS
+    while time.monotonic() < give_up_at:
+        child.assert_alive()
+        if get_status(port, path) == status:
+            return
+        time.sleep(0.1)
+    raise child.error(f"did not answer GET {path} with {status} within {READY_SECONDS} s")
+
+
+def get_status(port: int, path: str) -> int | None:
+    """The status of one GET on this machine; None when nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,173 @@
+"""The load generator's HTTP client: keeps connections, and stores every answer's bytes with their times of arrival.
+
+Nothing is parsed beyond HTTP while the clock runs; `bench.answers` reads the bytes afterwards.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from bench.behaviour import LETTERS
+
+clock = time.perf_counter
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and what came back. Times are seconds of `clock`."""
+
+    letter: str
+    sent_at: float
+    ended_at: float = 0.0
+    status: int = 0
+    content_type: bytes = b""
+    parts: list[tuple[float, bytes]] = field(default_factory=list)
+    failure: str = ""
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection with at most one request under way."""
+
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None
+        self.answered: asyncio.Future[None] | None = None
+        self.is_open = True
+        self.stray_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
+
+    def send(self, payload: bytes, exchange: Exchange) -> "asyncio.Future[None]":
+        """Sends a request; the future ends with its answer, or with the connection."""
+        self.exchange = exchange
+        self.parser = httptools.HttpResponseParser(self)
+        self.answered = asyncio.get_running_loop().create_future()
+        self.transport.write(payload)
+        return self.answered
+
+    def data_received(self, data: bytes) -> None:
+        self.received_at = clock()
+        if self.exchange is None:
+            self.stray_bytes += len(data)
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.fail(f"bad HTTP: {error}")
+            self.transport.abort()
+
+    # httptools calls the next four.
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.exchange is not None and name.lower() == b"content-type":
+            self.exchange.content_type = value
+
+    def on_headers_complete(self) -> None:
+        if self.exchange is not None:
+            self.exchange.status = self.parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self.exchange is None:
+            self.stray_bytes += len(body)
+        else:
+            self.exchange.parts.append((self.received_at, body))
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_keep_alive():
+            self.is_open = False
+            self.transport.close()
+        self.end()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.fail("connection lost")
+
+    def fail(self, failure: str) -> None:
+        self.is_open = False
+        if self.exchange is not None:
+            self.exchange.failure = self.exchange.failure or failure  # a timeout aborts its connection
+        self.end()
+
+    def end(self) -> None:
+        self.exchange = None
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(None)
+
+
+class Client:
+    """Sends chat requests to one server over as many connections as there are requests under way."""
+
+    def __init__(self, base_url: str, key: str, model: str, *, is_stream: bool, timeout_seconds: float) -> None:
+        url = urlsplit(base_url)
+        self.host, self.port = url.hostname or "127.0.0.1", url.port or 80
+        self.timeout_seconds = timeout_seconds
+        path = url.path.rstrip("/") + "/chat/completions"
+        self.payloads = {letter: self.payload(path, key, chat_body(model, letter, is_stream=is_stream)) for letter in LETTERS}
+        self.idle: list[Connection] = []
+        self.exchanges: list[Exchange] = []
+        self.stray_bytes = 0
+
+    def payload(self, path: str, key: str, body: bytes) -> bytes:
+        """A whole request, ready to be written."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nAuthorization: Bearer {key}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nAccept: */*\r\n\r\n"
+        )
+        return head.encode() + body
+
+    async def request(self) -> None:
+        """One request, stored with its answer in `exchanges` whatever becomes of it."""
+        letter = LETTERS[len(self.exchanges) % len(LETTERS)]
+        exchange = Exchange(letter, sent_at=clock())
+        self.exchanges.append(exchange)
+        connection = None
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                connection = self.take_idle() or await self.connect()
+                await connection.send(self.payloads[letter], exchange)
+        except TimeoutError:
+            exchange.failure = "timeout"
+        except OSError as error:
+            exchange.failure = f"no connection: {type(error).__name__}"
+        exchange.ended_at = clock()
+        if connection is not None:
+            self.give_back(connection, exchange)
+
+    async def connect(self) -> Connection:
+        """A new connection."""
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, self.host, self.port)
+        return connection
+
+    def take_idle(self) -> Connection | None:
+        """The connection that was used last, so that a server's keep-alive time never ends on it."""
+        while self.idle:
+            connection = self.idle.pop()
+            self.stray_bytes += connection.stray_bytes
+            if connection.is_open and not connection.stray_bytes:
+                return connection
+            connection.transport.abort()
+        return None
+
+    def give_back(self, connection: Connection, exchange: Exchange) -> None:
+        """Keeps a connection whose answer came to its end."""
+        if connection.is_open and not exchange.failure:
+            self.idle.append(connection)
+        else:
+            connection.transport.abort()
+
+    def close(self) -> None:
+        """Ends all connections."""
+        while connection := self.take_idle():
+            connection.transport.abort()
+
+
+def chat_body(model: str, letter: str, *, is_stream: bool) -> bytes:
+    """A chat request of about 200 bytes of prompt, whose last letter chooses the answer's."""
+    message = {"role": "user", "content": "Count as far as you were told to, please. " * 5 + f"Start every word with {letter}"}
+    body: dict[str, object] = {"model": model, "messages": [message]}
+    if is_stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return msgspec.json.encode(body)

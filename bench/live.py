@@ -1,0 +1,286 @@
+"""Puts chatapi before a real inference server and compares what the two say, token by token; exit 1 on a difference.
+
+    .venv/bin/python bench/live.py      (`make live`)
+
+The server is `transformers serve` in a virtualenv of its own (var/live-venv, about 1 GB, installed once), the model a tiny one
+with random weights that is made on the spot. Decoding is greedy, so the same request gives the same answer: each request is sent
+to the server directly and through chatapi, streamed and whole, and text, finish reason, usage and receipt must be equal.
+
+This server shows why it is worth the time: it sends no `[DONE]`, ignores `stream_options`, puts the usage into the chunk that
+carries the finish reason, names the model by a path, and splits characters over tokens.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / "var" / "live-venv"
+REQUIREMENTS = ROOT / "requirements" / "live.txt"
+TORCH = "torch==2.13.0"
+SERVED_MODEL = "tiny"
+READY_SECONDS = 120
+STOP_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request; `messages` makes it a chat completion, else `prompt` a text completion."""
+
+    name: str
+    messages: tuple[tuple[str, str], ...] = ()
+    prompt: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = (
+    Case("chat, cut by length", (("user", "Hello river"),), parameters={"max_tokens": 40}),
+    Case("chat, system and Unicode", (("system", "Sei kurz."), ("user", "Grüße aus Köln, 你好")), parameters={"max_tokens": 60}),
+    Case("chat, 300 tokens", (("user", "Count the tokens of every stream."),), parameters={"max_tokens": 300}),
+    Case("chat, one token", (("user", "The letter"),), parameters={"max_tokens": 1}),
+    Case("text", prompt="The quiet bridge", parameters={"max_tokens": 40}),
+    Case("text, default length", prompt="bytes are tokens as well", parameters={}),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back, as far as two servers can be compared."""
+
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def main() -> int:
+    """Install, start both, compare, stop both."""
+    step("virtualenv")
+    ensure_venv()
+    with ExitStack() as running, tempfile.TemporaryDirectory(prefix="chatapi-live-") as folder:
+        step("tiny model")
+        model = make_model(Path(folder))
+        step("inference server")
+        upstream = running.enter_context(inference_server(model, Path(folder)))
+        step("chatapi")
+        gateway, key = running.enter_context(chatapi(upstream, model, Path(folder)))
+        step("comparison")
+        direct = OpenAI(base_url=upstream, api_key="none", max_retries=0)
+        through = OpenAI(base_url=gateway, api_key=key, max_retries=0)
+        differences = sum(compare(case, direct, through, str(model)) for case in CASES)
+    print(f"\n{differences} differences")
+    return 1 if differences else 0
+
+
+def step(name: str) -> None:
+    """Say what happens now, and when."""
+    print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
+
+
+def ensure_venv() -> None:
+    """Install the locked requirements, and torch, unless they are there already."""
+    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + TORCH.encode()).hexdigest()
+    stamp = VENV / "installed"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    python = VENV / "bin" / "python"
+    run(sys.executable, "-m", "venv", "--clear", str(VENV))
+    run(
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        str(python),
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        str(REQUIREMENTS),
+    )
+    run(str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", TORCH)
+    stamp.write_text(wanted)
+
+
+def make_model(folder: Path) -> Path:
+    """The folder that tiny_model.py fills."""
+    model = folder / "tiny"
+    run(str(VENV / "bin" / "python"), str(ROOT / "bench" / "tiny_model.py"), str(model))
+    return model
+
+
+@contextmanager
+def inference_server(model: Path, folder: Path) -> Iterator[str]:
+    """`transformers serve` with that model alone; gives its base URL."""
+    port = free_port()
+    command = [str(VENV / "bin" / "transformers"), "serve", str(model), "--device", "cpu", "--port", str(port)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    with process(command, environment, folder / "server.log"):
+        wait_until_ready(f"http://127.0.0.1:{port}/health", folder / "server.log")
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """chatapi with an empty state directory and that upstream; gives its base URL and a key."""
+    environment = {**os.environ, "CHATAPI_STATE_DIR": str(folder / "state")}
+    catalog = folder / "catalog.toml"
+    catalog.write_text(CATALOG.format(model=SERVED_MODEL, upstream=upstream, upstream_model=model))
+    manage(environment, "migrate", "-v", "0")
+    manage(environment, "loadcatalog", str(catalog))
+    key = json.loads(manage(environment, "createkey", "--organization", "Live", "--json"))["key"]
+    port = free_port()
+    with process([sys.executable, "manage.py", "serve", "--port", str(port)], environment, folder / "chatapi.log"):
+        wait_until_ready(f"http://127.0.0.1:{port}/readyz", folder / "chatapi.log")
+        yield f"http://127.0.0.1:{port}/openai/v1", key
+
+
+CATALOG = """
+[[models]]
+id = "{model}"
+context_window = 2048
+max_output_tokens = 1024
+
+[models.price]
+input_per_mtok = "1"
+cached_input_per_mtok = "1"
+output_per_mtok = "2"
+
+[[models.deployments]]
+engine = "openai_compatible"
+base_url = "{upstream}"
+upstream_model = "{upstream_model}"
+"""
+
+
+def compare(case: Case, direct: OpenAI, through: OpenAI, upstream_model: str) -> int:
+    """Print one line per way of asking; answers how many differ from the server's own streamed answer.
+
+    That one is the measure because chatapi streams from its upstreams whatever its client wants.
+    """
+    expected, _ = ask(case, direct, upstream_model, stream=True)
+    differences = 0
+    for stream in (True, False):
+        got, generation_id = ask(case, through, SERVED_MODEL, stream=stream)
+        receipt = receipt_of(through, generation_id)
+        problems = [*unequal(asdict(expected), asdict(got)), *unequal(asdict(expected), receipt, "receipt ")]
+        print_line(case, "stream" if stream else "whole", got, problems)
+        differences += bool(problems)
+    return differences
+
+
+def ask(case: Case, client: OpenAI, model: str, *, stream: bool) -> tuple[Answer, str]:
+    """Send the request; answers what came back, and its id."""
+    extra = {"stream_options": {"include_usage": True}} if stream else {}
+    parameters = {"model": model, "temperature": 0, "seed": 1, "stream": stream, **extra, **case.parameters}
+    if case.messages:
+        messages = [{"role": role, "content": content} for role, content in case.messages]
+        answer = client.chat.completions.create(messages=messages, **parameters)  # type: ignore[call-overload]
+    else:
+        answer = client.completions.create(prompt=case.prompt, **parameters)  # type: ignore[call-overload]
+    return fold(list(answer) if stream else [answer])
+
+
+def fold(parts: list[Any]) -> tuple[Answer, str]:
+    """Chunks of a stream, or one whole answer, as an `Answer` and its id."""
+    choices = [choice for part in parts for choice in part.choices]
+    text = "".join(text_of(choice) for choice in choices)
+    finish_reason = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
+    usage = next(part.usage for part in reversed(parts) if part.usage)
+    return Answer(text, finish_reason, usage.prompt_tokens, usage.completion_tokens), parts[0].id
+
+
+def text_of(choice: Any) -> str:
+    """A choice's text, or its piece of it, in each of the four shapes."""
+    holder = getattr(choice, "delta", None) or getattr(choice, "message", None)
+    return (choice.text if holder is None else holder.content) or ""
+
+
+def receipt_of(client: OpenAI, generation_id: str) -> dict[str, Any]:
+    """What the books say about a generation, named as in `Answer`."""
+    receipt = client.get(f"/generations/{generation_id}", cast_to=dict[str, Any])
+    usage = receipt["usage"]
+    return {
+        "finish_reason": receipt["finish_reason"],
+        "prompt_tokens": usage["prompt_tokens"],
+        "completion_tokens": usage["completion_tokens"],
+    }
+
+
+def unequal(expected: dict[str, Any], got: dict[str, Any], prefix: str = "") -> list[str]:
+    """What differs, in words."""
+    return [f"{prefix}{name}: {expected[name]!r} became {value!r}" for name, value in got.items() if value != expected[name]]
+
+
+def print_line(case: Case, way: str, got: Answer, problems: list[str]) -> None:
+    """One line of the table, and one more for each problem."""
+    print(
+        f"          {case.name:26} {way:7} {got.prompt_tokens:5} + {got.completion_tokens:4} tokens  {'DIFFERS' if problems else 'equal'}"
+    )
+    for problem in problems:
+        print(f"            {problem}")
+
+
+@contextmanager
+def process(command: list[str], environment: dict[str, str], log: Path) -> Iterator[None]:
+    """Run a command in the background; end it by its own pid."""
+    with log.open("wb") as output:
+        running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield
+        finally:
+            running.terminate()
+            try:
+                running.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
+
+
+def wait_until_ready(url: str, log: Path) -> None:
+    """Return when the URL answers 200; raises RuntimeError with the end of the log when it never does."""
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise RuntimeError(f"{url} is not ready after {READY_SECONDS} s:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def manage(environment: dict[str, str], *arguments: str) -> str:
+    """Run a management command; answers what it printed."""
+    return run(sys.executable, "manage.py", *arguments, environment=environment)
+
+
+def run(*command: str, environment: dict[str, str] | None = None) -> str:
+    """Run a command to its end; its errors go to the terminal, and a failure ends this program."""
+    return subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=900).stdout
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

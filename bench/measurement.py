@@ -1,0 +1,59 @@
+"""What one run of the load generator found: the values that `bench.load` prints and `bench.compare` reads."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Nearest-rank percentiles, in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What one group of processes used during the run."""
+
+    cpu_ms_per_request: float
+    cpu_us_per_token: float
+    peak_rss_mb: float
+    pss_mb: float
+    processes: int
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One run. Latencies and costs count right answers only; everything else is in `problems`."""
+
+    model: str
+    requests: int
+    right: int
+    problems: dict[str, int]
+    wall_seconds: float
+    answers_per_second: float
+    ttft_ms: Percentiles | None
+    """Request sent to first text; for an answer that is not streamed, to its first byte."""
+    total_ms: Percentiles | None
+    lag_ms: Percentiles | None
+    """How late each token came against the upstream's pace, counted from the stream's first token."""
+    cost: dict[str, Cost]
+    """By group of processes; empty when no answer was right."""
+    load_cores: float
+    """What the load generator itself used; near 1 it is the bottleneck."""
+    other_cores: float
+    """What processes outside all groups used; near 0 on a quiet machine."""
+    calibration_ms: float
+    """A fixed piece of Python, timed before and after: shows when the machine changed its speed."""
+
+
+def percentiles_ms(seconds: Sequence[float]) -> Percentiles | None:
+    """Percentiles of durations in seconds; None when there are none."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+
+    def rank(percent: int) -> float:
+        return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1000, 3)
+
+    return Percentiles(rank(50), rank(95), rank(99))

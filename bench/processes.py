@@ -1,0 +1,95 @@
+"""What whole process trees cost, read from Linux's /proc: CPU seconds, peak and proportional memory.
+
+A group is a name with root processes, and owns every process whose nearest named ancestor is one of its roots: `serve` owns
+itself but not the web and worker processes below it when those are named.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+PROC = Path("/proc")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+Groups = Mapping[str, Iterable[int]]
+"""Names and the ids of their root processes."""
+
+
+def process_groups(roots: Groups) -> dict[str, set[int]]:
+    """The living members of every group."""
+    parents = parent_ids()
+    names = {pid: name for name, pids in roots.items() for pid in pids}
+    members: defaultdict[str, set[int]] = defaultdict(set)
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor not in names:
+            ancestor = parents[ancestor]
+        if ancestor in names and ancestor in parents:
+            members[names[ancestor]].add(pid)
+    return {name: members[name] for name in roots}
+
+
+def descendants(root: int) -> set[int]:
+    """A process and everything below it."""
+    return process_groups({"tree": [root]})["tree"]
+
+
+def parent_ids() -> dict[int, int]:
+    """Every process of the machine and its parent."""
+    pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+    return {pid: int(fields[1]) for pid in pids if (fields := stat_fields(pid))}
+
+
+def command_line(pid: int) -> str:
+    """A process' command and arguments; empty when it has gone."""
+    return read(pid, "cmdline").replace("\0", " ")
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time of these processes and of the children that they have already waited for."""
+    return sum(sum(map(int, stat_fields(pid)[11:15])) for pid in pids) / TICKS_PER_SECOND
+
+
+def machine_cpu_seconds() -> float:
+    """Time for which the whole machine was not idle."""
+    user, nice, system, _idle, _iowait, *interrupts = map(int, (PROC / "stat").read_text().split()[1:9])
+    return (user + nice + system + sum(interrupts)) / TICKS_PER_SECOND
+
+
+def peak_rss_mb(pids: Iterable[int]) -> float:
+    """Sum of each process' highest resident memory since `reset_peaks`; shared pages count in every process."""
+    return sum(megabytes(pid, "status", "VmHWM:") for pid in pids)
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    """Proportional memory now: a page shared by n processes counts an nth in each."""
+    return sum(megabytes(pid, "smaps_rollup", "Pss:") for pid in pids)
+
+
+def reset_peaks(pids: Iterable[int]) -> None:
+    """Starts `peak_rss_mb` afresh (proc(5), clear_refs); processes of another user are left as they are."""
+    for pid in pids:
+        try:
+            (PROC / str(pid) / "clear_refs").write_text("5")
+        except OSError:
+            continue
+
+
+def stat_fields(pid: int) -> list[str]:
+    """/proc/<pid>/stat from the state on, which is where the command's name, that may hold anything, has ended."""
+    return read(pid, "stat").rpartition(")")[2].split()
+
+
+def megabytes(pid: int, file: str, label: str) -> float:
+    """A `label: 123 kB` line of a file in /proc, in MB; 0 when the process has gone."""
+    lines = read(pid, file).splitlines()
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(label)), 0.0)
+
+
+def read(pid: int, file: str) -> str:
+    """One file of a process; empty when the process has gone or belongs to somebody else."""
+    try:
+        return (PROC / str(pid) / file).read_text(errors="replace")
+    except OSError:
+        return ""

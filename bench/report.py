@@ -1,0 +1,211 @@
+"""Turns the measurements of interleaved rounds into markdown: one table a scenario, and the targets met or missed.
+
+Ratios and differences are taken within a round, between runs a few seconds apart, and then their median is: a shared machine
+changes its speed by more than gateways differ.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+from bench.measurement import Cost, Measurement
+from bench.scenarios import Scenario
+
+DIRECT = "direct"
+BASELINE = "passthrough-starlette"
+UPSTREAM = "upstream"
+
+Figure = Callable[[Measurement], float | None]
+
+HEADINGS = (
+    "target",
+    "answers/s",
+    "x starlette",
+    "TTFT p50 / p95 / p99 ms",
+    "added TTFT ms",
+    "lag p50 / p99 ms",
+    "CPU ms per request",
+    "CPU µs per token",
+    "peak RSS / PSS MB",
+    "problems",
+)
+
+
+def answers_per_second(measurement: Measurement) -> float:
+    """Right answers in a second."""
+    return measurement.answers_per_second
+
+
+def ttft_p50_ms(measurement: Measurement) -> float | None:
+    """Median time to first token."""
+    return measurement.ttft_ms.p50 if measurement.ttft_ms else None
+
+
+def ttft_p95_ms(measurement: Measurement) -> float | None:
+    """95th percentile of the time to first token."""
+    return measurement.ttft_ms.p95 if measurement.ttft_ms else None
+
+
+def ttft_p99_ms(measurement: Measurement) -> float | None:
+    """99th percentile of the time to first token."""
+    return measurement.ttft_ms.p99 if measurement.ttft_ms else None
+
+
+def lag_p50_ms(measurement: Measurement) -> float | None:
+    """Median of the tokens' lag."""
+    return measurement.lag_ms.p50 if measurement.lag_ms else None
+
+
+def lag_p99_ms(measurement: Measurement) -> float | None:
+    """99th percentile of the tokens' lag."""
+    return measurement.lag_ms.p99 if measurement.lag_ms else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """One scenario's measurements by target; position n of every list belongs to round n."""
+
+    scenario: Scenario
+    runs: dict[str, list[Measurement]] = field(default_factory=dict)
+
+    def median(self, target: str, figure: Figure) -> float | None:
+        """The figure's median over the rounds that have it."""
+        return median_of(figure(run) for run in self.runs.get(target, []))
+
+    def ratio(self, target: str, reference: str, figure: Figure) -> float | None:
+        """Median over the rounds of target / reference."""
+        return median_of(ours / theirs if theirs else None for ours, theirs in self.pairs(target, reference, figure))
+
+    def added(self, target: str, reference: str, figure: Figure) -> float | None:
+        """Median over the rounds of target - reference."""
+        return median_of(ours - theirs for ours, theirs in self.pairs(target, reference, figure))
+
+    def pairs(self, target: str, reference: str, figure: Figure) -> list[tuple[float, float]]:
+        """Both sides' figures of the rounds in which both have one."""
+        runs = zip(self.runs.get(target, []), self.runs.get(reference, []), strict=False)  # a comparison may lack the reference
+        figures = ((figure(ours), figure(theirs)) for ours, theirs in runs)
+        return [(ours, theirs) for ours, theirs in figures if ours is not None and theirs is not None]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What chatapi should reach in a scenario."""
+
+    scenario: str
+    words: str
+    figure: Callable[[Results, str], float | None]
+    bound: float
+    is_lower_bound: bool = False
+
+    def verdict(self, results: Results, target: str) -> str:
+        """One line: the figure, the bound, met or missed."""
+        value = self.figure(results, target)
+        if value is None:
+            return f"- {target}: {self.words}: not measured"
+        is_met = value >= self.bound if self.is_lower_bound else value <= self.bound
+        sign = "≥" if self.is_lower_bound else "≤"
+        return f"- {target}: {self.words}: **{value:.2f}**, wanted {sign} {self.bound}: {'met' if is_met else 'MISSED'}"
+
+
+GOALS = (
+    Goal(
+        "saturate",
+        "64-token streams at 32 concurrent, ratio to the Starlette pass-through",
+        lambda results, target: results.ratio(target, BASELINE, answers_per_second),
+        bound=1.1,
+        is_lower_bound=True,
+    ),
+    Goal(
+        "sequential",
+        "added time to first token at 1 concurrent, ms",
+        lambda results, target: results.added(target, DIRECT, ttft_p50_ms),
+        bound=8,
+    ),
+    Goal(
+        "paced",
+        "lag p99 of 200 paced streams, ms",
+        lambda results, target: results.median(target, lag_p99_ms),
+        bound=40,
+    ),
+)
+
+
+def table(results: Results) -> str:
+    """A scenario's table, with a line below it on how quiet the machine was."""
+    rows = [row(results, target) for target in results.runs]
+    lines = [f"### {results.scenario.name}: {results.scenario.description}", "", markdown_row(HEADINGS), "|---" * len(HEADINGS) + "|"]
+    return "\n".join([*lines, *map(markdown_row, rows), "", machine(results), ""])
+
+
+def row(results: Results, target: str) -> list[str]:
+    """One target's cells."""
+    runs = results.runs[target]
+    ttft = [results.median(target, figure) for figure in (ttft_p50_ms, ttft_p95_ms, ttft_p99_ms)]
+    lag = [results.median(target, figure) for figure in (lag_p50_ms, lag_p99_ms)]
+    return [
+        target,
+        number(results.median(target, answers_per_second), 0),
+        number(results.ratio(target, BASELINE, answers_per_second), 2),
+        " / ".join(number(value, 2) for value in ttft),
+        "" if target == DIRECT else number(results.added(target, DIRECT, ttft_p50_ms), 2),
+        " / ".join(number(value, 1) for value in lag) if results.median(target, lag_p99_ms) is not None else "",
+        cpu_by_process(runs),
+        total(runs, lambda cost: cost.cpu_us_per_token, 1),
+        f"{total(runs, lambda cost: cost.peak_rss_mb, 0)} / {total(runs, lambda cost: cost.pss_mb, 0)}",
+        problems(runs),
+    ]
+
+
+def own_cost(run: Measurement) -> dict[str, Cost]:
+    """The groups that belong to the target: all but the upstream, which is all there is when it is called directly."""
+    return {name: cost for name, cost in run.cost.items() if name != UPSTREAM} or run.cost
+
+
+def cpu_by_process(runs: list[Measurement]) -> str:
+    """CPU ms per request, `3.81 = web 1.90 + worker 1.61 + ...`; the sum is the sum of the medians."""
+    names = dict.fromkeys(name for run in runs for name in own_cost(run))
+    parts = {name: median_of(run.cost[name].cpu_ms_per_request for run in runs if name in run.cost) or 0.0 for name in names}
+    if not parts:
+        return "-"
+    split = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
+    return f"{sum(parts.values()):.2f} = {split}" if len(parts) > 1 else f"{sum(parts.values()):.2f}"
+
+
+def total(runs: list[Measurement], figure: Callable[[Cost], float], digits: int) -> str:
+    """The median over the rounds of the sum over the target's groups."""
+    return number(median_of(sum(map(figure, own_cost(run).values())) for run in runs if run.cost), digits)
+
+
+def problems(runs: list[Measurement]) -> str:
+    """Every problem of all rounds, with its number of answers."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run.problems)
+    return "; ".join(f"{problem} x {count}" for problem, count in counts.most_common()).replace("|", "/") or "none"
+
+
+def machine(results: Results) -> str:
+    """How far the figures of this table can be trusted."""
+    runs = [run for target_runs in results.runs.values() for run in target_runs]
+    calibrations = [run.calibration_ms for run in runs]
+    return (
+        f"Machine: calibration {min(calibrations):.1f} to {max(calibrations):.1f} ms, load generator up to "
+        f"{max(run.load_cores for run in runs):.1f} cores, other processes up to {max(run.other_cores for run in runs):.1f} cores."
+    )
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are there; None when there are none."""
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
+
+
+def number(value: float | None, digits: int) -> str:
+    """A cell; a dash for a figure that is not there."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """One line of a table."""
+    return "| " + " | ".join(cells) + " |"

@@ -1,0 +1,90 @@
+"""The upstream's answers, built once as ready HTTP bytes: one script for each model name, letter and wish for usage."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from bench.behaviour import PROMPT_TOKENS, Behaviour, answer_tokens
+
+ID_PLACEHOLDER = b"chatcmpl-0000000000000000"
+"""Stands in every prepared frame; each answer puts an id of the same length in its place."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """One answer, ready to be written: HTTP head and role chunk, the tokens' writes, and the end."""
+
+    behaviour: Behaviour
+    head: bytes
+    writes: list[bytes]
+    tail: bytes
+
+
+def http_answer(status: int, body: object) -> bytes:
+    """A whole HTTP answer with a JSON body."""
+    content = msgspec.json.encode(body)
+    return b"HTTP/1.1 %d -\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (status, len(content), content)
+
+
+def error_answer(status: int, message: str, code: str | None = None) -> bytes:
+    """An error in OpenAI's envelope."""
+    error_type = "server_error" if status >= 500 else "invalid_request_error"
+    return http_answer(status, {"error": {"message": message, "type": error_type, "param": None, "code": code}})
+
+
+def usage_of(behaviour: Behaviour) -> dict[str, int]:
+    """The usage object of one answer."""
+    return {
+        "prompt_tokens": PROMPT_TOKENS,
+        "completion_tokens": behaviour.tokens,
+        "total_tokens": PROMPT_TOKENS + behaviour.tokens,
+    }
+
+
+def http_chunk(data: bytes) -> bytes:
+    """One event in one chunk of HTTP's chunked encoding (RFC 9112, section 7.1)."""
+    event = b"data: %s\n\n" % data
+    return b"%x\r\n%s\r\n" % (len(event), event)
+
+
+@lru_cache(maxsize=1024)
+def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
+    """A stream's script; raises ValueError when the model name says nothing."""
+    behaviour = Behaviour.parse(model)
+    shared = {"id": ID_PLACEHOLDER.decode(), "object": "chat.completion.chunk", "created": 1_700_000_000, "model": model}
+    # OpenAI sends `usage: null` in all the other chunks when the usage chunk was asked for, and no such key when it was not.
+    no_usage = {"usage": None} if wants_usage else {}
+
+    def frame(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return http_chunk(msgspec.json.encode({**shared, "choices": [choice], **no_usage}))
+
+    frames = [frame({"content": token}) for token in answer_tokens(letter, behaviour.tokens)][: behaviour.drop_after_tokens]
+    step = behaviour.tokens_per_write
+    end = [frame({}, "stop")]
+    if wants_usage:
+        end.append(http_chunk(msgspec.json.encode({**shared, "choices": [], "usage": usage_of(behaviour)})))
+    return Script(
+        behaviour,
+        head=b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+        b"transfer-encoding: chunked\r\n\r\n" + frame({"role": "assistant", "content": ""}),
+        writes=[b"".join(frames[start : start + step]) for start in range(0, len(frames), step)],
+        tail=b"".join([*end, http_chunk(b"[DONE]"), b"0\r\n\r\n"]),
+    )
+
+
+@lru_cache(maxsize=1024)
+def whole_script(model: str, letter: str) -> Script:
+    """The script of an answer that is not streamed; raises ValueError when the model name says nothing."""
+    behaviour = Behaviour.parse(model)
+    message = {"role": "assistant", "content": "".join(answer_tokens(letter, behaviour.tokens))}
+    body = {
+        "id": ID_PLACEHOLDER.decode(),
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": usage_of(behaviour),
+    }
+    return Script(behaviour, head=b"", writes=[], tail=http_answer(200, body))

@@ -1,0 +1,201 @@
+"""The servers that are compared: each is a context manager that starts one, waits until it is ready, and stops it.
+
+A target takes the upstream's base URL and a folder for its files. `TARGETS` has them by name.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from bench import processes
+from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, running, wait_until_ready
+from bench.scenarios import SCENARIOS
+
+DATABASE_URL_VARIABLE = "CHATAPI_BENCH_DATABASE_URL"
+ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
+"""Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can be tried."""
+
+CATALOG_MODEL = """\
+[[models]]
+id = "{model}"
+context_window = 131072
+max_output_tokens = 8192
+
+[models.price]
+input_per_mtok = "1.00"
+cached_input_per_mtok = "0.10"
+output_per_mtok = "2.00"
+
+[[models.deployments]]
+engine = "openai_compatible"
+base_url = "{upstream_url}"
+upstream_model = "{model}"
+"""
+
+Roots = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that is ready for load."""
+
+    name: str
+    base_url: str
+    child: Child | None = None
+    key: str = "none"
+    find_roots: Callable[[], Roots] = field(default=dict)
+    """The root processes whose trees' cost counts as this server's, by name; asked anew before each run."""
+    verify_ledger: Callable[[], str] | None = None
+    """Returns what is wrong with the books, or nothing."""
+
+
+Start = Callable[[str, Path], AbstractContextManager[Target]]
+
+
+@contextmanager
+def direct(upstream_url: str, _folder: Path) -> Iterator[Target]:
+    """No server in between: the limit of what the machine, the upstream and the load generator can do."""
+    yield Target("direct", upstream_url)
+
+
+@contextmanager
+def passthrough_starlette(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Starlette and httpx by hand, in one uvicorn process."""
+    port = free_port()
+    arguments = ["uvicorn", "bench.passthrough_starlette:app", "--port", str(port), "--no-access-log", "--log-level", "warning"]
+    environment = os.environ | {"CHATAPI_BENCH_UPSTREAM_URL": upstream_url}
+    with passthrough("passthrough-starlette", port, arguments, folder, environment) as target:
+        yield target
+
+
+@contextmanager
+def passthrough_aiohttp(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Aiohttp by hand, raw bytes."""
+    port = free_port()
+    arguments = ["bench.passthrough_aiohttp", "--port", str(port), "--upstream-url", upstream_url]
+    with passthrough("passthrough-aiohttp", port, arguments, folder, os.environ) as target:
+        yield target
+
+
+@contextmanager
+def passthrough_aiohttp_parsed(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Aiohttp by hand, every event parsed."""
+    port = free_port()
+    arguments = ["bench.passthrough_aiohttp", "--port", str(port), "--upstream-url", upstream_url, "--parse"]
+    with passthrough("passthrough-aiohttp-parsed", port, arguments, folder, os.environ) as target:
+        yield target
+
+
+@contextmanager
+def passthrough(name: str, port: int, arguments: list[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Target]:
+    """A Python module that serves one POST route."""
+    with running(name, [sys.executable, "-m", *arguments], folder, environment) as child:
+        wait_until_ready(child, port, "/v1/chat/completions", status=405)
+        yield Target(name, f"http://127.0.0.1:{port}/v1", child, find_roots=lambda: {"server": [child.pid]})
+
+
+@contextmanager
+def chatapi(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Ourselves as `serve` starts us: SQLite, embedded Valkey, one process of each kind."""
+    with served_chatapi("chatapi", upstream_url, folder, {}) as target:
+        yield target
+
+
+@contextmanager
+def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Ourselves on a PostgreSQL database that the environment names; the server's processes count when it runs here."""
+    database_url = os.environ.get(DATABASE_URL_VARIABLE)
+    if not database_url:
+        raise ChildError(f"chatapi-postgresql needs {DATABASE_URL_VARIABLE}, the URL of a database to fill")
+    with served_chatapi("chatapi-postgresql", upstream_url, folder, {"DATABASE_URL": database_url}) as target:
+        yield target
+
+
+@contextmanager
+def served_chatapi(name: str, upstream_url: str, folder: Path, database: Mapping[str, str]) -> Iterator[Target]:
+    """A new state folder, a catalog, a key, and `serve`."""
+    state = folder / name
+    state.mkdir()
+    inherited = {variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES}
+    environment = {**inherited, "CHATAPI_STATE_DIR": str(state), **database}
+    catalog = state / "catalog.toml"
+    models = dict.fromkeys(scenario.model for scenario in SCENARIOS.values())
+    catalog.write_text("\n".join(CATALOG_MODEL.format(model=model, upstream_url=upstream_url) for model in models))
+    manage(environment, "migrate")
+    manage(environment, "loadcatalog", str(catalog))
+    key = json.loads(manage(environment, "createkey", "--organization", "Bench", "--json"))["key"]
+    port = free_port()
+    postgresql = postgresql_roots(database["DATABASE_URL"]) if database else {}
+    with running(name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment) as child:
+        wait_until_ready(child, port, "/readyz")
+        yield Target(
+            name,
+            f"http://127.0.0.1:{port}/opentoken/v1",
+            child,
+            key,
+            find_roots=lambda: chatapi_roots(child.pid) | postgresql,
+            verify_ledger=lambda: ledger_differences(environment),
+        )
+
+
+def manage(environment: Mapping[str, str], *arguments: str) -> str:
+    """What a management command prints; raises ChildError with its last words when it fails."""
+    done = run_manage(environment, *arguments)
+    if done.returncode:
+        last_lines = (done.stdout + done.stderr).splitlines()[-30:]
+        raise ChildError("\n  ".join([f"manage.py {arguments[0]} ended with status {done.returncode}", *last_lines]))
+    return done.stdout
+
+
+def ledger_differences(environment: Mapping[str, str]) -> str:
+    """What `verifyledger` has to say against the books; nothing when they are right."""
+    done = run_manage(environment, "verifyledger")
+    if done.returncode == 0:
+        return ""
+    return (done.stdout + done.stderr).strip() or f"verifyledger ended with status {done.returncode}"
+
+
+def run_manage(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a management command to its end."""
+    command = [sys.executable, "manage.py", *arguments]
+    return subprocess.run(command, cwd=PROJECT_FOLDER, env=dict(environment), capture_output=True, text=True, timeout=300, check=False)
+
+
+def chatapi_roots(serve_pid: int) -> Roots:
+    """The processes below `serve` by what they are for: web, worker, reaper, valkey; and `serve` itself."""
+    roots: defaultdict[str, list[int]] = defaultdict(list)
+    for pid in sorted(processes.descendants(serve_pid) - {serve_pid}):
+        purpose = re.search(r"--only[ =](\w+)|(valkey)-server", processes.command_line(pid))
+        if purpose:
+            roots[purpose[1] or purpose[2]].append(pid)
+    return {**roots, "serve": [serve_pid]}
+
+
+def postgresql_roots(database_url: str) -> Roots:
+    """The first process of the PostgreSQL server when it runs on this machine; everything it serves counts, whoever asked."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT pg_backend_pid()").fetchone()
+        assert row is not None
+        backend = int(row[0])
+        if "postgres" not in processes.command_line(backend):
+            return {}
+        return {"postgresql": [processes.parent_ids()[backend]]}
+
+
+TARGETS: dict[str, Start] = {
+    "direct": direct,
+    "passthrough-starlette": passthrough_starlette,
+    "passthrough-aiohttp": passthrough_aiohttp,
+    "passthrough-aiohttp-parsed": passthrough_aiohttp_parsed,
+    "chatapi": chatapi,
+    "chatapi-postgresql": chatapi_postgresql,
+}

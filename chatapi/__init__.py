@@ -1,0 +1,1 @@
+"""chatapi: chat completions for many tenants, every token accounted for."""

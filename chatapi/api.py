@@ -1,0 +1,138 @@
+"""The client routes that read: models, the calling key, receipts. Everything is JSON, errors are OpenAI's envelope."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from rest_framework.exceptions import MethodNotAllowed
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts import access
+from accounts.authentication import Caller
+from chatapi import catalog, errors, identity, resources
+from chatapi.error_pages import envelope
+from chatapi.errors import INVALID, APIError
+from chatapi.models import ServedModel
+from chatapi.openapi import describe
+from chatapi.wire.deltas import Failed
+from usage import spending
+from usage.models import Generation
+
+log = logging.getLogger(__name__)
+
+
+class JSONAlways(BaseContentNegotiation):
+    """Answers in the view's first format whatever `Accept` says: clients of streams send `text/event-stream`."""
+
+    def select_parser(self, request: Request, parsers: Sequence[Any]) -> Any:
+        """The first parser."""
+        return parsers[0]
+
+    def select_renderer(  # type: ignore[override]  DRF's own class leaves the types open
+        self, request: Request, renderers: Sequence[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        """The first renderer."""
+        return renderers[0], str(renderers[0].media_type)
+
+
+def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
+    """Whatever a view raised, as an envelope (DRF's `EXCEPTION_HANDLER`)."""
+    told = _told(error)
+    if told.failure.code == "internal_error":
+        log.error("a request failed", exc_info=error)
+    return envelope(told)
+
+
+def _told(error: Exception) -> APIError:
+    match error:
+        case OperationalError() | InterfaceError():
+            log.warning("the database is not available: %s", error)
+            return errors.unavailable("The service can't read its books right now.")
+        case _:
+            return errors.from_exception(error)
+
+
+class ClientRoute(APIView):
+    """A route that only reads. Its method is checked first, then its key: the order of the hot routes."""
+
+    http_method_names = ["get", "head"]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Refuse other methods before anything is looked up."""
+        if str(request.method).lower() not in self.http_method_names:
+            self.http_method_not_allowed(request)
+        super().initial(request, *args, **kwargs)
+
+    def http_method_not_allowed(self, request: HttpRequest, *args: Any, **kwargs: Any) -> NoReturn:
+        """405; DRF adds `Allow`."""
+        raise errors.method_not_allowed(str(request.method), " or ".join(self.allowed_methods))
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """What one key may see is not for a cache that others share."""
+        response["cache-control"] = "no-store"
+        return super().finalize_response(request, response, *args, **kwargs)
+
+
+class Models(ClientRoute):
+    """`GET /v1/models`: what is served (OpenAI's API reference, "List models")."""
+
+    @describe("listModels", "List the models that are served", "ModelList")
+    def get(self, request: Request) -> Response:
+        """Those that are active, have an active deployment and a price."""
+        rows = ServedModel.objects.filter(id__in=_served_ids())
+        return Response(resources.to_json(resources.ModelList([resources.model(row) for row in rows])))
+
+
+class Model(ClientRoute):
+    """`GET /v1/models/{id}`; ids may contain slashes."""
+
+    @describe("retrieveModel", "Show one model", "Model", 404, parameter="model", meaning="The model's id; it may contain slashes.")
+    def get(self, request: Request, model: str) -> Response:
+        """The model, if it is served."""
+        if model not in _served_ids():
+            raise errors.model_not_found(model)
+        return Response(resources.to_json(resources.model(ServedModel.objects.get(id=model))))
+
+
+class Key(ClientRoute):
+    """`GET /v1/key`: who am I, and how much is left."""
+
+    @describe("retrieveKey", "Show the calling key and its budgets", "Key")
+    def get(self, request: Request) -> Response:
+        """The key that asks."""
+        row = access.own_key(_caller(request))
+        budgets = spending.now(
+            organization_id=row.project.organization_id,
+            project_id=row.project_id,
+            api_key_id=row.pk,
+            time_zone=row.project.organization.time_zone,
+        )
+        return Response(resources.to_json(resources.key(row, budgets)))
+
+
+class Receipt(ClientRoute):
+    """`GET /v1/generations/{id}`: what one generation used and cost."""
+
+    @describe("retrieveGeneration", "Show a generation's receipt", "Receipt", 404, parameter="generation_id", meaning="In any dialect's form.")
+    def get(self, request: Request, generation_id: str) -> Response:
+        """The receipt, for keys of the generation's own project."""
+        row = access.visible_to(_caller(request), Generation.objects.filter(id=identity.parse_id(generation_id))).first()
+        if row is None:
+            raise APIError(Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404))
+        return Response(resources.to_json(resources.receipt(row)))
+
+
+def _served_ids() -> set[str]:
+    return {model.id for model in catalog.load().values() if model.price is not None}
+
+
+def _caller(request: Request) -> Caller:
+    caller: object = request.user
+    assert isinstance(caller, Caller), "every client route is behind APIKeyAuthentication"
+    return caller

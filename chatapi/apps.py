@@ -1,0 +1,79 @@
+"""Django's entry for this package: the system checks of the settings. Each names its variable and says what would do.
+
+E001  CHATAPI_DEFAULT_DIALECT is not a dialect
+E002  a number that must be positive is not
+E003  the lease is too short for its heartbeat
+E004  a Redis URL has a scheme that is not Redis's
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core import checks
+
+CHECK_TAG = "chatapi"
+POSITIVE = (
+    "DATABASE_TIMEOUT_MS",
+    "WORKER_CONCURRENCY",
+    "MAX_BODY_BYTES",
+    "KEY_CACHE_MS",
+    "LEASE_MS",
+    "HEARTBEAT_MS",
+    "REAPER_MS",
+    "QUEUE_TTL_MS",
+    "PING_MS",
+    "STREAM_TTL_MS",
+    "STALL_MS",
+    "DRAIN_MS",
+)
+REDIS_URLS = {"REDIS_URL": "REDIS_URL", "BROKER_URL": "CHATAPI_BROKER_URL", "STREAMS_URL": "CHATAPI_STREAMS_URL"}
+REDIS_SCHEMES = ("redis", "rediss", "unix")
+
+
+class ChatAPIConfig(AppConfig):
+    """The package `chatapi` as a Django app."""
+
+    name = "chatapi"
+
+    def ready(self) -> None:
+        """Register the checks."""
+        for check in (check_dialect, check_numbers, check_lease, check_redis_urls):
+            checks.register(check, CHECK_TAG)
+
+
+def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
+    """The server's default dialect exists."""
+    from chatapi.wire.dialects import DIALECTS
+
+    if settings.DEFAULT_DIALECT in DIALECTS:
+        return []
+    message = f"CHATAPI_DEFAULT_DIALECT={settings.DEFAULT_DIALECT!r} is not a dialect."
+    return [checks.Error(message, hint=f"Use one of {', '.join(sorted(DIALECTS))}.", id="chatapi.E001")]
+
+
+def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Times and sizes are above zero."""
+    return [
+        checks.Error(f"CHATAPI_{name}={getattr(settings, name)} is not positive.", hint="Use 1 or more.", id="chatapi.E002")
+        for name in POSITIVE
+        if getattr(settings, name) < 1
+    ]
+
+
+def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
+    """One lost heartbeat must not lose the lease."""
+    if settings.LEASE_MS >= 2 * settings.HEARTBEAT_MS:
+        return []
+    message = f"CHATAPI_LEASE_MS={settings.LEASE_MS} is too short for CHATAPI_HEARTBEAT_MS={settings.HEARTBEAT_MS}."
+    return [checks.Error(message, hint=f"Make the lease {2 * settings.HEARTBEAT_MS} or more.", id="chatapi.E003")]
+
+
+def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Each Redis URL is one that the clients can open."""
+    return [
+        checks.Error(f"{variable} must be a Redis URL.", hint="Use redis://HOST:PORT, rediss:// or unix:///PATH.", id="chatapi.E004")
+        for name, variable in REDIS_URLS.items()
+        if getattr(settings, name).partition("://")[0] not in REDIS_SCHEMES
+    ]

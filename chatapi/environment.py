@@ -1,0 +1,47 @@
+"""Reads the environment: a value that can't be read is one clear line that names its variable."""
+
+from typing import Any
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+DATABASE_SCHEMES = ("sqlite", "postgres", "postgresql")
+TRUE, FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+_EXPECTED = {int: "a whole number", bool: f"one of {', '.join([*TRUE, *FALSE])}"}
+
+
+class Environment(environ.Env):  # type: ignore[misc]  # django-environ is not typed
+    """django-environ, strict: it would take CHATAPI_DEBUG=maybe for false and drop the name of a wrong variable."""
+
+    def get_value(self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, parse_default: bool = False) -> Any:
+        """The variable's value as `cast`; raises `ImproperlyConfigured`."""
+        text = self.ENVIRON.get(var)
+        if cast is bool and text is not None and text.lower() not in TRUE + FALSE:
+            raise _unreadable(var, text, bool)
+        try:
+            return super().get_value(var, cast, default, parse_default)
+        except ValueError:
+            raise _unreadable(var, text, cast) from None
+
+    def choice(self, var: str, *, default: str, choices: tuple[str, ...]) -> str:
+        """One of the upper-case words `choices`, in any case; raises `ImproperlyConfigured`."""
+        word: str = self.str(var, default=default).upper()
+        if word not in choices:
+            raise ImproperlyConfigured(f"{var}={word!r} must be one of {', '.join(choices)}.")
+        return word
+
+    def database(self, var: str, *, default: str) -> dict[str, Any]:
+        """Django's settings for a database URL. Its errors show the scheme only: the URL holds a password."""
+        url = self.str(var, default=default)
+        scheme, separator, _ = url.partition("://")
+        if not separator or scheme not in DATABASE_SCHEMES:
+            raise ImproperlyConfigured(f"{var} must start with sqlite:/// or postgres://, not with {scheme[:20]!r}.")
+        try:
+            database: dict[str, Any] = self.db_url_config(url)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{var} is not a database URL: {error}.") from None
+        return database
+
+
+def _unreadable(var: str, text: str | None, cast: Any) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"{var}={text!r} must be {_EXPECTED.get(cast, 'another value')}.")

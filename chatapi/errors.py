@@ -1,0 +1,106 @@
+"""What clients are told when something is wrong: domain words in, one API error out.
+
+Each function returns an `APIError`; nobody builds an error envelope by hand. The status and type/code pairs are OpenAI's where
+it has them (errors are read by its SDKs), ours where it has none.
+"""
+
+from accounts.errors import NotAuthenticated, PermissionDenied
+from chatapi.wire.deltas import Failed
+from chatapi.wire.dialects import DIALECTS, UnknownDialect
+from chatapi.wire.requests import InvalidRequest
+from usage.errors import BudgetExceeded, DatabaseUnavailable, NotPriced
+
+INVALID = "invalid_request_error"
+RETRY_SOON_MS = 1_000
+
+
+class APIError(Exception):
+    """An error with its HTTP status, as a client is told it."""
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
+    """The headers that go with the failure: when to come back, and whether an SDK's own retry makes sense."""
+    found: list[tuple[bytes, bytes]] = []
+    if failure.retry_after_ms is not None:
+        found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
+        found.append((b"retry-after-ms", b"%d" % failure.retry_after_ms))
+    if failure.code == "insufficient_quota":
+        found.append((b"x-should-retry", b"false"))
+    if failure.status == 401:
+        found.append((b"www-authenticate", b"Bearer"))
+    return found
+
+
+def from_exception(error: Exception) -> APIError:
+    """The API error for anything that a request can raise; what is not foreseen is a 500 that tells nothing."""
+    match error:
+        case APIError():
+            return error
+        case InvalidRequest():
+            return APIError(Failed(error.message, INVALID, error.code, error.param, error.status))
+        case NotAuthenticated():
+            return not_authenticated()
+        case PermissionDenied():
+            return APIError(Failed(str(error), INVALID, "permission_denied", status=403))
+        case UnknownDialect():
+            allowed = ", ".join(sorted(DIALECTS))
+            return APIError(Failed(f"Unknown dialect. X-ChatAPI-Dialect can be: {allowed}.", INVALID, "unknown_dialect", status=400))
+        case BudgetExceeded():
+            return _budget_exceeded(error)
+        case NotPriced():
+            return APIError(Failed("This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503))
+        case DatabaseUnavailable():
+            return unavailable("The service can't write its books right now. Nothing was charged.")
+        case _:
+            return internal_error()
+
+
+def not_authenticated() -> APIError:
+    """401, the same for every reason."""
+    message = "Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>'."
+    return APIError(Failed(message, INVALID, "invalid_api_key", status=401))
+
+
+def model_not_found(model: str) -> APIError:
+    """404 as OpenAI tells it."""
+    message = f"The model '{model}' does not exist or you do not have access to it. GET /v1/models lists the models you can use."
+    return APIError(Failed(message, INVALID, "model_not_found", "model", 404))
+
+
+def unavailable(message: str) -> APIError:
+    """503: a part of the service is away for the moment."""
+    return APIError(Failed(message, "server_error", "service_unavailable", status=503, retry_after_ms=RETRY_SOON_MS))
+
+
+def internal_error() -> APIError:
+    """500, without a word about the inside."""
+    return APIError(Failed("The server had an error while processing your request.", "server_error", "internal_error", status=500))
+
+
+def not_found(path: str) -> APIError:
+    """404 for a route that there is not."""
+    return APIError(Failed(f"Invalid URL ({path}). See /docs for the routes.", INVALID, "unknown_url", status=404))
+
+
+def method_not_allowed(method: str, allowed: str) -> APIError:
+    """405; the caller also sends `Allow`."""
+    return APIError(Failed(f"{method} is not allowed here. Use {allowed}.", INVALID, "method_not_allowed", status=405))
+
+
+def unsupported_media_type() -> APIError:
+    """415."""
+    return APIError(Failed("Send the body as 'Content-Type: application/json'.", INVALID, "unsupported_media_type", status=415))
+
+
+def _budget_exceeded(error: BudgetExceeded) -> APIError:
+    scope, _, period, _ = error.budget_id.split("/")
+    of = {"organization": "organization's", "project": "project's", "key": "API key's"}[scope]
+    budget = f"Your {of} budget {'' if period == 'ever' else f'of this {period} '}"
+    if error.is_in_flight:
+        message = f"{budget}is held by requests that are still running. Try again when they have ended."
+        return APIError(Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS))
+    return APIError(Failed(f"{budget}has no room for what this request can cost.", "insufficient_quota", "insufficient_quota", status=402))

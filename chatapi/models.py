@@ -1,0 +1,58 @@
+"""The catalog: the models that clients can name, and the deployments that serve them."""
+
+from django.core.validators import RegexValidator
+from django.db import models
+
+from chatapi.wire.parameters import MODEL_NAME_PATTERN
+
+model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
+
+
+class OnDisconnect(models.TextChoices):
+    """What becomes of a generation whose client has left."""
+
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    CONTINUE = "continue"
+
+
+class ServedModel(models.Model):
+    """The name that clients send. Without a price it is not served."""
+
+    id = models.CharField(primary_key=True, max_length=128, validators=[model_name])
+    context_window = models.PositiveIntegerField(default=128_000, help_text="Tokens.")
+    max_output_tokens = models.PositiveIntegerField(default=16_384, help_text="The cap per choice, also when the client names none.")
+    owned_by = models.CharField(max_length=100, default="chatapi")
+    is_active = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+        verbose_name = "model"
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Deployment(models.Model):
+    """One way to serve a model: an engine, and for a remote one the upstream's address and model name."""
+
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="deployments")
+    name = models.CharField(max_length=128, help_text="Unique within its model.")
+    engine = models.CharField(max_length=32)
+    base_url = models.URLField(blank=True, help_text="Up to and including /v1.")
+    upstream_model = models.CharField(max_length=128, blank=True, help_text="The model's name at the upstream; empty: the served name.")
+    api_key_env = models.CharField(max_length=128, blank=True, help_text="The environment variable that holds the upstream's key.")
+    weight = models.PositiveIntegerField(default=1)
+    priority = models.PositiveIntegerField(default=0, help_text="Lower ones are tried first.")
+    on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
+    timeouts = models.JSONField(default=dict, blank=True)
+    extra_parameters = models.JSONField(default=list, blank=True, help_text="Request parameters beyond OpenAI's that it may receive.")
+    is_active = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["model_id", "priority", "name"]
+        constraints = [models.UniqueConstraint(fields=["model", "name"], name="deployment_name_in_model")]
+
+    def __str__(self) -> str:
+        return f"{self.model_id} by {self.name}"

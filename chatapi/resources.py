@@ -1,0 +1,239 @@
+"""What the client routes show, as typed objects: models, the calling key, receipts. /docs is generated from these types."""
+
+from datetime import UTC, date, datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from accounts.models import APIKey
+from chatapi import identity
+from chatapi.models import ServedModel
+from usage import receipts, spending
+from usage.models import Generation, State
+from usage.pricing import LineItem as PricedLine
+from usage.pricing import to_usd
+
+
+class Model(Struct, frozen=True):
+    """A model that can be named in requests (OpenAI's `Model`)."""
+
+    id: str
+    created: int
+    owned_by: str
+    object: Literal["model"] = "model"
+
+
+class ModelList(Struct, frozen=True):
+    """All models that are served."""
+
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+class Budget(Struct, frozen=True):
+    """A budget in its current period. `limit_*` is null where nothing limits it; `pending_*` is held by running requests."""
+
+    scope: Literal["organization", "project", "key"]
+    period: Literal["day", "month", "ever"]
+    period_start: date
+    limit_usd: str | None
+    limit_nanodollars: int | None
+    posted_usd: str
+    posted_nanodollars: int
+    pending_usd: str
+    pending_nanodollars: int
+
+
+class Key(Struct, frozen=True):
+    """The key that asks."""
+
+    id: str
+    name: str
+    redacted: str
+    organization: str
+    project: str
+    is_test: bool
+    is_admin: bool
+    created_at: str
+    expires_at: str | None
+    budgets: list[Budget]
+    object: Literal["api_key"] = "api_key"
+
+
+class PromptTokensDetails(Struct, frozen=True):
+    """What is known of the prompt's tokens."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(Struct, frozen=True):
+    """What is known of the completion's tokens."""
+
+    reasoning_tokens: int
+
+
+class Usage(Struct, frozen=True):
+    """The tokens that were charged; details that are not known are left out (OpenAI's `CompletionUsage`)."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+
+
+class LineItem(Struct, frozen=True):
+    """One line of a receipt, rounded once: the lines add up to the amount."""
+
+    name: Literal["input", "cached_input", "output"]
+    tokens: int
+    price_per_mtok_usd: str
+    amount_usd: str
+    amount_nanodollars: int
+
+
+class Timings(Struct, frozen=True):
+    """When a generation was admitted, claimed by a worker and settled; the tokens' times count from the claim."""
+
+    admitted_at: str
+    claimed_at: str | None
+    settled_at: str | None
+    queue_ms: int | None
+    first_token_ms: int | None
+    last_token_ms: int | None
+    total_ms: int | None
+
+
+class GenerationError(Struct, frozen=True):
+    """Why a generation broke off."""
+
+    code: str
+    message: str
+
+
+class Receipt(Struct, frozen=True):
+    """What a generation used and cost. Until `state` is `settled`, its usage and its amount are null."""
+
+    id: str
+    created: int
+    model: str
+    endpoint: str
+    dialect: str
+    stream: bool
+    is_test: bool
+    state: Literal["admitted", "running", "settled"]
+    outcome: str | None
+    finish_reason: str | None
+    error: GenerationError | None
+    usage_source: Literal["upstream", "counted", "none"] | None
+    usage: Usage | None
+    line_items: list[LineItem]
+    amount_usd: str | None
+    amount_nanodollars: int | None
+    is_waived: bool
+    timings: Timings
+    object: Literal["generation"] = "generation"
+
+
+def model(row: ServedModel) -> Model:
+    """The model as clients see it."""
+    return Model(row.id, int(row.created_at.timestamp()), row.owned_by)
+
+
+def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
+    """The key as it may be shown to itself."""
+    return Key(
+        id=row.public,
+        name=row.name,
+        redacted=row.redacted,
+        organization=row.project.organization.name,
+        project=row.project.name,
+        is_test=row.is_test,
+        is_admin=row.is_admin,
+        created_at=_rfc3339(row.created_at),
+        expires_at=row.expires_at and _rfc3339(row.expires_at),
+        budgets=[_budget(each) for each in budgets],
+    )
+
+
+def receipt(row: Generation) -> Receipt:
+    """The generation's receipt."""
+    is_settled = row.state == State.SETTLED
+    return Receipt(
+        id=identity.public_id(row.id),
+        created=identity.created(row.id),
+        model=row.model,
+        endpoint=row.endpoint,
+        dialect=row.dialect,
+        stream=row.is_stream,
+        is_test=row.is_test,
+        state=row.state,  # type: ignore[arg-type]  the column's choices
+        outcome=row.outcome or None,
+        finish_reason=row.finish_reason or None,
+        error=GenerationError(row.error_code, row.error_message) if row.error_code else None,
+        usage_source=row.usage_source if is_settled else None,  # type: ignore[arg-type]
+        usage=_usage(row) if is_settled else None,
+        line_items=[_line_item(line) for line in receipts.line_items(row)],
+        amount_usd=to_usd(row.amount_nanodollars) if is_settled else None,
+        amount_nanodollars=row.amount_nanodollars if is_settled else None,
+        is_waived=row.is_waived,
+        timings=_timings(row),
+    )
+
+
+def to_json(resource: Struct) -> Any:
+    """The resource as plain values for a JSON renderer."""
+    return msgspec.to_builtins(resource)
+
+
+def _budget(each: spending.Spending) -> Budget:
+    limit = each.limit_nanodollars
+    return Budget(
+        scope=each.scope,  # type: ignore[arg-type]
+        period=each.period,  # type: ignore[arg-type]
+        period_start=each.period_start,
+        limit_usd=None if limit is None else to_usd(limit),
+        limit_nanodollars=limit,
+        posted_usd=to_usd(each.posted_nanodollars),
+        posted_nanodollars=each.posted_nanodollars,
+        pending_usd=to_usd(each.pending_nanodollars),
+        pending_nanodollars=each.pending_nanodollars,
+    )
+
+
+def _usage(row: Generation) -> Usage:
+    return Usage(
+        row.prompt_tokens,
+        row.completion_tokens,
+        row.prompt_tokens + row.completion_tokens,
+        UNSET if row.cached_tokens is None else PromptTokensDetails(row.cached_tokens),
+        UNSET if row.reasoning_tokens is None else CompletionTokensDetails(row.reasoning_tokens),
+    )
+
+
+def _line_item(line: PricedLine) -> LineItem:
+    return LineItem(
+        name=line.name,  # type: ignore[arg-type]
+        tokens=line.tokens,
+        price_per_mtok_usd=to_usd(line.price_per_mtok_nanodollars),
+        amount_usd=to_usd(line.amount_nanodollars),
+        amount_nanodollars=line.amount_nanodollars,
+    )
+
+
+def _timings(row: Generation) -> Timings:
+    return Timings(
+        admitted_at=_rfc3339(row.admitted_at),
+        claimed_at=row.claimed_at and _rfc3339(row.claimed_at),
+        settled_at=row.settled_at and _rfc3339(row.settled_at),
+        queue_ms=receipts.queue_ms(row),
+        first_token_ms=row.first_token_ms,
+        last_token_ms=row.last_token_ms,
+        total_ms=receipts.total_ms(row),
+    )
+
+
+def _rfc3339(moment: datetime) -> str:
+    """The moment in UTC with milliseconds, as in `2026-11-21T02:00:00.123Z` (RFC 3339)."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,162 @@
+"""All settings, from the environment only. README lists each variable with its default; apps.py checks them."""
+
+from pathlib import Path
+
+from chatapi import embedded_valkey, local_secrets
+from chatapi.environment import Environment
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = Environment()
+
+# ---- where state lives (SQLite, the embedded Valkey's data, invented secrets)
+STATE_DIR = Path(env.str("CHATAPI_STATE_DIR", default=str(BASE_DIR / "var"))).resolve()
+if not all(name in env.ENVIRON for name in local_secrets.NAMES):
+    env.read_env(str(local_secrets.ensure(STATE_DIR)))
+
+SECRET_KEY = env.str("CHATAPI_SECRET_KEY")
+KEY_PEPPER = env.str("CHATAPI_KEY_PEPPER")
+DEBUG = env.bool("CHATAPI_DEBUG", default=False)
+ALLOWED_HOSTS = env.list("CHATAPI_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CHATAPI_CSRF_TRUSTED_ORIGINS", default=[])
+
+# ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production
+DATABASES = {"default": env.database("DATABASE_URL", default=f"sqlite:///{STATE_DIR / 'chatapi.sqlite3'}")}
+DATABASE_TIMEOUT_MS = env.int("CHATAPI_DATABASE_TIMEOUT_MS", default=5_000)
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["OPTIONS"] = {
+        # A deferred transaction that turns into a writer fails with "database is locked" instead of waiting.
+        "transaction_mode": "IMMEDIATE",
+        "timeout": DATABASE_TIMEOUT_MS / 1000,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728;",
+    }
+else:
+    DATABASES["default"]["OPTIONS"] = {
+        **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
+        "pool": {"min_size": 1, "max_size": env.int("CHATAPI_DATABASE_POOL_SIZE", default=8), "timeout": DATABASE_TIMEOUT_MS / 1000},
+        "options": f"-c lock_timeout={DATABASE_TIMEOUT_MS} -c statement_timeout={DATABASE_TIMEOUT_MS} -c idle_in_transaction_session_timeout={2 * DATABASE_TIMEOUT_MS}",
+    }
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# ---- Redis / Valkey: Celery's broker and the delta streams; `serve` starts an embedded Valkey where none is given
+REDIS_URL = env.str("REDIS_URL", default=embedded_valkey.url(STATE_DIR))
+BROKER_URL = env.str("CHATAPI_BROKER_URL", default=REDIS_URL)
+STREAMS_URL = env.str("CHATAPI_STREAMS_URL", default=REDIS_URL)
+REDIS_KEY_PREFIX = env.str("CHATAPI_REDIS_KEY_PREFIX", default="chatapi:")
+EMBEDDED_VALKEY = not any(name in env.ENVIRON for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL"))
+
+# ---- the service
+DEFAULT_DIALECT = env.str("CHATAPI_DEFAULT_DIALECT", default="opentoken")
+WORKER_CONCURRENCY = env.int("CHATAPI_WORKER_CONCURRENCY", default=1_000)
+MAX_BODY_BYTES = env.int("CHATAPI_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+KEY_CACHE_MS = env.int("CHATAPI_KEY_CACHE_MS", default=1_000)
+LEASE_MS = env.int("CHATAPI_LEASE_MS", default=6_000)
+HEARTBEAT_MS = env.int("CHATAPI_HEARTBEAT_MS", default=2_000)
+REAPER_MS = env.int("CHATAPI_REAPER_MS", default=1_000)
+QUEUE_TTL_MS = env.int("CHATAPI_QUEUE_TTL_MS", default=60_000)
+PING_MS = env.int("CHATAPI_PING_MS", default=15_000)
+STREAM_TTL_MS = env.int("CHATAPI_STREAM_TTL_MS", default=300_000)
+STALL_MS = env.int("CHATAPI_STALL_MS", default=30_000)
+DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
+
+# ---- Django
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "accounts",
+    "usage",
+    "chatapi",
+]
+MIDDLEWARE = [
+    "chatapi.middleware.RequestIdMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "chatapi.urls"
+ASGI_APPLICATION = "chatapi.asgi.application"
+APPEND_SLASH = True
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+STATIC_URL = "/static/"
+# Served straight from the installed packages: no collectstatic step between a clone and a working admin.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("CHATAPI_SECURE_COOKIES", default=False)
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+_SELF = ["'self'"]
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": _SELF,
+        # The admin theme runs Alpine, which evaluates its attribute expressions and sets styles.
+        "script-src": ["'self'", "'unsafe-eval'", "'unsafe-inline'"],
+        "style-src": ["'self'", "'unsafe-inline'"],
+        "img-src": ["'self'", "data:"],
+        "frame-ancestors": ["'none'"],
+        "base-uri": _SELF,
+        "form-action": _SELF,
+    },
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["accounts.api.APIKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "chatapi.api.JSONAlways",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "chatapi.api.error_response",
+    "UNAUTHENTICATED_USER": None,
+    "URL_FORMAT_OVERRIDE": None,
+}
+UNFOLD = {"SITE_TITLE": "chatapi", "SITE_HEADER": "chatapi", "SITE_SYMBOL": "forum", "SHOW_HISTORY": False, "SHOW_VIEW_ON_SITE": False}
+
+LOG_LEVEL = env.choice("CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname).1s %(name)s: %(message)s", "datefmt": "%H:%M:%S"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        "celery": {"level": "WARNING"},
+        "kombu": {"level": "WARNING"},
+        "django.request": {"level": "ERROR"},
+    },
+}

@@ -1,0 +1,34 @@
+"""Django's routes: what reads for clients, under /v1 and each dialect's prefix, and the pages for people.
+
+`POST /v1/chat/completions` and the other hot routes are served before Django, by asgi.py.
+"""
+
+from django.contrib import admin
+from django.urls import include, path
+
+from chatapi import api, error_pages, health, openapi, pages
+from chatapi.wire.dialects import DIALECTS
+
+client_routes = [
+    path("models", api.Models.as_view()),
+    path("models/<path:model>", api.Model.as_view()),
+    path("key", api.Key.as_view()),
+    path("generations/<str:generation_id>", api.Receipt.as_view()),
+]
+
+urlpatterns = [
+    path("", pages.front),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("docs", pages.Docs.as_view()),
+    path("docs/sandbox.md", pages.sandbox_manual),
+    path("openapi.json", openapi.document, name="openapi"),
+    path("admin/", admin.site.urls),
+    path("v1/", include(client_routes)),
+    *(path(f"{dialect}/v1/", include(client_routes)) for dialect in DIALECTS),
+]
+
+handler400 = error_pages.bad_request
+handler403 = error_pages.permission_denied
+handler404 = error_pages.not_found
+handler500 = error_pages.server_error

@@ -1,0 +1,321 @@
+"""Daphne's connections with back-pressure, a body cap, time limits and JSON errors.
+
+An `HTTPConnection` lives as long as its socket, an `HTTPRequest` as long as its exchange. After an upgrade the socket's bytes go
+to a `WebSocketConnection`, but its `HTTPConnection` stays the one that knows whether the client reads.
+"""
+
+# ruff: noqa: N802, N803, N815 - the names are Twisted's
+
+import asyncio
+import socket
+from http import HTTPStatus
+from io import BytesIO
+from time import monotonic
+from typing import Any
+
+from daphne.http_protocol import WebRequest
+from daphne.ws_protocol import WebSocketProtocol
+from twisted.internet import main, tcp
+from twisted.web import http
+
+from chatapi.web import refusals
+from chatapi.web.limits import Limits
+from chatapi.web.refusals import Refusal
+
+LINGER_SECONDS = 3.0
+"""How long a refused client may go on sending before its connection is cut. A socket that is closed with unread bytes sends a
+reset, which can destroy the answer before the client has read it (RFC 9112 section 9.6)."""
+
+
+class Transport(tcp.Server):
+    """An accepted socket that notices a reset which arrives together with data.
+
+    uvloop reports a socket's error once and then never looks at it again. Where the client has sent data before its reset, Twisted
+    would use that one occasion to read the data.
+    """
+
+    def doRead(self) -> Any:
+        """Passes what has arrived to the connection; returns the reason if this was the last."""
+        end = super().doRead()
+        if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return main.CONNECTION_LOST
+        return end
+
+    def flush(self) -> None:
+        """Sends what has been written, or what the kernel takes of it, without asking the event loop first.
+
+        It saves two thirds of what Twisted spends on a chunk. Errors are left to the event loop, which still watches the socket.
+        """
+        if self._tempDataLen and not self.disconnecting:
+            self.doWrite()
+
+
+class HTTPRequest(WebRequest):
+    """One request and its response."""
+
+    def __init__(self, channel: "HTTPConnection", queued: object) -> None:
+        # Twisted would parse forms into `args`, which an ASGI application never sees.
+        super().__init__(channel, queued, parsePOSTFormSubmission=False)
+        self.writable = channel.writable
+
+    def gotLength(self, length: int | None) -> None:
+        """Keeps the body in memory: the cap bounds it, and Twisted's temporary file fails when a disk is full."""
+        self.content = BytesIO()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Takes a piece of the body, up to the cap."""
+        if self.content.tell() + len(data) > self.channel.limits.max_body_bytes:
+            self.channel.refuse(refusals.REQUEST_TOO_LARGE)
+        else:
+            self.content.write(data)
+
+    def process(self) -> Any:
+        """Starts the application, without the header that lets a client choose SCRIPT_NAME."""
+        self.requestHeaders.removeHeader(b"daphne-root-path")
+        return super().process()
+
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        """Writes one ASGI message to the client."""
+        if self.startedWriting and (self.method == b"HEAD" or self.code in http.NO_BODY_CODES):
+            # Twisted drops only the first piece of a body that must not be sent; the rest would read as the next response.
+            message = {**message, "body": b""}
+        super().handle_reply(message)
+        self.transport.flush()
+
+    def basic_error(self, status: int, status_text: bytes, body: str) -> None:
+        """Answers with a JSON envelope where Daphne has an HTML page."""
+        self._answer(refusals.INTERNAL_ERROR if status == HTTPStatus.INTERNAL_SERVER_ERROR else Refusal(status, f"{body}."))
+
+    def application_ended(self, error: BaseException | None) -> None:
+        """Ends a response that the application left unfinished; what has begun can only be cut short."""
+        if self.finished or self.channel is None:
+            return
+        if self._response_started:
+            self.channel.loseConnection()
+        else:
+            self._answer(refusals.INTERNAL_ERROR)
+
+    def _answer(self, refusal: Refusal) -> None:
+        body = refusal.body()
+        self.handle_reply({"type": "http.response.start", "status": refusal.status, "headers": refusal.headers(body)})
+        self.handle_reply({"type": "http.response.body", "body": body})
+
+
+class HTTPConnection(http.HTTPChannel):
+    """One client's socket and the requests that come over it, one after the other."""
+
+    requestFactory = HTTPRequest
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.websocket: WebSocketConnection | None = None
+        self._is_refused = False
+        self._active_at = monotonic()  # the last byte received, or the last response ended
+        self._arriving_since: float | None = None  # the first byte of a request that is not complete yet
+        self._received_bytes = 0
+        self._stall: tuple[int, float] | None = None  # bytes that wait for the client, and since when it has taken none
+
+    def connectionMade(self) -> None:
+        """A client has connected."""
+        super().connectionMade()
+        self.limits: Limits = self.factory.limits
+        self.factory.open_connections.add(self)
+
+    def connectionLost(self, reason: Any) -> None:
+        """The socket is closed, by whichever side."""
+        super().connectionLost(reason)
+        self.forget()
+
+    def forget(self) -> None:
+        """Leaves the set of open connections and lets a waiting application see that its client is gone."""
+        self.factory.open_connections.discard(self)
+        self.writable.set()
+
+    # Requests in
+
+    def dataReceived(self, data: bytes) -> None:
+        """Takes bytes from the client."""
+        if self._is_refused:
+            return
+        self._active_at = monotonic()
+        if not self._handlingRequest:
+            if self._arriving_since is None:
+                self._arriving_since, self._received_bytes = self._active_at, 0
+            self._received_bytes += len(data)
+        super().dataReceived(data)
+
+    def allHeadersReceived(self) -> None:
+        """Refuses by the head alone what need not be read any further."""
+        if len(self.requests[-1].requestHeaders.getRawHeaders(b"authorization", ())) > 1:
+            # Daphne would join the two values with a comma.
+            self.refuse(refusals.REPEATED_AUTHORIZATION)
+        elif self.length is not None and self.length > self.limits.max_body_bytes:
+            self.refuse(refusals.REQUEST_TOO_LARGE)
+        else:
+            super().allHeadersReceived()
+
+    def allContentReceived(self) -> None:
+        """The request is complete."""
+        if not self._is_refused:
+            self._arriving_since = None
+            super().allContentReceived()
+
+    def checkPersistence(self, request: HTTPRequest, version: bytes) -> bool:
+        """Whether another request may follow on this connection; not while the server drains."""
+        if self.factory.is_draining:
+            request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+            return False
+        return bool(super().checkPersistence(request, version))
+
+    def requestDone(self, request: HTTPRequest) -> None:
+        """The response has been written."""
+        self._active_at = monotonic()
+        super().requestDone(request)
+
+    # Refusals
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answers the request that is arriving with an error, ignores what else the client sends, and hangs up."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self._active_at = monotonic()
+        self.lineReceived = self.rawDataReceived = _ignore
+        self.transport.write(refusal.response())
+        self.transport.loseWriteConnection()
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        self.refuse(refusals.BAD_REQUEST)
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """A header line is longer than any we take."""
+        self.refuse(refusals.BAD_REQUEST)
+
+    def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
+        try:
+            return bool(super()._maybeChooseTransferDecoder(header, data))
+        except ValueError:  # a Content-Length with more digits than int() takes
+            return bool(self._failChooseTransferDecoder())
+
+    # Back-pressure: the transport calls these when its buffer passes 64 KiB, when it has run empty, and when it is gone
+
+    def pauseProducing(self) -> None:
+        """The client reads too slowly: `Server.handle_reply` waits from now on."""
+        self.writable.clear()
+        super().pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """The client has taken everything."""
+        self._stall = None
+        self.writable.set()
+        super().resumeProducing()
+
+    # Time limits
+
+    def sweep(self, now: float) -> None:
+        """Enforces the limits on time; the server calls it for every connection several times a second.
+
+        A sweep costs less than timers, of which every request would need to start and stop two.
+        """
+        if self.websocket is not None:
+            self.websocket.check_timeouts()
+        if self._is_refused:
+            if now - self._active_at > LINGER_SECONDS:
+                self.transport.abortConnection()
+        elif self.transport.disconnecting or not self.writable.is_set():
+            self._sweep_stalled(now)
+        elif self._arriving_since is not None:
+            self._sweep_arriving(now, self._arriving_since)
+        elif not self._handlingRequest and now - self._active_at > self.limits.keep_alive_seconds:
+            self.loseConnection()
+
+    def _sweep_stalled(self, now: float) -> None:
+        transport = self.transport
+        unsent_bytes = len(transport.dataBuffer) - transport.offset + transport._tempDataLen
+        if self._stall is None or unsent_bytes < self._stall[0]:
+            self._stall = unsent_bytes, now
+        elif now - self._stall[1] > self.limits.stall_seconds:
+            transport.abortConnection()
+
+    def _sweep_arriving(self, now: float, since: float) -> None:
+        patience_seconds = self.limits.body_timeout_seconds
+        earned_seconds = self._received_bytes / self.limits.min_body_bytes_per_second
+        if now - self._active_at > patience_seconds or now - since > patience_seconds + earned_seconds:
+            self.refuse(refusals.REQUEST_TIMEOUT)
+
+    # Drain
+
+    def drain(self) -> None:
+        """Lets a running exchange be the last one; closes a connection that has none. May be called again and again."""
+        if self.websocket is not None:
+            self.websocket.drain()
+        elif self.requests:
+            self.persistent = False
+            for request in self.requests:
+                request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+        else:
+            self.loseConnection()
+
+
+class WebSocketConnection(WebSocketProtocol):
+    """What a connection becomes after an upgrade to WebSocket."""
+
+    def connectionMade(self) -> None:
+        """Takes the socket over. Its HTTPConnection remains the transport's producer, so back-pressure works as before."""
+        self._connection: HTTPConnection = self.transport.producer
+        self.writable = self._connection.writable
+        super().connectionMade()
+
+    def onConnect(self, request: object) -> Any:
+        """The client's handshake is valid: starts the application."""
+        self._connection.websocket = self
+        return super().onConnect(request)
+
+    def connectionLost(self, reason: Any) -> None:
+        """The socket is closed, by whichever side."""
+        super().connectionLost(reason)
+        self._connection.forget()
+
+    def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
+        """Tells the application, if a valid handshake has started one."""
+        if self._connection.websocket is self:
+            super().onClose(wasClean, code, reason)
+
+    def sendHttpErrorResponse(self, code: int, reason: str, responseHeaders: object = None) -> None:
+        """Refuses the handshake with a JSON envelope."""
+        self.sendData(Refusal(code, f"{reason}.").response())
+
+    def application_ended(self, error: BaseException | None) -> None:
+        """Closes the socket that the application left open."""
+        if error is None:
+            self.handle_reply({"type": "websocket.close"})
+        else:
+            self.handle_exception(error)
+
+    def drain(self) -> None:
+        """Tells the client to come back later (RFC 6455 section 7.4.1: 1001, going away)."""
+        if self.state == self.STATE_OPEN:
+            self.sendCloseFrame(code=1001)
+
+
+class ConnectionFactory(http.HTTPFactory):
+    """Makes an `HTTPConnection` of every accepted socket and keeps the set of those that are open."""
+
+    protocol = HTTPConnection  # not Twisted's default, a proxy that can switch to HTTP/2
+    timeOut = None
+
+    def __init__(self, server: object, limits: Limits) -> None:
+        super().__init__(timeout=None)  # sweep() replaces Twisted's timer
+        self.server = server
+        self.limits = limits
+        self.open_connections: set[HTTPConnection] = set()
+        self.is_draining = False
+
+    def startFactory(self) -> None:
+        """Opens no access log, which Twisted would format a line for even if nobody reads it."""
+
+
+def _ignore(data: bytes) -> None:
+    """Takes the place of a refused connection's parser."""

@@ -1,0 +1,55 @@
+"""The errors that the server answers by itself, before or instead of the application, as JSON envelopes."""
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from uuid import uuid4
+
+_CODES = {
+    HTTPStatus.BAD_REQUEST: "invalid_request",
+    HTTPStatus.FORBIDDEN: "forbidden",
+    HTTPStatus.REQUEST_TIMEOUT: "request_timeout",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "internal_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One error answer: an HTTP status and a sentence for the client."""
+
+    status: int
+    message: str
+
+    def body(self) -> bytes:
+        """The envelope `{"error": {"message", "type", "param", "code"}}` as JSON."""
+        is_ours = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        error = {
+            "message": self.message,
+            "type": "server_error" if is_ours else "invalid_request_error",
+            "param": None,
+            "code": _CODES.get(HTTPStatus(self.status), "internal_error" if is_ours else "invalid_request"),
+        }
+        return json.dumps({"error": error}).encode()
+
+    def headers(self, body: bytes) -> list[tuple[bytes, bytes]]:
+        """The response headers that go with `body`."""
+        return [
+            (b"Content-Type", b"application/json"),
+            (b"Content-Length", b"%d" % len(body)),
+            (b"X-Request-Id", uuid4().hex.encode()),
+        ]
+
+    def response(self) -> bytes:
+        """A whole HTTP/1.1 response that announces the end of its connection."""
+        body = self.body()
+        lines = [b"HTTP/1.1 %d %s" % (self.status, HTTPStatus(self.status).phrase.encode())]
+        lines += [b"%s: %s" % header for header in self.headers(body)]
+        return b"\r\n".join([*lines, b"Connection: close", b"", body])
+
+
+BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
+REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
+REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
+REQUEST_TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request body is too large.")
+INTERNAL_ERROR = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request.")

@@ -1,0 +1,82 @@
+"""From a follower's deltas to one answer's end, whatever dies on the way: pings in silence, the row where the end does not come."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import cast
+
+from redis.exceptions import RedisError
+
+from chatapi.delta_stream import Follower, StreamUnavailable
+from chatapi.web.services import Services
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
+from usage import reports
+from usage.errors import DatabaseUnavailable
+
+LOST = Failed("The connection to the model was lost. What was generated is charged; see the receipt.", code="stream_unavailable", status=503)
+CLOSING = Failed("The server is shutting down. What was generated is charged; see the receipt.", code="server_shutting_down", status=503)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a relay bears silence, in ms."""
+
+    ping_ms: int
+    row_ms: int
+    """After this long without a delta the generation's row is asked whether it has ended."""
+
+
+async def relay(services: Services, follower: Follower, patience: Patience) -> AsyncIterator[list[AnyDelta]]:
+    """The generation's batches up to and including a terminal delta; an empty one means: the client has waited for a ping."""
+    heard = pinged = asked = time.monotonic()
+    tick_s = min(patience.ping_ms, patience.row_ms) / 1_000
+    while True:
+        batch = await _next(services, follower, tick_s)
+        now = time.monotonic()
+        if not batch and (now - max(heard, asked)) * 1_000 >= patience.row_ms:
+            asked, batch = now, await _from_row(services, follower)
+        if batch:
+            heard = pinged = asked = now
+            yield batch
+            if isinstance(batch[-1], TERMINAL):
+                return
+        elif (now - pinged) * 1_000 >= patience.ping_ms:
+            pinged = now
+            yield []
+
+
+async def _next(services: Services, follower: Follower, timeout_s: float) -> list[AnyDelta]:
+    """What has come, or the failure that ends the stream when nothing can come any more."""
+    try:
+        batch = await follower.next(timeout_s)
+        if not batch:
+            services.inbox.check()
+    except (StreamUnavailable, RedisError):
+        return await _from_row(services, follower) or [LOST]
+    if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
+        return [*batch, CLOSING]
+    return batch
+
+
+async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
+    """When the books say that the generation has ended: the rest of its log, or at least its end; else nothing."""
+    try:
+        end = await services.commits.read(reports.end_of, follower.id)
+    except DatabaseUnavailable:
+        return []
+    if end is None:
+        return []
+    try:
+        missed = await follower.catch_up()
+    except RedisError:
+        missed = []
+    return missed if missed and isinstance(missed[-1], TERMINAL) else [*missed, *_terminal(end)]
+
+
+def _terminal(end: reports.End) -> list[AnyDelta]:
+    """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be missing."""
+    if end.error_code:
+        return [Failed(end.error_message, code=end.error_code, status=502)]
+    finishes = [Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)]
+    used = end.tokens
+    return [*finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]

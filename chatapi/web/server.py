@@ -1,0 +1,214 @@
+"""Daphne with back-pressure, a body cap, drain and header hygiene.
+
+`serve` runs an ASGI application until SIGTERM or SIGINT, then drains: it stops listening, closes idle connections, lets running
+responses finish, asks the application to end what still runs (`Lifecycle.deadline`), and returns. A second signal ends it at once.
+The application needs nothing of this module; it runs under any other ASGI server too, without these guarantees.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from asgiref.typing import ASGI3Application
+from daphne.ws_protocol import WebSocketFactory
+from twisted.logger import FilteringLogObserver, LogLevel, LogLevelFilterPredicate, STDLibLogObserver, globalLogBeginner
+
+from chatapi.web.connections import ConnectionFactory, HTTPRequest, Transport, WebSocketConnection
+from chatapi.web.event_loop import DaphneServer, loop, reactor
+from chatapi.web.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+ACCEPT_BACKLOG = 4096
+"""Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for retransmissions."""
+
+SWEEP_SECONDS = 0.25
+QUIET_POLL_SECONDS = 0.05
+CANCEL_SECONDS = 2.0
+
+
+class Lifecycle:
+    """What the server tells its process; override what is of interest. The methods are called on the event loop."""
+
+    def listening(self, port: int) -> None:
+        """Connections are accepted on `port`."""
+
+    def draining(self) -> None:
+        """The process has been asked to stop: /readyz must fail from now on."""
+
+    def deadline(self) -> None:
+        """`Limits.farewell_seconds` are left: streams that still run must end themselves now."""
+
+
+def serve(application: ASGI3Application, *, host: str, port: int, limits: Limits | None = None, lifecycle: Lifecycle | None = None) -> None:
+    """Serves `application` until a signal ends it; port 0 takes any free port. Call it once, from the main thread.
+
+    Raises OSError if the address cannot be bound, with errno EADDRINUSE if another process holds it.
+    """
+    limits = limits or Limits()
+    listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
+    Server(application, limits, lifecycle or Lifecycle()).run(listener)
+
+
+def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socket:
+    """Opens the listening socket. On Linux accepted sockets inherit its options, so that none costs a system call later."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
+    listener.setblocking(False)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # TCP_USER_TIMEOUT watches bytes in flight only; keep-alive probes are such bytes while a stream is silent.
+    options = {
+        "TCP_NODELAY": 1,
+        "TCP_USER_TIMEOUT": round(user_timeout_seconds * 1000),
+        "TCP_KEEPIDLE": max(1, round(user_timeout_seconds / 2)),
+        "TCP_KEEPINTVL": max(1, round(user_timeout_seconds / 4)),
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):  # not every system has all of them
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return listener
+
+
+class Server(DaphneServer):
+    """Daphne's server with our connections, our listening socket and our way to stop."""
+
+    def __init__(self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle) -> None:
+        super().__init__(
+            application,
+            endpoints=["a socket"],  # Daphne insists on one; run() is given its listening socket
+            request_buffer_size=limits.max_body_bytes + 1,  # one http.request message for any body
+            server_name="",  # no banner
+        )
+        self._limits = limits
+        self._lifecycle = lifecycle
+        self._drain_task: asyncio.Task[None] | None = None
+
+    def run(self, listener: socket.socket) -> None:
+        """Serves on `listener`, which becomes the server's, until a signal ends the process's service."""
+        _log_twisted_errors()
+        self._configure_protocols()
+        self._port = reactor.adoptStreamPort(listener.fileno(), listener.family, self.http_factory)
+        self._port.transport = Transport
+        port = listener.getsockname()[1]
+        listener.close()  # the reactor has duplicated it
+        reactor.callLater(1, self.application_checker)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, self._stop_requested)
+        sweeper = loop.create_task(self._sweep_forever())
+        loop.call_soon(self._lifecycle.listening, port)
+        reactor.run(installSignalHandlers=False)
+        sweeper.cancel()
+        loop.run_until_complete(_cancel_all_tasks())
+        loop.close()
+        if self._drain_task and not self._drain_task.cancelled():
+            self._drain_task.result()
+
+    def _configure_protocols(self) -> None:
+        self.connections: dict[HTTPRequest | WebSocketConnection, dict[str, Any]] = {}
+        self.http_factory = ConnectionFactory(self, self._limits)
+        self.ws_factory = WebSocketFactory(self, server="")
+        self.ws_factory.protocol = WebSocketConnection
+        self.ws_factory.setProtocolOptions(
+            autoPingTimeout=self.ping_timeout,
+            allowNullOrigin=True,  # whom to trust is the application's decision, by AllowedHostsOriginValidator
+            openHandshakeTimeout=self.websocket_handshake_timeout,
+            maxMessagePayloadSize=self.websocket_max_message_size,
+            maxFramePayloadSize=self.websocket_max_frame_size,
+        )
+
+    # Applications
+
+    async def handle_reply(self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]) -> None:
+        """The application's `send`: waits while the client has more unread than its connection buffers."""
+        if not protocol.writable.is_set():
+            await protocol.writable.wait()
+        await super().handle_reply(protocol, message)
+
+    def create_application(self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any]) -> asyncio.Queue[dict[str, Any]]:
+        """Starts the application for a request or a WebSocket; returns the queue behind its `receive`."""
+        scope.setdefault("asgi", {"version": "3.0"})
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.connections[protocol]["application_instance"] = loop.create_task(self._run_application(protocol, scope, queue))
+        return queue
+
+    async def _run_application(
+        self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], queue: asyncio.Queue[dict[str, Any]]
+    ) -> None:
+        """Runs the application and ends what it leaves open. Daphne would find out by polling, and an error in mid-response
+        ends its poll for good."""
+        error = None
+        try:
+            await self.application(scope, queue.get, partial(self.handle_reply, protocol))
+        except Exception as caught:
+            logger.exception("The application failed")
+            error = caught
+        if "disconnected" not in self.connections[protocol]:
+            protocol.application_ended(error)
+
+    def _has_running_applications(self) -> bool:
+        tasks = (details.get("application_instance") for details in self.connections.values())
+        return any(task is not None and not task.done() for task in tasks)
+
+    # Time
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = monotonic()
+            for connection in tuple(self.http_factory.open_connections):
+                try:
+                    connection.sweep(now)
+                except Exception:  # the other connections need their limits whatever happens to this one
+                    logger.exception("A connection's limits could not be checked")
+
+    # The end
+
+    def _stop_requested(self) -> None:
+        if self._drain_task is None:
+            self._drain_task = loop.create_task(self._drain())
+        else:
+            self._drain_task.cancel()
+
+    async def _drain(self) -> None:
+        farewell_seconds = min(self._limits.farewell_seconds, self._limits.drain_seconds)
+        try:
+            self.http_factory.is_draining = True
+            await self._port.stopListening().asFuture(loop)
+            self._lifecycle.draining()
+            if not await self._becomes_quiet(self._limits.drain_seconds - farewell_seconds):
+                self._lifecycle.deadline()
+                await self._becomes_quiet(farewell_seconds)
+        finally:
+            reactor.stop()
+
+    async def _becomes_quiet(self, timeout_seconds: float) -> bool:
+        """Waits for the last connection and the last application to end; False if they have not in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self._has_running_applications() or self.http_factory.open_connections:
+                    # Again for each round: a client may have been accepted, or may have sent a request, just before.
+                    for connection in tuple(self.http_factory.open_connections):
+                        connection.drain()
+                    await asyncio.sleep(QUIET_POLL_SECONDS)
+                return True
+        return False
+
+
+def _log_twisted_errors() -> None:
+    """Sends Twisted's errors to the log `twisted`; its chatter about each connection is not worth formatting."""
+    observer = FilteringLogObserver(STDLibLogObserver("twisted"), [LogLevelFilterPredicate(LogLevel.error)])
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)
+
+
+async def _cancel_all_tasks() -> None:
+    """Cancels what still runs on the loop and gives it a moment to clean up."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_SECONDS)

@@ -1,0 +1,121 @@
+"""What a web process holds once and all its requests share: database door, Redis, inbox, caches."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from accounts import authentication
+from accounts.authentication import Caller, CallerCache
+from chatapi import catalog
+from chatapi.catalog import CatalogModel, Snapshot
+from chatapi.celery import GENERATE_TASK, app
+from chatapi.delta_stream import DeltaStream, Inbox, Job, StreamUnavailable, connect
+from chatapi.task_queue import TaskQueue
+from usage import ledger
+from usage.errors import UsageError
+from usage.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+
+class Services:
+    """The process's connections and caches; one instance, made by the first request (`Services.get`)."""
+
+    _instance: ClassVar["Services | None"] = None
+    _starting: ClassVar[asyncio.Lock | None] = None
+
+    def __init__(self) -> None:
+        self.commits = GroupCommit()
+        self._streams = connect(settings.STREAMS_URL)
+        self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
+        self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        self.inbox = Inbox(self.stream, secrets.token_hex(8))
+        self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        self.callers = CallerCache(settings.KEY_CACHE_MS)
+        self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
+        self.is_closing = False
+        """Set shortly before the process ends: streams that still run must end now."""
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    async def get(cls) -> "Services":
+        """The process's services, started; raises `StreamUnavailable` while Redis is not there."""
+        if cls._instance is None:
+            cls._starting = cls._starting or asyncio.Lock()
+            async with cls._starting:
+                if cls._instance is None:
+                    cls._instance = await cls._start()
+        return cls._instance
+
+    @classmethod
+    async def _start(cls) -> "Services":
+        services = cls()
+        try:
+            await services.inbox.start()
+        except (RedisError, OSError) as error:
+            await services.commits.close()
+            raise StreamUnavailable(str(error)) from error
+        return services
+
+    @classmethod
+    def end_streams(cls) -> None:
+        """Tell every running stream to end now, properly."""
+        if cls._instance is not None:
+            cls._instance.is_closing = True
+            cls._instance.inbox.wake_all()
+
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """The caller behind an Authorization header; raises `NotAuthenticated`."""
+        return await self.callers.authenticate(authorization, lambda key: self.commits.read(authentication.look_up, key))
+
+    async def enqueue(self, generation_id: UUID, request: bytes) -> None:
+        """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""
+        job, message = Job(self.inbox.name, request), self.queue.message(generation_id.hex)
+        try:
+            async with asyncio.timeout(5), self._streams.pipeline(transaction=False) as pipe:
+                self.stream.keep_job(pipe, generation_id, job)
+                if self._broker is self._streams:
+                    pipe.lpush(self.queue.key, message)
+                await pipe.execute()
+            if self._broker is not self._streams:
+                async with asyncio.timeout(5):
+                    await self._broker.lpush(self.queue.key, message)
+        except (RedisError, OSError, TimeoutError) as error:
+            await self._withdraw(generation_id)
+            raise StreamUnavailable(str(error)) from error
+
+    def abandon(self, generation_id: UUID) -> None:
+        """Its client has left: tell the worker, without making anyone wait."""
+        self.in_background(self._cancel(generation_id))
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run something that outlives its request; kept referenced until it ends."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._background.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not log what the request has told its client already
+
+    async def _cancel(self, generation_id: UUID) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await self.stream.cancel(generation_id, ttl_ms=2 * settings.QUEUE_TTL_MS)
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("could not tell that the client of %s left: %s", generation_id.hex, error)
+
+    async def _withdraw(self, generation_id: UUID) -> None:
+        withdrawal = ledger.Withdrawal(generation_id, "service_unavailable", "The request could not be queued.")
+        try:
+            await self.commits.write(ledger.withdraw, withdrawal)
+        except UsageError as error:
+            log.warning("%s is left to the reaper: %r", generation_id.hex, error)

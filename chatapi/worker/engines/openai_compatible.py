@@ -1,0 +1,254 @@
+"""The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another chatapi.
+
+Only I/O is here: what the bytes mean is decided in `chatapi.wire`. Always asks for a stream, so that a cap can be enforced and a
+disconnect stops the upstream.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import aiohttp
+import msgspec
+
+from chatapi.wire import sse, upstream_errors
+from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.requests import ChatRequest, upstream_body
+from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
+from chatapi.worker.engines import Call, EngineError, Target
+
+MAX_ANSWER_BYTES = 16 << 20
+MAX_ERROR_BYTES = 64 << 10
+USAGE_GRACE_S = 5.0
+"""How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep the connection."""
+REUSE_GRACE_S = 0.05
+"""How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody waits long for it."""
+
+
+class OpenAICompatibleEngine:
+    """Streams completions of OpenAI-compatible upstreams; one per process, as it pools the connections."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def stream(self, call: Call) -> AsyncIterator[Sequence[AnyDelta]]:
+        """The call's batches, one per read of the socket; see `Engine.stream`."""
+        if self._session is None:
+            self._session = _new_session()
+        exchange = _Exchange(self._session, call)
+        try:
+            await exchange.open()
+            while not exchange.is_over:
+                if batch := await exchange.read():
+                    yield batch
+                    exchange.restart_clock()
+            if usage := exchange.reader.end():
+                yield usage
+            if not exchange.reader.is_cut:
+                await exchange.drain()
+        except UpstreamError as error:
+            failure = error.failure
+            raise EngineError(failure, is_retryable=failure.status == 429 or failure.status >= 500) from None
+        finally:
+            exchange.close()
+
+    async def close(self) -> None:
+        """Close all connections; the engine opens new ones if it is used again."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, session: aiohttp.ClientSession, call: Call) -> None:
+        self._session = session
+        self._call = call
+        self._timeouts = call.target.timeouts
+        self._loop = asyncio.get_running_loop()
+        self._opened_at = self._waiting_since = self._loop.time()
+        self._parser = sse.Parser()
+        self._response: aiohttp.ClientResponse | None = None
+        self._has_ended = False
+        self.has_old_connection = False
+        self.reader = ChunkReader(choices=call.request.choices_count, max_output_tokens=call.max_output_tokens)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to read."""
+        return self._has_ended or self.reader.is_done or self.reader.failure is not None
+
+    async def open(self) -> None:
+        """Send the request and read the answer's head; raises `UpstreamError` unless it promises a completion."""
+        try:
+            response = self._response = await self._post()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            _raise_upstream_error(error)
+        if response.status != 200:
+            body = await self._read_error()
+            raise UpstreamError(failure_of_status(response.status, body, response.headers.get("Retry-After")))
+        if response.content_type == "text/html":
+            raise UpstreamError(upstream_errors.INVALID_RESPONSE)
+
+    async def read(self) -> list[AnyDelta]:
+        """The deltas that came since the last read, waiting for some bytes; maybe none."""
+        assert self._response is not None
+        if self._response.content_type == "application/json":
+            return self.reader.read_answer(await self._read_body(MAX_ANSWER_BYTES))
+        try:
+            data = await self._receive(self._response)
+        except UpstreamError:
+            if not self.reader.is_complete:
+                raise
+            data = b""
+        return self._deltas(data)
+
+    def restart_clock(self) -> None:
+        """The time the consumer took for a batch is not the upstream's."""
+        self._waiting_since = self._loop.time()
+
+    async def drain(self) -> None:
+        """Let the connection go back to the pool, if the body ends at once as it should."""
+        assert self._response is not None
+        content = self._response.content
+        with suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(REUSE_GRACE_S):
+                while not content.at_eof():
+                    await content.readany()
+
+    def close(self) -> None:
+        """Close the connection at once, unless the answer was read to its end and the connection given back."""
+        if self._response is not None:
+            self._response.close()
+
+    def _deltas(self, data: bytes) -> list[AnyDelta]:
+        if not data:
+            self._has_ended = True
+            return self.reader.read(self._parser.close())
+        try:
+            return self.reader.read(self._parser.feed(data))
+        except sse.EventTooLargeError:
+            raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
+
+    async def _post(self) -> aiohttp.ClientResponse:
+        """The answer's head. Asks again when a pooled connection turns out to be dead; a new one that dies got our request."""
+        try:
+            return await self._post_once()
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            if not self.has_old_connection:
+                raise
+        return await self._post_once()
+
+    async def _post_once(self) -> aiohttp.ClientResponse:
+        async with asyncio.timeout_at(self._deadline()):
+            return await self._session.post(
+                _url(self._call),
+                data=_body(self._call),
+                headers=_headers(self._call.target),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
+                trace_request_ctx=self,
+            )
+
+    async def _read_error(self) -> bytes:
+        """The body of an error, empty where it cannot be had: the status alone says enough then."""
+        try:
+            return await self._read_body(MAX_ERROR_BYTES)
+        except UpstreamError:
+            return b""
+
+    async def _read_body(self, max_bytes: int) -> bytes:
+        """The whole body; raises `UpstreamError` for one over `max_bytes`."""
+        assert self._response is not None
+        body = bytearray()
+        while data := await self._receive(self._response):
+            body += data
+            if len(body) > max_bytes:
+                raise UpstreamError(upstream_errors.INVALID_RESPONSE)
+        return bytes(body)
+
+    async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
+        """What has come, or the next bytes to come; empty at the end."""
+        try:
+            async with asyncio.timeout_at(self._deadline()):
+                return await response.content.readany()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            _raise_upstream_error(error)
+
+    def _deadline(self) -> float:
+        """Until when to wait now. Bytes without a delta do not put it off: an upstream may send comments for ever."""
+        timeouts = self._timeouts
+        if self.reader.is_complete:
+            wait_until = self._waiting_since + USAGE_GRACE_S
+        elif self.reader.has_started:
+            wait_until = self._waiting_since + timeouts.between_deltas_ms / 1000
+        else:
+            wait_until = self._opened_at + timeouts.first_delta_ms / 1000
+        return min(wait_until, self._opened_at + timeouts.total_ms / 1000)
+
+
+def _new_session() -> aiohttp.ClientSession:
+    """Connections without cookies, proxies, netrc and a limit: how much runs at once is decided before an engine is called."""
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_reuseconn.append(_note_old_connection)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15, ttl_dns_cache=30),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        trace_configs=[tracing],
+    )
+
+
+async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+    context.trace_request_ctx.has_old_connection = True
+
+
+def _url(call: Call) -> str:
+    path = "/chat/completions" if isinstance(call.request, ChatRequest) else "/completions"
+    return call.target.base_url.rstrip("/") + path
+
+
+def _body(call: Call) -> bytes:
+    target = call.target
+    return msgspec.json.encode(
+        upstream_body(
+            call.request,
+            model=target.upstream_model,
+            max_output_tokens=call.max_output_tokens,
+            extra_parameters=target.extra_parameters,
+        )
+    )
+
+
+def _headers(target: Target) -> dict[str, str]:
+    """All that the upstream is told beside the body: nothing of the client's own headers."""
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "identity",
+        "User-Agent": "chatapi",
+    }
+    if target.api_key_env:
+        key = os.environ.get(target.api_key_env, "").strip()
+        if not key:
+            raise UpstreamError(upstream_errors.AUTHENTICATION)
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _raise_upstream_error(error: Exception) -> NoReturn:
+    """Raises the `UpstreamError` for what aiohttp raised, whose own words (addresses, headers) are left behind."""
+    if isinstance(error, TimeoutError):
+        failure = upstream_errors.TIMED_OUT
+    elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
+        failure = upstream_errors.UNREACHABLE
+    elif isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | aiohttp.ClientPayloadError):
+        failure = upstream_errors.DISCONNECTED
+    else:
+        failure = upstream_errors.INVALID_RESPONSE
+    raise UpstreamError(failure) from None

@@ -1,0 +1,120 @@
+"""Runs one generation: claim, deployments in order, stream, settle, and only then the end."""
+
+import asyncio
+import logging
+from uuid import UUID
+
+from django.conf import settings
+
+from chatapi.delta_stream import Job
+from chatapi.wire import requests
+from chatapi.wire.deltas import Failed
+from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.worker import tally
+from chatapi.worker.deployments import SANDBOX, Route
+from chatapi.worker.engines import Call, EngineError
+from chatapi.worker.process import Process
+from chatapi.worker.run import SHUTTING_DOWN, Run
+from chatapi.worker.tally import End, Ending
+from usage import ledger
+from usage.errors import AlreadyResolved, DatabaseUnavailable
+
+log = logging.getLogger(__name__)
+
+JOB_LOST = Failed("The request was lost before it could run. Nothing was charged; send it again.", code="request_lost", status=503)
+NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
+INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
+
+SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
+"""Waits between attempts to settle while the database is away; after the last one the reaper closes the generation."""
+
+
+async def generate(process: Process, generation_id: UUID) -> None:
+    """Run the generation to its settled end, unless someone else has."""
+    (job, is_cancelled), claimed = await asyncio.gather(
+        process.stream.job(generation_id),
+        process.commits.write(ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS)),
+        return_exceptions=False,
+    )
+    run = Run(claimed, job.inbox if job else "")
+    if is_cancelled:
+        run.client_left()
+    process.running[run.id] = run
+    try:
+        await _run(process, run, job)
+    finally:
+        del process.running[run.id]
+
+
+async def _run(process: Process, run: Run, job: Job | None) -> None:
+    request = requests.from_bytes(job.request) if job else None
+    try:
+        end = await _produce(process, run, request)
+    except asyncio.CancelledError:
+        # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
+        end = End(Ending.FAILED, SHUTTING_DOWN)
+    except Exception:
+        log.exception("%s failed", run.id.hex)
+        end = End(Ending.FAILED, INTERNAL)
+    finishing = asyncio.ensure_future(_finish(process, run, request, end))
+    try:
+        await asyncio.shield(finishing)
+    except asyncio.CancelledError:
+        await finishing
+
+
+async def _produce(process: Process, run: Run, request: ChatRequest | TextRequest | None) -> End:
+    """Try the model's deployments in order until one has begun to answer; stream that one to its end."""
+    if request is None:
+        return End(Ending.FAILED, JOB_LOST)
+    routes = [SANDBOX] if run.claimed.is_test else (await process.routes.get()).get(run.claimed.model, [])
+    failure, attempts = NO_DEPLOYMENT, 0
+    for attempts, route in enumerate(process.health.in_order(routes), start=1):
+        if run.stopped:
+            break
+        try:
+            await _stream(process, run, request, route)
+            return End(Ending.COMPLETED, None, route.target.name, attempts)
+        except TimeoutError:
+            break
+        except EngineError as error:
+            failure = error.failure
+            if error.is_retryable:
+                process.health.failed(route.target)
+            if run.has_published or not error.is_retryable:
+                return End(Ending.FAILED, failure, route.target.name, attempts)
+    return _named(run.stopped or End(Ending.FAILED, failure), attempts)
+
+
+async def _stream(process: Process, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
+    """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
+    run.stops_when_client_leaves = route.stops_when_client_leaves
+    call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens)
+    async with run.scope():
+        async for batch in process.engines[route.target.engine].stream(call):
+            run.publish(process.publisher, run.tally.add(batch))
+
+
+async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:
+    """Settle, then publish the end: what a client is told is a row that exists."""
+    if end.ending is Ending.FENCED_OFF:
+        return
+    # First all content, then the charge for it: nobody is charged for what no log holds.
+    await process.publisher.flushed(run)
+    cap = run.claimed.max_output_tokens * run.claimed.choices_count
+    settlement = tally.settlement(run.id, run.fence, request, run.tally, end, cap)
+    try:
+        settled = await _settle(process, settlement)
+    except (AlreadyResolved, DatabaseUnavailable) as error:
+        log.warning("%s is left to the reaper: %r", run.id.hex, error)
+        return
+    run.publish(process.publisher, tally.terminal(end, run.tally, settled.tokens, run.claimed.choices_count))
+
+
+async def _settle(process: Process, settlement: ledger.Settlement) -> ledger.Settled:
+    for wait_s in SETTLE_RETRY_S:
+        try:
+            return await process.commits.write(ledger.settle, settlement)
+        except DatabaseUnavailable:
+            await asyncio.sleep(wait_s)
+    return await process.commits.write(ledger.settle, settlement)

@@ -1,0 +1,231 @@
+"""Runs every Celery task as a coroutine on one asyncio loop, in one thread of the worker's process.
+
+Celery's consumer keeps the main thread: it pops a message and hands it to `TaskPool.on_apply`, which passes the task's coroutine
+function to the loop and returns at once. A task is therefore a plain `async def` under `@app.task`. Task signals, results and retries
+are bypassed: Celery learns only that the slot is free again.
+
+The pool also keeps the asynchronous services of the process (publisher, heartbeat, HTTP session …): `chatapi_worker_services` in the
+Celery configuration names a function returning an async context manager, entered before the first task and left after the last.
+
+Shutdown: SIGTERM stops the consumer and lets running tasks finish for `chatapi_worker_drain_seconds`; those left are then cancelled, once
+each, and awaited, so that they can settle. A second SIGTERM, or SIGQUIT, cancels at once. How long a cancelled task may take is the
+supervisor's business: it has SIGKILL.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import uvloop
+from celery import Celery, signals
+from celery.concurrency.base import BasePool
+from celery.exceptions import ImproperlyConfigured
+from celery.platforms import EX_FAILURE
+from celery.worker import state
+from celery.worker.consumer import Consumer
+from kombu import Connection
+from kombu.asynchronous import get_event_loop
+from kombu.utils.imports import symbol_by_name
+
+logger = logging.getLogger(__name__)
+
+# What Celery's Request.on_success unpacks: failed, return value, runtime in seconds.
+SLOT_IS_FREE = (False, None, 0.0)
+
+
+class Run:
+    """One task on the pool's loop, from its message to its end; Celery holds a weak reference to it."""
+
+    def __init__(self, pool: "TaskPool", request: dict[str, Any], on_end: Callable[[tuple[bool, None, float]], None]) -> None:
+        self._pool = pool
+        self._request = request
+        self._on_end = on_end
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self._request['task']}[{self._request['id']}]"
+
+    def start(self) -> None:
+        """Begin the coroutine. Runs on the loop."""
+        self._task = asyncio.create_task(self._execute())
+        self._pool.runs[self._task] = self
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, once: a second CancelledError would cut its settlement short. Runs on the loop."""
+        if self._task and not self._task.cancelling():
+            self._task.cancel()
+
+    def terminate(self, signal: int) -> None:
+        """Cancel the coroutine from Celery's thread: its cold shutdown asks for it."""
+        self._pool.call_on_loop(self.cancel)
+
+    async def _execute(self) -> None:
+        coroutine_function = self._pool.app.tasks[self._request["task"]].run
+        try:
+            await coroutine_function(*self._request["args"], **self._request["kwargs"])
+        except (Exception, SystemExit):
+            logger.exception("Task %r failed", self)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._pool.runs[task]
+        if task.cancelled():
+            logger.warning("Task %r was cancelled", self)
+        # Celery's bookkeeping belongs to its thread; this also wakes a hub that waits with a full pool.
+        self._pool.hub.call_soon(self._on_end, SLOT_IS_FREE)
+
+
+class TaskPool(BasePool):
+    """Celery's pool of `limit` concurrent coroutines. Celery makes it and calls it, from the main thread only."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.runs: dict[asyncio.Task[None], Run] = {}
+        hub = get_event_loop()
+        if hub is None:
+            raise ImproperlyConfigured("the task pool needs a broker transport with an event loop: Redis")
+        self.hub = hub
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve_in_thread, name="tasks", daemon=True)
+        self._started: Future[None] = Future()
+        self._stopping = asyncio.Event()
+
+    def on_start(self) -> None:
+        """Enter the services; their error at this point is raised here and ends the worker."""
+        self._thread.start()
+        self._started.result()
+        signals.worker_shutting_down.connect(self._on_signal)
+
+    def on_apply(  # type: ignore[override]  # the stub knows no result; Celery keeps a weak reference to it
+        self,
+        target: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        callback: Callable[..., None],
+        accept_callback: Callable[[int, float], None],
+        **options: object,
+    ) -> Run:
+        """Acknowledge one message and start its task. `args` are those of Celery's tracer: name, id, request, body …"""
+        run = Run(self, args[2], callback)
+        accept_callback(os.getpid(), time.monotonic())
+        self.call_on_loop(run.start)
+        return run
+
+    def on_stop(self) -> None:
+        """Drain. The hub keeps turning meanwhile: the answer to the BRPOP still out goes back to the queue, not to the socket's buffer."""
+        logger.info("Draining %d running tasks", len(self.runs))
+        self.call_on_loop(self._stopping.set)
+        try:
+            hub_loop = self.hub.create_loop()
+            while self._thread.is_alive():
+                next(hub_loop)
+        except Exception as error:
+            logger.warning("Lost the broker while draining: %r", error)
+        self._thread.join()
+
+    def on_terminate(self) -> None:
+        """Cancel what runs, and stop."""
+        self.call_on_loop(self._cancel_runs)
+        self.on_stop()
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Nothing: one process runs all tasks, `Run.terminate` ends the one that is meant."""
+
+    def call_on_loop(self, callback: Callable[..., object], *args: object) -> None:
+        """Schedule `callback(*args)` on the loop, in order, from any thread; nothing happens once the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _on_signal(self, **_: object) -> None:
+        """SIGTERM: the first interrupts the hub's poll of up to a second; another one, during the drain, cancels."""
+        if self.active:
+            self.call_on_loop(self.hub.call_soon, self._wake)
+        else:
+            self.call_on_loop(self._cancel_runs)
+
+    def _wake(self) -> None:
+        """Nothing: that another thread scheduled it has interrupted the hub's poll."""
+
+    def _serve_in_thread(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            self.hub.call_soon(self._thread.join)
+
+    async def _serve(self) -> None:
+        services = symbol_by_name(self.app.conf.chatapi_worker_services)
+        async with services():
+            self._started.set_result(None)
+            try:
+                await self._stopping.wait()
+                await self._drain()
+            finally:
+                # Celery pops nothing for a pool without slots; it may still be popping if it is the services that failed.
+                self.limit = 0
+                await self._end_runs()
+
+    async def _drain(self) -> None:
+        if self.runs:
+            await asyncio.wait(self.runs, timeout=self.app.conf.chatapi_worker_drain_seconds)
+
+    async def _end_runs(self) -> None:
+        while self.runs:
+            self._cancel_runs()
+            await asyncio.wait(self.runs)
+
+    def _cancel_runs(self) -> None:
+        for run in list(self.runs.values()):
+            run.cancel()
+
+    def _failed(self, error: BaseException) -> None:
+        """A worker without its services must not take tasks: end it, so that the supervisor starts a new one."""
+        if not self._started.done():
+            self._started.set_exception(error)
+            return
+        logger.critical("The worker's services failed", exc_info=error)
+        state.should_stop = EX_FAILURE  # type: ignore[assignment]  # the stub knows only the initial None
+
+
+class PatientConsumer(Consumer):
+    """Celery's consumer, but asking for a lost broker every 2 s: Celery's own wait grows to 30 s."""
+
+    def ensure_connected(self, conn: Connection) -> Connection:
+        """Connect, trying for ever; raise WorkerShutdown when a signal asks to stop."""
+
+        def log_attempt(error: Exception, interval_seconds: float) -> None:
+            logger.error("No broker at %s: %s. Next attempt in %d s", conn.as_uri(), error, interval_seconds)
+
+        conn.ensure_connection(log_attempt, interval_start=1, interval_step=1, interval_max=2, callback=state.maybe_shutdown)
+        self.first_connection_attempt = False
+        return conn
+
+
+def run_worker(app: Celery, *, concurrency: int = 1000, drain_seconds: float = 25) -> int:
+    """Run a worker in this process's main thread until a signal ends it; return its exit code."""
+    app.conf.chatapi_worker_drain_seconds = drain_seconds
+    signals.setup_logging.connect(_keep_logging)
+    worker = app.Worker(
+        pool_cls=TaskPool,
+        consumer_cls=PatientConsumer,
+        concurrency=concurrency,
+        quiet=True,
+        # Workers that talk to each other: remote control, clocks, monitoring. Nobody here listens.
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    worker.start()
+    return worker.exitcode or 0
+
+
+def _keep_logging(**_: object) -> None:
+    """Nothing: where this signal has a receiver, Celery leaves logging as the project's settings made it."""

@@ -1,0 +1,111 @@
+"""What a worker process holds once and all its runs share, and the loops that keep the runs honest."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from chatapi.catalog import Snapshot
+from chatapi.delta_stream import DeltaStream, connect
+from chatapi.wire import tokens
+from chatapi.worker import deployments
+from chatapi.worker.deployments import Health, Route
+from chatapi.worker.engines import Engine
+from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
+from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.publisher import Publisher
+from chatapi.worker.reaper import Reaper
+from chatapi.worker.run import Run
+from usage import ledger
+from usage.errors import UsageError
+from usage.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+ENGINES: dict[str, type[Engine]] = {"openai_compatible": OpenAICompatibleEngine, "sandbox": SandboxEngine}
+
+
+class Process:
+    """A worker process: its database door, Redis, engines, and the runs that are under way."""
+
+    def __init__(self) -> None:
+        self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
+        self.commits = GroupCommit()
+        self.stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        self.publisher = Publisher(self.stream)
+        self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
+        self.routes: Snapshot[dict[str, list[Route]]] = Snapshot(lambda: self.commits.read(deployments.load))
+        self.health = Health()
+        self.running: dict[UUID, Run] = {}
+        self._absent: set[str] = set()
+
+    @asynccontextmanager
+    async def lifetime(self) -> AsyncIterator["Process"]:
+        """Run the loops while the process lives; at the end everything is published and closed."""
+        await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
+        reaper = Reaper(self.commits, self.stream)
+        loops = [asyncio.create_task(loop) for loop in (self.publisher.run(), self._beat(), self._listen(), reaper.run())]
+        try:
+            yield self
+            await self.publisher.drained()
+        finally:
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            for engine in self.engines.values():
+                await engine.close()
+            await self.stream.redis.aclose()
+            await self.commits.close()
+
+    async def _beat(self) -> None:
+        """Keep the leases of everything that runs here, and notice what nobody waits for."""
+        while True:
+            await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
+            if not self.running:
+                continue
+            try:
+                await self._prolong(list(self.running.values()))
+                await self._drop_unwanted(list(self.running.values()))
+            except (UsageError, RedisError, OSError) as error:
+                log.warning("heartbeat: %r", error)
+
+    async def _prolong(self, runs: list[Run]) -> None:
+        pulses = [ledger.Pulse(run.id, run.fence, run.tally.completion_tokens) for run in runs]
+        alive = await self.commits.write(ledger.beat, ledger.Beat(pulses, settings.LEASE_MS))
+        for run in runs:
+            # A run that ended meanwhile has been settled by itself.
+            if run.id not in alive and run.id in self.running:
+                run.fence_off()
+
+    async def _drop_unwanted(self, runs: list[Run]) -> None:
+        """Stop what was cancelled while we did not listen, and what a web process that died has left behind."""
+        for generation_id in await self.stream.cancelled_among([run.id for run in runs]):
+            self._client_left(generation_id)
+        inboxes = sorted({run.inbox for run in runs})
+        absent = set(inboxes) - await self.stream.still_alive(inboxes)
+        for run in runs:
+            if run.inbox in absent & self._absent:
+                run.client_left()
+        # Twice in a row: one absence may be a Redis that has just lost its data.
+        self._absent = absent
+
+    async def _listen(self) -> None:
+        """Stop generations whose client leaves, at once."""
+        while True:
+            try:
+                async for generation_id in self.stream.cancellations():
+                    self._client_left(generation_id)
+            except (RedisError, OSError) as error:
+                log.warning("cancellations: %r", error)
+            await asyncio.sleep(0.2)
+
+    def _client_left(self, generation_id: UUID) -> None:
+        run = self.running.get(generation_id)
+        if run is not None:
+            run.client_left()

@@ -1,0 +1,103 @@
+"""Publishes what all runs of the process produce: one flusher, one script call at a time, everything that has come in each.
+
+Two publishes in flight would reorder deltas, so there is only ever one; what comes meanwhile goes with the next.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+from uuid import UUID
+
+from redis.exceptions import RedisError
+
+from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.wire import deltas
+from chatapi.wire.deltas import TERMINAL, AnyDelta
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.003
+"""At least this long between two publishes: under load a batch carries more, at rest nothing waits."""
+GIVE_UP_S = 5.0
+ATTEMPT_S = 2.0
+
+
+class Source(Protocol):
+    """A generation whose deltas are published: `worker/run.py` has the real one."""
+
+    id: UUID
+    fence: int
+    inbox: str
+    next_seq: int
+
+    def fence_off(self) -> None:
+        """Someone with a newer fence has taken over."""
+
+    def lose_stream(self) -> None:
+        """The deltas could not be published."""
+
+
+class Publisher:
+    """Collects deltas by generation and writes them in ticks."""
+
+    def __init__(self, stream: DeltaStream) -> None:
+        self._stream = stream
+        self._pending: dict[Source, list[AnyDelta]] = {}
+        self._writing: dict[Source, list[AnyDelta]] = {}
+        self._wake = asyncio.Event()
+        self._tick: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def put(self, source: Source, batch: list[AnyDelta]) -> None:
+        """Publish the batch (not empty) with the next tick."""
+        self._pending.setdefault(source, []).extend(batch)
+        self._wake.set()
+
+    async def flushed(self, source: Source) -> None:
+        """Return when all that this generation has put is published, or given up."""
+        while source in self._pending or source in self._writing:
+            await asyncio.shield(self._tick)
+
+    async def drained(self) -> None:
+        """Return when nothing is left to publish."""
+        while self._pending or self._writing:
+            await asyncio.shield(self._tick)
+
+    async def run(self) -> None:
+        """Flush for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            began = loop.time()
+            self._writing, self._pending = self._pending, {}
+            await self._write([_entry(source, batch) for source, batch in self._writing.items()])
+            self._writing = {}
+            self._tick.set_result(None)
+            self._tick = loop.create_future()
+            await asyncio.sleep(TICK_S - (loop.time() - began))
+
+    async def _write(self, entries: list[Entry]) -> None:
+        """Write, again and again while Redis is away; a repeated write is harmless (see `delta_stream`)."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + GIVE_UP_S
+        while True:
+            try:
+                async with asyncio.timeout(ATTEMPT_S):
+                    refused = await self._stream.publish(entries)
+                break
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
+                if loop.time() > give_up_at:
+                    for source in self._writing:
+                        source.lose_stream()
+                    return
+                await asyncio.sleep(0.2)
+        for source in self._writing:
+            if source.id in refused:
+                source.fence_off()
+
+
+def _entry(source: Source, batch: list[AnyDelta]) -> Entry:
+    entry = Entry(source.id, source.fence, source.next_seq, deltas.encode(batch), source.inbox, is_last=isinstance(batch[-1], TERMINAL))
+    source.next_seq += len(batch)
+    return entry

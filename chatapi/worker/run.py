@@ -1,0 +1,63 @@
+"""One running generation in this process: its fence, its tally, and the ways to stop it from outside."""
+
+import asyncio
+from uuid import UUID
+
+from chatapi.wire.deltas import AnyDelta, Failed
+from chatapi.worker.publisher import Publisher
+from chatapi.worker.tally import End, Ending, Tally
+from usage.ledger import Claimed
+
+STREAM_LOST = Failed("The answer could not be delivered. What was generated is charged.", code="stream_unavailable", status=503)
+SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
+
+
+class Run:
+    """A claimed generation while it runs."""
+
+    def __init__(self, claimed: Claimed, inbox: str) -> None:
+        self.claimed = claimed
+        self.id: UUID = claimed.id
+        self.fence = claimed.fence
+        self.inbox = inbox
+        self.next_seq = 1
+        self.has_published = False
+        self.tally = Tally()
+        self.stops_when_client_leaves = True
+        self.stopped: End | None = None
+        self._scope: asyncio.Timeout | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def scope(self) -> asyncio.Timeout:
+        """The scope to run the engine in: `stop` ends it with a TimeoutError, which closes the upstream at once."""
+        self._scope = asyncio.timeout(None)
+        return self._scope
+
+    def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
+        """Hand a batch to the publisher, which keeps the order."""
+        if batch:
+            self.has_published = True
+            publisher.put(self, batch)
+
+    def stop(self, end: End) -> None:
+        """End the run now, from whatever it awaits; the first reason counts."""
+        if self.stopped is not None:
+            return
+        self.stopped = end
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def client_left(self) -> None:
+        """Nobody wants the answer any more."""
+        if self.stops_when_client_leaves:
+            self.stop(End(Ending.CLIENT_LEFT))
+
+    def fence_off(self) -> None:
+        """Someone with a newer fence has taken over: stop, publish and settle nothing."""
+        self.stop(End(Ending.FENCED_OFF))
+
+    def lose_stream(self) -> None:
+        """The deltas can't be published."""
+        self.stop(End(Ending.FAILED, STREAM_LOST))

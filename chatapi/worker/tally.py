@@ -1,0 +1,142 @@
+"""What a running generation has produced so far, and how that becomes a settlement and an end that clients are told; pure."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from chatapi.wire import tokens
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall, Usage
+from chatapi.wire.requests import ChatRequest, TextRequest
+from usage.ledger import Settlement
+from usage.models import Outcome, UsageSource
+from usage.pricing import Tokens
+
+
+class Tally:
+    """Counts one generation's deltas as they pass; cheap per delta, exact when asked."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.finished: dict[int, FinishReason] = {}
+        self.first_token_ms: int | None = None
+        self.last_token_ms: int | None = None
+        self._started_at = time.monotonic()
+        self._visible = tokens.Counter()
+        self._reasoning = tokens.Counter()
+
+    def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
+        """Take a batch in; answers what of it may be published at once (the end waits for the commit)."""
+        passing: list[AnyDelta] = []
+        for delta in batch:
+            match delta:
+                case Text() | Refusal():
+                    self._visible.add(delta.text)
+                case Reasoning():
+                    self._reasoning.add(delta.text)
+                case ToolCall():
+                    self._visible.add((delta.name or "") + delta.arguments)
+                case Finished():
+                    self.finished[delta.index] = delta.finish_reason
+                    continue
+                case Usage():
+                    self.usage = delta
+                    continue
+                case _:
+                    passing.append(delta)
+                    continue
+            passing.append(delta)
+            self.last_token_ms = round((time.monotonic() - self._started_at) * 1_000)
+        if self.first_token_ms is None:
+            self.first_token_ms = self.last_token_ms
+        return passing
+
+    @property
+    def completion_tokens(self) -> int:
+        """Our own count of what was produced, reasoning included."""
+        return self._visible.tokens + self._reasoning.tokens
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Our own count of the reasoning; None when there was none."""
+        return self._reasoning.tokens or None
+
+
+class Ending(Enum):
+    """Why a run ended."""
+
+    COMPLETED = "completed"
+    CLIENT_LEFT = "client_left"
+    FAILED = "failed"
+    FENCED_OFF = "fenced_off"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended; `failure` is what the client is told when it failed."""
+
+    ending: Ending
+    failure: Failed | None = None
+    deployment: str = ""
+    attempts: int = 0
+
+
+def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> Settlement:
+    """The settlement of a run that ended so; `cap` is the most completion tokens that it was asked for.
+
+    An upstream's own usage counts, an explicit zero too. Without it we count; a count of ours never goes beyond the cap that
+    the upstream was given, because our tokens need not be its tokens.
+    """
+    source, used = _usage(request, tally, end, cap)
+    failure = end.failure
+    return Settlement(
+        id=generation_id,
+        fence=fence,
+        outcome=_OUTCOMES[end.ending],
+        tokens=used,
+        usage_source=source,
+        finish_reason=_finish_reason(tally.finished),
+        error_code=(failure.code or failure.type) if failure else "",
+        error_message=failure.message if failure else "",
+        deployment=end.deployment,
+        attempts=end.attempts,
+        first_token_ms=tally.first_token_ms,
+        last_token_ms=tally.last_token_ms,
+    )
+
+
+_OUTCOMES = {
+    Ending.COMPLETED: Outcome.COMPLETED,
+    Ending.CLIENT_LEFT: Outcome.CLIENT_CANCELLED,
+    Ending.FAILED: Outcome.FAILED,
+}
+
+
+def _usage(request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> tuple[UsageSource, Tokens]:
+    if tally.usage is not None:
+        told = tally.usage
+        return UsageSource.UPSTREAM, Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
+    counted = min(tally.completion_tokens, cap)
+    if not counted and end.ending is not Ending.COMPLETED:
+        return UsageSource.NONE, Tokens()
+    reasoning = tally.reasoning_tokens
+    return UsageSource.COUNTED, Tokens(prompt_tokens(request), counted, None, None if reasoning is None else min(reasoning, counted))
+
+
+def _finish_reason(finished: dict[int, FinishReason]) -> str:
+    by_index = [finished[index] for index in sorted(finished)]
+    return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
+
+
+def prompt_tokens(request: ChatRequest | TextRequest | None) -> int:
+    """Our own count of the prompt, for an upstream that tells none; 0 when the request is not known any more."""
+    return 0 if request is None else tokens.count(request.prompt_text) + request.prompt_overhead_tokens
+
+
+def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[AnyDelta]:
+    """The deltas that end the stream, for after the commit: failure, or every choice's finish and the usage."""
+    if end.failure is not None:
+        return [end.failure]
+    finishes: list[AnyDelta] = [Finished(tally.finished.get(index, "stop"), index) for index in range(choices_count)]
+    return [*finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]

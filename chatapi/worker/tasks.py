@@ -1,0 +1,36 @@
+"""The Celery tasks: each decodes its argument and calls one function; and the services they share."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from chatapi.celery import GENERATE_TASK, app
+from chatapi.worker.generate import generate
+from chatapi.worker.process import Process
+from usage.errors import AlreadyResolved, DatabaseUnavailable
+
+log = logging.getLogger(__name__)
+
+_process: Process | None = None
+
+
+@asynccontextmanager
+async def services() -> AsyncIterator[None]:
+    """What the pool enters before the first task and leaves after the last."""
+    global _process
+    async with Process().lifetime() as _process:
+        yield
+    _process = None
+
+
+@app.task(name=GENERATE_TASK)
+async def generate_task(generation_id: str, v: int = 1) -> None:
+    """Run one generation; `v` is the version of these arguments. What can't be claimed is someone else's, or the reaper's."""
+    assert _process is not None, "the pool enters `services` first"
+    try:
+        await generate(_process, UUID(generation_id))
+    except AlreadyResolved:
+        log.info("%s was taken already", generation_id)
+    except DatabaseUnavailable as error:
+        log.warning("%s could not be claimed and is left to the reaper: %s", generation_id, error)

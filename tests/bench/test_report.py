@@ -1,0 +1,65 @@
+"""The report compares within a round, and says plainly what was missed or wrong."""
+
+from bench.measurement import Cost, Measurement, Percentiles
+from bench.report import GOALS, Results, answers_per_second, cpu_by_process, problems, table
+from bench.scenarios import SCENARIOS
+
+
+def measured(rate: float, *, ttft_ms: float = 1.0, problems: dict[str, int] | None = None, **cpu_ms: float) -> Measurement:
+    return Measurement(
+        model="tok64-d0",
+        requests=100,
+        right=100,
+        problems=problems or {},
+        wall_seconds=1.0,
+        answers_per_second=rate,
+        ttft_ms=Percentiles(ttft_ms, ttft_ms, ttft_ms),
+        total_ms=None,
+        lag_ms=None,
+        cost={name: Cost(value, value * 10, 50, 40, 1) for name, value in {"upstream": 0.5, **cpu_ms}.items()},
+        load_cores=0.3,
+        other_cores=0.0,
+        calibration_ms=20.0,
+    )
+
+
+def results() -> Results:
+    """Three rounds on a machine that gets slower: chatapi keeps its distance within each."""
+    return Results(
+        SCENARIOS["saturate"],
+        {
+            "direct": [measured(2000)] * 3,
+            "passthrough-starlette": [measured(rate, server=4) for rate in (200, 100, 50)],
+            "chatapi": [measured(rate, ttft_ms=5, web=2, worker=1) for rate in (240, 120, 60)],
+        },
+    )
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    assert results().ratio("chatapi", "passthrough-starlette", answers_per_second) == 1.2
+    assert results().ratio("chatapi", "not-there", answers_per_second) is None
+
+
+def test_cpu_is_split_by_process_without_the_upstream() -> None:
+    runs = results().runs
+    assert cpu_by_process(runs["chatapi"]) == "3.00 = web 2.00 + worker 1.00"
+    assert cpu_by_process(runs["direct"]) == "0.50"
+
+
+def test_a_table_has_a_row_for_each_target() -> None:
+    lines = table(results()).splitlines()
+    assert [line.split(" | ")[:3] for line in lines if "chatapi" in line] == [["| chatapi", "120", "1.20"]]
+    assert {line.count("|") for line in lines if line.startswith("|")} == {11}
+
+
+def test_a_goal_says_met_missed_or_not_measured() -> None:
+    saturate, _sequential, paced = GOALS
+    assert saturate.verdict(results(), "chatapi").endswith("**1.20**, wanted ≥ 1.1: met")
+    assert saturate.verdict(results(), "passthrough-starlette").endswith("**1.00**, wanted ≥ 1.1: MISSED")
+    assert paced.verdict(results(), "chatapi").endswith("not measured")
+
+
+def test_problems_of_all_rounds_are_added() -> None:
+    runs = [measured(1, problems={"no usage": 1}), measured(1, problems={"no usage": 2, "timeout": 1}), measured(1)]
+    assert problems(runs) == "no usage x 3; timeout x 1"
+    assert problems([measured(1)]) == "none"

@@ -1,0 +1,433 @@
+"""The web server under clients that read nothing, send too much, vanish, or speak bad HTTP, and its way to stop."""
+
+import ctypes
+import errno
+import json
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from chatapi.web.limits import Limits
+from chatapi.web.server import listen, serve
+from tests.chatapi.web.probe_process import Client, Probe, running
+
+MEGABYTE = 1_000_000
+CAP_BYTES = 100_000
+
+
+@pytest.fixture(scope="module")
+def probe() -> Iterator[Probe]:
+    """The process that most tests share; its limits are short so that reaching them is quick."""
+    with running(max_body_bytes=CAP_BYTES, body_timeout_seconds=0.5, stall_seconds=0.5) as probe:
+        yield probe
+
+
+@pytest.fixture(scope="module")
+def impatient_probe() -> Iterator[Probe]:
+    """A process that gives up soon on silent clients."""
+    with running(user_timeout_seconds=1, keep_alive_seconds=0.2) as probe:
+        yield probe
+
+
+def post(body: bytes, *headers: str, length: int | None = None) -> bytes:
+    length = len(body) if length is None else length
+    head = ["POST /echo HTTP/1.1", "Host: probe", f"Content-Length: {length}", *headers, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+# A client that does not read
+
+
+def test_a_client_that_stops_reading_stops_the_application_and_is_cut_off(probe: Probe) -> None:
+    before_bytes = probe.peak_memory_bytes()
+    with probe.client(receive_buffer_bytes=4096) as client:
+        client.get(f"/flood?watch=unread&bytes={400 * MEGABYTE}")
+        report = probe.ask("/report?watch=unread")  # another client is served as if nothing were wrong
+        assert report["end"] == "cancelled"
+        assert report["sent_bytes"] < 12 * MEGABYTE  # the rest of what the two kernels' buffers took
+        assert probe.peak_memory_bytes() - before_bytes < 2 * MEGABYTE
+
+
+def test_a_slow_client_gets_every_byte(probe: Probe) -> None:
+    with probe.client(receive_buffer_bytes=4096) as client:
+        client.get(f"/flood?watch=slow&bytes={4 * MEGABYTE}")
+        response = client.response()
+    assert response.is_whole
+    assert len(response.body) == probe.ask("/report?watch=slow")["sent_bytes"]
+
+
+# Bodies
+
+
+def test_it_takes_a_body_up_to_the_cap(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(post(b"x" * CAP_BYTES))
+        assert json.loads(client.response().body)["body_bytes"] == CAP_BYTES
+
+
+def test_it_refuses_a_body_over_the_cap_without_reading_it(probe: Probe) -> None:
+    response = probe.exchange(post(b"", length=CAP_BYTES + 1))
+    assert response.status == 413
+    assert response.error["code"] == "request_too_large"
+    assert response.error["type"] == "invalid_request_error"
+    assert response.headers["connection"] == "close"
+
+
+def test_it_does_not_invite_a_body_that_it_refuses(probe: Probe) -> None:
+    assert probe.exchange(post(b"", "Expect: 100-continue", length=CAP_BYTES + 1)).status == 413
+
+
+def test_the_refusal_reaches_a_client_that_sends_its_whole_body_first(probe: Probe) -> None:
+    before_bytes = probe.peak_memory_bytes()
+    with probe.client() as client:
+        client.send(post(b"x" * 30 * MEGABYTE))
+        assert client.response().error["code"] == "request_too_large"
+    assert probe.peak_memory_bytes() - before_bytes < 2 * MEGABYTE
+
+
+def test_it_cuts_a_chunked_body_at_the_cap(probe: Probe) -> None:
+    before_bytes = probe.peak_memory_bytes()
+    chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
+    with probe.client() as client:
+        client.send(b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 2000 + b"0\r\n\r\n")
+        assert client.response().error["code"] == "request_too_large"
+        assert client.is_hung_up()
+    assert probe.peak_memory_bytes() - before_bytes < 2 * MEGABYTE
+
+
+def test_it_joins_a_chunked_body(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        assert json.loads(client.response().body)["body_bytes"] == 5
+
+
+@pytest.mark.parametrize("beginning", [b"GE", b"GET / HTTP/1.1\r\nHost:", post(b"half", length=8)])
+def test_it_does_not_wait_for_a_request_that_stalls(probe: Probe, beginning: bytes) -> None:
+    response = probe.exchange(beginning)
+    assert response.status == 408
+    assert response.error["code"] == "request_timeout"
+
+
+def test_it_does_not_wait_for_a_body_that_dribbles(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(post(b"", length=CAP_BYTES))
+        while not client.has_bytes(within_seconds=0.05):
+            client.send(b"x")
+        assert client.response().error["code"] == "request_timeout"
+
+
+# Framing
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        post(b"0\r\n\r\n", "Transfer-Encoding: chunked"),
+        post(b"abc", "Content-Length: 3"),
+        post(b"abc", "Content-Length: 4", "X-Last: 1"),
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nabc\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nBad Name: 1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX-Nul: a\x00b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer " + b"k" * 20_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X-Many: 1\r\n" * 600 + b"\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
+    ],
+)
+def test_it_refuses_what_is_not_well_formed(probe: Probe, request_bytes: bytes) -> None:
+    response = probe.exchange(request_bytes)
+    assert response.status == 400
+    assert response.error["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize("target", ["/\xb0", "/?q=\x80"])
+def test_it_refuses_a_target_that_is_not_ascii(probe: Probe, target: str) -> None:
+    with probe.client() as client:
+        client.send(f"GET {target} HTTP/1.1\r\nHost: probe\r\n\r\n".encode("latin-1"))
+        assert client.response().error["code"] == "invalid_request"
+
+
+def test_pipelined_requests_are_answered_in_order_and_share_nothing(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(b"GET /1 HTTP/1.1\r\nAuthorization: Bearer k\r\n\r\nGET /2 HTTP/1.1\r\nHost: probe\r\n\r\n")
+        first, second = (json.loads(client.response().body) for _ in range(2))
+    assert (first["path"], first["headers"]) == ("/1", [["authorization", "Bearer k"]])
+    assert (second["path"], second["headers"]) == ("/2", [["host", "probe"]])
+
+
+def test_bytes_after_a_body_are_a_request_of_their_own(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(post(b"abc") + b"garbage\r\n\r\n")
+        assert json.loads(client.response().body)["body_bytes"] == 3
+        assert client.response().status == 400
+        assert client.is_hung_up()
+
+
+def test_http_1_0_gets_an_unframed_answer_and_the_end(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(b"GET /old HTTP/1.0\r\n\r\n")
+        assert client.head().status == 200
+        assert json.loads(client.file.read())["path"] == "/old"
+
+
+def test_a_reset_in_the_middle_of_a_request_harms_nobody(probe: Probe) -> None:
+    with probe.client() as client:
+        client.send(post(b"half", length=8))
+        reset(client)
+    assert probe.ask("/after")["path"] == "/after"
+
+
+def test_a_reset_that_arrives_together_with_the_request_is_noticed(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/")
+        assert client.response().status == 200
+        probe.signal(signal.SIGSTOP)
+        client.get("/ticks?watch=reset&count=1000&every=60")
+        reset(client)
+        probe.signal(signal.SIGCONT)
+    assert probe.ask("/report?watch=reset")["end"] == "cancelled"
+
+
+def reset(client: Client) -> None:
+    """Closes the connection with a reset instead of a FIN."""
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.__exit__()
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_the_connection_survives_a_head_request(probe: Probe, method: str) -> None:
+    with probe.client() as client:
+        client.get("/two-pieces", method="HEAD")
+        assert client.head().headers["content-length"] == "8"
+        client.get("/two-pieces", method=method)
+        assert client.head().status == 200
+        assert client.file.read(8 if method == "GET" else 0) == (b"halfhalf" if method == "GET" else b"")
+
+
+# Headers
+
+
+def test_a_client_cannot_choose_the_script_name(probe: Probe) -> None:
+    answer = probe.ask("/v1", "Daphne-Root-Path: /admin%ff", "X-Other: 1")
+    assert answer["root_path"] == ""
+    assert answer["headers"] == [["host", "probe"], ["x-other", "1"]]
+
+
+def test_it_refuses_a_second_authorization_header(probe: Probe) -> None:
+    response = probe.exchange(b"GET / HTTP/1.1\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n")
+    assert response.status == 400
+    assert response.error["code"] == "invalid_request"
+
+
+def test_it_does_not_say_what_it_is_made_of(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+        response = client.response()
+    assert response.status == 200
+    assert set(response.headers) == {"content-type", "transfer-encoding"}
+
+
+# Failing applications
+
+
+def test_a_failing_application_is_a_json_500(probe: Probe) -> None:
+    with probe.client() as client:
+        for path in ("/failing", "/silent"):
+            client.get(path)
+            response = client.response()
+            assert response.status == 500
+            assert (response.error["type"], response.error["code"]) == ("server_error", "internal_error")
+
+
+def test_a_failure_in_mid_response_cuts_it_short(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/failing?after=1")
+        response = client.response()
+    assert response.body == b"the first half"
+    assert not response.is_whole
+
+
+# Connections
+
+
+def test_a_burst_of_clients_waits_in_the_backlog(probe: Probe) -> None:
+    """With Daphne's own backlog of 50 the others' connection attempts are dropped and repeated a second later."""
+    probe.signal(signal.SIGSTOP)
+    with ExitStack() as stack:
+        clients = []
+        started = time.monotonic()
+        for _ in range(300):
+            clients.append(stack.enter_context(probe.client()))
+            clients[-1].get("/")
+        assert time.monotonic() - started < 1
+        probe.signal(signal.SIGCONT)
+        assert {client.response().status for client in clients} == {200}
+
+
+def test_an_accepted_socket_has_its_options() -> None:
+    with listen("127.0.0.1", 0, user_timeout_seconds=20) as listener:
+        listener.setblocking(True)
+        with Client(listener.getsockname()[1]):
+            accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+@pytest.mark.parametrize("every_seconds", [0.1, 60])
+def test_a_client_that_vanishes_is_noticed(impatient_probe: Probe, every_seconds: float) -> None:
+    """Also when the stream is silent, so that only keep-alive probes can tell."""
+    with impatient_probe.client() as client:
+        client.get(f"/ticks?watch=every-{every_seconds}&count=1000&every={every_seconds}")
+        assert client.head().status == 200
+        vanish(client.socket)
+        started = time.monotonic()
+        assert impatient_probe.ask(f"/report?watch=every-{every_seconds}")["end"] == "cancelled"
+        assert time.monotonic() - started < 5
+
+
+def vanish(client: socket.socket) -> None:
+    """Makes the kernel drop whatever arrives for `client` before TCP sees it: no acknowledgement, no FIN, no reset."""
+    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0 bytes of the packet
+    program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+    client.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+
+
+def test_an_idle_connection_is_closed(impatient_probe: Probe) -> None:
+    with impatient_probe.client() as client:
+        client.get("/")
+        assert client.response().status == 200
+        assert client.is_hung_up()
+
+
+def test_a_port_in_use_is_an_error_with_its_number(probe: Probe) -> None:
+    async def application(scope: object, receive: object, send: object) -> None: ...
+
+    with pytest.raises(OSError, match="Address already in use") as caught:
+        serve(application, host="127.0.0.1", port=probe.port, limits=Limits())
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+# WebSocket
+
+
+def open_websocket(client: Client) -> None:
+    client.get("/", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
+    head = client.head()
+    assert head.status == 101
+    assert "server" not in head.headers
+
+
+def test_websocket_works(probe: Probe) -> None:
+    with probe.client() as client:
+        open_websocket(client)
+        client.send(b"\x81\x82\x00\x00\x00\x00hi")
+        assert client.file.read(4) == b"\x81\x02hi"
+
+
+def test_a_bad_handshake_is_a_json_error(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/", "Connection: Upgrade", "Upgrade: websocket", method="POST")
+        response = client.response()
+        assert response.status >= 400
+        assert response.error["code"] == "invalid_request"
+        assert client.is_hung_up()
+
+
+# The end
+
+
+@dataclass
+class Drain:
+    """A process that has been told to stop while it had one client of each kind."""
+
+    probe: Probe
+    idle: Client
+    streaming: Client
+    sending: Client
+    websocket: Client
+
+
+@pytest.fixture(scope="module")
+def drain() -> Iterator[Drain]:
+    with running(drain_seconds=600) as probe, ExitStack() as stack:
+        drain = Drain(probe, *(stack.enter_context(probe.client()) for _ in range(4)))
+        drain.idle.get("/")
+        assert drain.idle.response().status == 200
+        drain.streaming.get("/ticks?watch=running&count=30&every=0.02")
+        assert drain.streaming.head().status == 200
+        drain.sending.send(post(b"half", length=8))
+        open_websocket(drain.websocket)  # the last of four to send, so the server has read the half as well
+        probe.signal(signal.SIGTERM)
+        assert probe.next_event() == "draining"
+        yield drain
+
+
+def test_a_drain_refuses_new_connections(drain: Drain) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        drain.probe.client()
+
+
+def test_a_drain_closes_idle_connections(drain: Drain) -> None:
+    assert drain.idle.is_hung_up()
+
+
+def test_a_drain_lets_a_stream_finish(drain: Drain) -> None:
+    chunks = list(iter(drain.streaming.chunk, b""))
+    assert len(chunks) == 31
+    assert chunks[-1] == b"data: [DONE]\n\n"
+    assert drain.streaming.is_hung_up()
+
+
+def test_a_drain_answers_a_request_that_had_begun_as_the_last_of_its_connection(drain: Drain) -> None:
+    drain.sending.send(b"half")
+    response = drain.sending.response()
+    assert json.loads(response.body)["body_bytes"] == 8
+    assert response.headers["connection"] == "close"
+    assert drain.sending.is_hung_up()
+
+
+def test_a_drain_tells_websockets_that_the_server_goes_away(drain: Drain) -> None:
+    assert drain.websocket.file.read(4) == b"\x88\x02" + struct.pack("!H", 1001)
+    assert drain.websocket.is_hung_up()
+
+
+def test_endless_streams_are_asked_to_end_and_the_process_ends_with_the_last() -> None:
+    with running(drain_seconds=600, farewell_seconds=599.8) as probe, probe.client() as client:
+        client.get("/ticks?watch=endless&count=1000000&every=60")
+        assert client.head().status == 200
+        probe.signal(signal.SIGTERM)
+        assert [probe.next_event(), probe.next_event()] == ["draining", "deadline"]
+        assert list(iter(client.chunk, b""))[-1] == b"data: [DONE]\n\n"
+        assert probe.process.wait(10) == 0
+
+
+def test_what_does_not_end_in_time_is_cut() -> None:
+    with running(drain_seconds=0.2, farewell_seconds=0) as probe, probe.client(receive_buffer_bytes=4096) as client:
+        client.get(f"/flood?watch=deaf&bytes={100 * MEGABYTE}")
+        assert client.head().status == 200
+        probe.signal(signal.SIGTERM)
+        assert probe.process.wait(10) == 0
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    with running(drain_seconds=600) as probe, probe.client() as client:
+        client.get("/ticks?watch=endless&count=1000000&every=60")
+        assert client.head().status == 200
+        probe.signal(signal.SIGINT)
+        assert probe.next_event() == "draining"
+        probe.signal(signal.SIGTERM)
+        assert probe.process.wait(10) == 0

@@ -1,0 +1,333 @@
+"""The engine against a real HTTP server that misbehaves in every way it knows."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+
+import pytest
+
+from chatapi.wire import requests
+from chatapi.wire.deltas import AnyDelta, Completion, Finished, Started, Text, Usage, collect
+from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
+from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
+from tests import fake_upstream
+from tests.fake_upstream import Upstream
+
+CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]'
+FIVE_WORDS = " the of and to in"
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with fake_upstream.serve() as server:
+        yield server
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
+    engine = OpenAICompatibleEngine()
+    yield engine
+    await engine.close()
+
+
+def call_of(url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object) -> Call:
+    """A chat request for the fake upstream's model `fake:<script>`; `more` is put into its JSON."""
+    request = requests.parse_chat(CHAT + more + b"}")
+    values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **target}
+    return Call("gen", request, Target(**values), max_output_tokens)  # type: ignore[arg-type]
+
+
+async def deltas_of(engine: OpenAICompatibleEngine, call: Call) -> list[AnyDelta]:
+    return [delta async for batch in engine.stream(call) for delta in batch]
+
+
+async def completion_of(engine: OpenAICompatibleEngine, call: Call) -> Completion:
+    return collect(await deltas_of(engine, call))
+
+
+async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDelta], EngineError]:
+    """What came before the failure, and the failure."""
+    deltas: list[AnyDelta] = []
+
+    async def consume() -> None:
+        async for batch in engine.stream(call):
+            deltas.extend(batch)
+
+    with pytest.raises(EngineError) as raised:
+        await consume()
+    return deltas, raised.value
+
+
+@asynccontextmanager
+async def tcp_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """A server for what HTTP servers do not do; gives its base URL."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["", "crlf", "comments", "split=1", "split=7,crlf", "null_choices", "no_index", "repeat_role", "fin_without_done",
+     "usage_on_finish", "usage_every_chunk", "as_json", "rate=500"],
+)  # fmt: skip
+async def test_it_reads_every_deviation_alike(engine: OpenAICompatibleEngine, upstream: Upstream, script: str) -> None:
+    deltas = await deltas_of(engine, call_of(upstream.url, script))
+    assert deltas[0] == Started("fp_fake")
+    assert deltas[-2:] == [Finished("stop"), Usage(7, 5)]
+    assert collect(deltas).choice(0).text == FIVE_WORDS
+
+
+@pytest.mark.parametrize(("script", "usage"), [("no_usage", None), ("usage_after_done", None), ("zero_usage", Usage(0, 0))])
+async def test_it_tells_the_usage_that_the_upstream_told(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str, usage: Usage | None
+) -> None:
+    assert (await completion_of(engine, call_of(upstream.url, script))).usage == usage
+
+
+async def test_it_reads_choices_reasoning_and_logprobs(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    call = call_of(upstream.url, "reasoning=2,reasoning_field=reasoning", more=b', "n": 2, "logprobs": true')
+    for choice in (await completion_of(engine, call)).choices.values():
+        assert (choice.reasoning, choice.text, len(choice.logprobs or [])) == (" the of", FIVE_WORDS, 5)
+
+
+@pytest.mark.parametrize("script", ["tool_index=right", "tool_index=zero", "tool_index=none", "repeat_tool_names"])
+async def test_it_puts_tool_calls_in_order(engine: OpenAICompatibleEngine, upstream: Upstream, script: str) -> None:
+    choice = (await completion_of(engine, call_of(upstream.url, f"tool_calls=2,{script}"))).choice(0)
+    assert [(call.id, call.name, call.arguments) for call in choice.tool_calls.values()] == [
+        ("call_up_0", "lookup", '{"city":" the"}'),
+        ("call_up_1", "lookup", '{"city":" the"}'),
+    ]
+
+
+async def test_it_reads_text_completions(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    request = requests.parse_text(b'{"model": "m", "prompt": "hi"}')
+    call = Call("gen", request, Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake"), 100)
+    assert (await completion_of(engine, call)).choice(0).text == FIVE_WORDS
+    assert upstream.calls[0].path == "/v1/completions"
+
+
+# Refusals: nothing was started, so the client gets a status
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "code", "is_retryable"),
+    [
+        ("status=400", 400, None, False),
+        ("status=400,error_message=maximum context length is 8", 400, "context_length_exceeded", False),
+        ("status=413", 413, "request_too_large", False),
+        ("status=401", 502, "upstream_authentication", True),
+        ("status=404,error_code=model_not_found", 502, "upstream_model_not_found", True),
+        ("status=429,retry_after=3", 429, "upstream_rate_limited", True),
+        ("status=500", 502, "upstream_error", True),
+        ("status=503,html", 503, "upstream_unavailable", True),
+        ("html", 502, "upstream_invalid_response", True),
+        ("error_frame=0", 400, None, False),
+        ("error_frame=0,flat_error,error_type=server_error", 502, "upstream_error", True),
+        ("bad_json=0", 502, "upstream_invalid_response", True),
+        ("huge_frame=0", 502, "upstream_invalid_response", True),
+        ("rst_after=0", 502, "upstream_disconnected", True),
+        ("fin_after=0", 502, "upstream_disconnected", True),
+    ],
+)
+async def test_it_refuses_before_it_starts(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str, status: int, code: str | None, is_retryable: bool
+) -> None:
+    deltas, error = await failed(engine, call_of(upstream.url, script))
+    assert (deltas, error.failure.status, error.failure.code, error.is_retryable) == ([], status, code, is_retryable)
+    assert "nginx" not in error.failure.message
+
+
+async def test_it_keeps_retry_after(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    _, error = await failed(engine, call_of(upstream.url, "status=429,retry_after=3"))
+    assert error.failure.retry_after_ms == 3000
+
+
+async def test_it_never_follows_a_redirect(engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_KEY", "sk-fake")
+    async with fake_upstream.serve() as other:
+        call = call_of(upstream.url, f"redirect={other.url}/chat/completions", api_key_env="FAKE_KEY")
+        _, error = await failed(engine, call)
+        assert (error.failure.code, other.calls) == ("upstream_invalid_response", [])
+
+
+# Failures in mid-stream
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("rst_after=2", "upstream_disconnected"),
+        ("fin_after=2", "upstream_disconnected"),
+        ("finish_reason=none,tokens=2", "upstream_invalid_response"),
+        ("finish_reason=none,fin_without_done,tokens=2", "upstream_disconnected"),
+        ("error_frame=2,error_type=server_error", "upstream_error"),
+        ("bad_json=2", "upstream_invalid_response"),
+        ("huge_frame=2", "upstream_invalid_response"),
+        ("stall_after=2", "upstream_timeout"),
+    ],
+)
+async def test_it_fails_after_what_it_could_read(engine: OpenAICompatibleEngine, upstream: Upstream, fault: str, code: str) -> None:
+    timeouts = Timeouts(between_deltas_ms=300)
+    deltas, error = await failed(engine, call_of(upstream.url, f"rate=50,{fault}", timeouts=timeouts))
+    assert deltas == [Started("fp_fake"), Text(" the"), Text(" of")]
+    assert error.failure.code == code
+
+
+# Unreachable, slow
+
+
+async def test_it_tells_an_upstream_that_is_not_there(engine: OpenAICompatibleEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    _, error = await failed(engine, call_of(f"http://127.0.0.1:{port}/v1"))
+    assert (error.failure.status, error.failure.code, error.is_retryable) == (503, "upstream_unreachable", True)
+    assert str(port) not in error.failure.message
+
+
+async def test_it_tells_an_upstream_without_tls(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    _, error = await failed(engine, call_of(upstream.url.replace("http:", "https:")))
+    assert error.failure.code == "upstream_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "timeouts"),
+    [("https", Timeouts(connect_ms=100)), ("http", Timeouts(first_delta_ms=100)), ("http", Timeouts(total_ms=100))],
+)
+async def test_it_does_not_wait_for_a_silent_upstream(engine: OpenAICompatibleEngine, scheme: str, timeouts: Timeouts) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    async with tcp_server(say_nothing) as address:
+        _, error = await failed(engine, call_of(f"{scheme}://{address}", timeouts=timeouts))
+    assert (error.failure.status, error.failure.code, error.is_retryable) == (504, "upstream_timeout", True)
+
+
+async def test_it_ends_a_stream_that_goes_on_beyond_its_time(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    deltas, error = await failed(engine, call_of(upstream.url, "tokens=50,rate=50", timeouts=Timeouts(total_ms=200)))
+    assert error.failure.code == "upstream_timeout"
+    assert deltas[0] == Started("fp_fake")
+
+
+# Connections
+
+
+@pytest.mark.parametrize("script", ["", "as_json", "crlf,usage_after_done,split=3", "status=500"])
+async def test_it_uses_a_connection_again_after_a_whole_answer(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_compatible, "REUSE_GRACE_S", 10.0)
+    with suppress(EngineError):
+        await deltas_of(engine, call_of(upstream.url, script))
+    await deltas_of(engine, call_of(upstream.url))
+    assert len({call.client_port for call in upstream.calls}) == 1
+
+
+async def test_it_never_uses_a_connection_again_that_was_not_read_to_its_end(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    await deltas_of(engine, call_of(upstream.url, "rate=200,ignore_max_tokens", max_output_tokens=2))
+    await deltas_of(engine, call_of(upstream.url))
+    assert len({call.client_port for call in upstream.calls}) == 2
+
+
+ANSWER = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
+
+
+async def read_request(reader: asyncio.StreamReader) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+
+
+async def test_it_gives_one_batch_for_all_that_one_read_brought(engine: OpenAICompatibleEngine) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(HEAD + ANSWER)
+        writer.close()
+
+    async with tcp_server(answer) as address:
+        batches = [batch async for batch in engine.stream(call_of(f"http://{address}"))]
+    assert batches == [[Started(), Text("a"), Finished("stop")]]
+
+
+async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        writer.write(HEAD + ANSWER)
+        with suppress(asyncio.IncompleteReadError):
+            await read_request(reader)
+            asked.append("old")
+        writer.close()
+
+    async with tcp_server(answer_once) as address:
+        call = call_of(f"http://{address}")
+        assert await deltas_of(engine, call) == await deltas_of(engine, call)
+        await engine.close()
+    assert asked == ["new", "old", "new"]
+
+
+async def test_it_asks_once_when_a_new_connection_dies(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        writer.close()
+
+    async with tcp_server(never_answer) as address:
+        _, error = await failed(engine, call_of(f"http://{address}"))
+    assert (asked, error.failure.code, error.is_retryable) == (["new"], "upstream_disconnected", True)
+
+
+@pytest.mark.parametrize("way", ["cancel", "aclose"])
+async def test_a_consumer_that_leaves_closes_the_upstream(engine: OpenAICompatibleEngine, upstream: Upstream, way: str) -> None:
+    has_started = asyncio.Event()
+
+    async def consume() -> None:
+        async with aclosing(engine.stream(call_of(upstream.url, "tokens=1000,rate=50", max_output_tokens=1000))) as stream:
+            async for _ in stream:
+                has_started.set()
+                if way == "aclose":
+                    return
+
+    task = asyncio.create_task(consume())
+    await has_started.wait()
+    if way == "cancel":
+        task.cancel()
+    await asyncio.wait([task])
+    async with asyncio.timeout(2):
+        received = await upstream.closed()
+    assert received.is_peer_gone
+    assert received.tokens < 100
+
+
+async def test_it_stops_an_upstream_that_ignores_max_tokens(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    call = call_of(upstream.url, "tokens=1000,rate=200,ignore_max_tokens,usage_every_chunk", max_output_tokens=3)
+    assert await deltas_of(engine, call) == [Started("fp_fake"), Text(" the"), Text(" of"), Text(" and"), Finished("length")]
+    async with asyncio.timeout(2):
+        assert (await upstream.closed()).is_peer_gone
+
+
+# What the upstream is told
+
+
+async def test_it_sends_the_key_and_nothing_of_the_client(
+    engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KEY", "sk-fake\n")
+    await deltas_of(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
+    [received] = upstream.calls
+    assert received.headers["Authorization"] == "Bearer sk-fake"
+    assert set(received.headers) == {"Host", "Content-Type", "Content-Length", "Accept", "Accept-Encoding", "User-Agent", "Authorization"}
+    assert received.headers["User-Agent"] == "chatapi"
+    assert (received.body["model"], received.body["stream"], received.body["stream_options"]) == ("fake:", True, {"include_usage": True})
+
+
+async def test_it_asks_nobody_without_its_key(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    _, error = await failed(engine, call_of(upstream.url, api_key_env="NOT_SET_ANYWHERE"))
+    assert (error.failure.code, upstream.calls) == ("upstream_authentication", [])

@@ -1,0 +1,177 @@
+"""The task pool, in real worker processes over a real Valkey. What the probe tasks report is in `probe_app`."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.chatapi.worker.probe_app import QUEUE, app
+from tests.chatapi.worker.processes import Valkey, Worker, eventually
+
+StartWorker = Callable[..., Worker]
+Send = Callable[..., object]
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    with Valkey(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def start_worker(valkey: Valkey, tmp_path: Path) -> Iterator[StartWorker]:
+    """Start a worker and wait until its services run."""
+    with ExitStack() as stack:
+        yield lambda **environment: stack.enter_context(Worker(valkey, tmp_path / "worker.log", **environment))
+
+
+@pytest.fixture
+def send(valkey: Valkey) -> Iterator[Send]:
+    """Put one message on the queue, by Celery's own means."""
+    with app.connection_for_write(f"redis+socket://{valkey.socket}") as connection:
+        yield lambda task, *args: app.send_task(task, args=args, connection=connection)
+
+
+def test_it_runs_300_tasks_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    start_worker(PROBE_CONCURRENCY="1000")
+    for number in range(300):
+        send("hold", str(number))
+    assert {event.split()[0] for event in valkey.next_events(300)} == {"started"}
+    valkey.client.set("release", 1)
+    ends = [event for event in valkey.next_events(600) if event.startswith("ended")]
+    assert len(set(ends)) == 300
+
+
+def test_it_starts_tasks_in_the_order_of_the_queue(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    for number in range(50):
+        send("note", str(number))
+    start_worker(PROBE_CONCURRENCY="1000")
+    assert sorted(valkey.next_events(50)) == sorted(f"noted {number} {number}" for number in range(50))
+
+
+def test_a_full_pool_leaves_the_other_tasks_in_the_queue(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    start_worker(PROBE_CONCURRENCY="2")
+    for name in "abcde":
+        send("hold", name)
+    assert valkey.next_events(2) == ["started a", "started b"]
+    # That nothing happens cannot be awaited: a worker that wanted one more task would have it within milliseconds.
+    time.sleep(0.3)
+    assert valkey.client.llen(QUEUE) == 3
+
+
+def test_a_slot_that_becomes_free_is_used_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    start_worker(PROBE_CONCURRENCY="1")
+    send("hold", "first")
+    send("note", "second")
+    assert valkey.next_event() == "started first"
+    valkey.client.set("release", 1)
+    assert valkey.next_events(2) == ["ended first", "settled first"]
+    freed = time.monotonic()
+    assert valkey.next_event() == "noted second 0"
+    assert time.monotonic() - freed < 0.5  # The hub's own tick comes once a second.
+
+
+@pytest.mark.parametrize(("task", "args"), [("fail", ["ValueError"]), ("fail", ["SystemExit"]), ("note", ["too", "many", "arguments"])])
+def test_a_task_that_raises_does_not_stop_the_next(
+    valkey: Valkey, start_worker: StartWorker, send: Send, task: str, args: list[str]
+) -> None:
+    worker = start_worker(PROBE_CONCURRENCY="1")
+    send(task, *args)
+    send("note", "next")
+    assert valkey.next_event() == "noted next 0"
+    assert f"Task {task}[" in worker.log
+
+
+def test_sigterm_lets_running_tasks_finish_and_leaves_the_others_in_the_queue(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
+    worker = start_worker(PROBE_CONCURRENCY="2")
+    for name in "abc":
+        send("hold", name)
+    assert valkey.next_events(2) == ["started a", "started b"]
+    worker.drain()
+    valkey.client.set("release", 1)
+    assert sorted(valkey.next_events(4)) == ["ended a", "ended b", "settled a", "settled b"]
+    assert valkey.next_event() == "services left"
+    assert worker.exit_code() == 0
+    assert valkey.client.llen(QUEUE) == 1
+    assert "Traceback" not in worker.log
+
+
+def test_a_task_that_comes_during_the_drain_stays_in_the_queue(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    worker = start_worker()
+    send("hold", "running")
+    assert valkey.next_event() == "started running"
+    worker.drain()
+    send("note", "late")
+    eventually(lambda: valkey.client.llen(QUEUE) == 1)
+    valkey.client.set("release", 1)
+    assert valkey.next_events(3) == ["ended running", "settled running", "services left"]
+    assert worker.exit_code() == 0
+    assert valkey.client.llen(QUEUE) == 1
+
+
+def test_after_the_grace_a_task_is_cancelled_and_settles_before_the_services_leave(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
+    worker = start_worker(PROBE_DRAIN_SECONDS="0.2")
+    send("hold", "long")
+    assert valkey.next_event() == "started long"
+    worker.signal(signal.SIGTERM)
+    assert valkey.next_events(3) == ["cancelled long", "settled long", "services left"]
+    assert worker.exit_code() == 0
+    assert "Traceback" not in worker.log
+
+
+def test_a_second_sigterm_cancels_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    worker = start_worker()
+    send("hold", "long")
+    assert valkey.next_event() == "started long"
+    worker.drain()
+    worker.signal(signal.SIGTERM)
+    assert valkey.next_events(3) == ["cancelled long", "settled long", "services left"]
+    assert worker.exit_code() == 0
+
+
+@pytest.mark.parametrize("during_the_drain", [False, True])
+def test_sigquit_cancels_at_once(valkey: Valkey, start_worker: StartWorker, send: Send, during_the_drain: bool) -> None:
+    worker = start_worker()
+    send("hold", "long")
+    assert valkey.next_event() == "started long"
+    if during_the_drain:
+        worker.drain()
+    worker.signal(signal.SIGQUIT)
+    assert valkey.next_events(3) == ["cancelled long", "settled long", "services left"]
+    worker.exit_code()
+    assert "Traceback" not in worker.log
+
+
+def test_it_consumes_again_after_valkey_restarts(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    worker = start_worker()
+    valkey.stop()
+    eventually(lambda: "No broker at" in worker.log)
+    valkey.start()
+    restarted = time.monotonic()
+    send("note", "after")
+    assert valkey.next_event() == "noted after 0"
+    assert time.monotonic() - restarted < 10
+
+
+def test_sigterm_ends_a_worker_that_has_no_broker(valkey: Valkey, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    valkey.stop()
+    eventually(lambda: "No broker at" in worker.log)
+    worker.signal(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+def test_a_worker_whose_services_fail_ends_with_an_error(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+    worker = start_worker(PROBE_SERVICES="failing_services")
+    send("hold", "running")
+    assert valkey.next_event() == "started running"
+    valkey.client.lpush("fail", 1)
+    assert valkey.next_events(3) == ["cancelled running", "settled running", "services left"]
+    assert worker.exit_code() == 1

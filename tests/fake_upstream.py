@@ -1,0 +1,400 @@
+"""A scripted OpenAI-compatible upstream that misbehaves on request and counts what it was asked and what it sent.
+
+    python -m tests.fake_upstream --port 0         prints {"port": 12345} and dies with its parent
+    async with fake_upstream.serve() as upstream:  in this process; upstream.url, upstream.calls
+
+The model's name is the script: `fake` sends five tokens, `fake:tokens=20,rate=100,crlf` is any other `Script` (a flag alone is true).
+`POST /script {"name": "any/name", "script": {"tokens": 20}}` gives a script a name of its own. Other models are a 404.
+Every token sent is one token of o200k_base, alone and joined to its neighbours. `GET /stats` tells all calls (`Received`),
+`GET /v1/models` the names. A request's `max_tokens`, `n`, `logprobs` and `stream_options.include_usage` are obeyed.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import json
+import signal
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import cycle, islice, product
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+
+WORDS = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he", "his", "but", "at"]
+ARGUMENTS = ['{"', "city", '":"', " the", '"}']
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How one model behaves; `*_after` and the other positions count the tokens sent before it happens."""
+
+    # what it says
+    tokens: int = 5
+    reasoning: int = 0
+    """So many tokens of reasoning come before the text."""
+    reasoning_field: str = "reasoning_content"
+    refusal: bool = False
+    tool_calls: int = 0
+    """So many tool calls instead of text."""
+    prompt_tokens: int = 7
+    finish_reason: str = ""
+    """Other than what it would be; `none` leaves it out."""
+    ignore_max_tokens: bool = False
+    raw: str | None = None
+    """The whole body of the answer instead of all this, as it is."""
+    # how fast
+    ttft_ms: float = 0
+    rate: float = 0
+    """Tokens a second; 0 is as fast as they are taken."""
+    # how it is refused
+    status: int = 200
+    error_message: str = "refused by script"
+    error_type: str = "invalid_request_error"
+    error_code: str | None = None
+    retry_after: str | None = None
+    html: bool = False
+    redirect: str | None = None
+    # how it breaks off
+    stall_after: int | None = None
+    rst_after: int | None = None
+    fin_after: int | None = None
+    error_frame: int | None = None
+    bad_json: int | None = None
+    huge_frame: int | None = None
+    huge_bytes: int = 2 << 20
+    flat_error: bool = False
+    """The error frame is `event: error` with a flat object."""
+    fin_without_done: bool = False
+    # how it deviates
+    crlf: bool = False
+    comments: bool = False
+    split: int = 0
+    """So many bytes a write, wherever that cuts."""
+    as_json: bool = False
+    """Ignores `stream`."""
+    null_choices: bool = False
+    no_index: bool = False
+    repeat_role: bool = False
+    tool_index: Literal["right", "zero", "none"] = "right"
+    no_tool_ids: bool = False
+    repeat_tool_names: bool = False
+    no_usage: bool = False
+    zero_usage: bool = False
+    usage_on_finish: bool = False
+    usage_every_chunk: bool = False
+    usage_after_done: bool = False
+
+
+class Received(msgspec.Struct, kw_only=True):
+    """One call, as `/stats` tells it; times are seconds since the epoch."""
+
+    path: str
+    client_port: int
+    """The same for two calls on one connection."""
+    headers: dict[str, str]
+    body: dict[str, Any]
+    opened_at: float
+    tokens: int = 0
+    is_completed: bool = False
+    is_peer_gone: bool = False
+    """The client closed the connection before the end."""
+    closed_at: float | None = None
+
+
+class Upstream:
+    """The server's state: its scripts and its calls."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.calls: list[Received] = []
+        self._scripts: dict[str, Script] = {}
+        self._changed = asyncio.Condition()
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_post("/script", self._set_script)
+        app.router.add_get("/stats", self._tell_stats)
+        app.router.add_get("/v1/models", self._tell_models)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/v1/completions", self._complete)
+        return app
+
+    async def closed(self, number: int = 0) -> Received:
+        """Wait until call `number` has ended, one way or the other."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.calls) > number and self.calls[number].closed_at is not None)
+        return self.calls[number]
+
+    def script(self, model: str) -> Script | None:
+        """The model's script, None when there is no such model."""
+        name, _, options = model.partition(":")
+        if model in self._scripts or name != "fake":
+            return self._scripts.get(model)
+        pairs = (option.partition("=") for option in options.split(",") if option)
+        return msgspec.convert({key: value or "true" for key, _, value in pairs}, Script, strict=False)
+
+    async def _set_script(self, request: web.Request) -> web.Response:
+        named = await request.json()
+        self._scripts[named["name"]] = msgspec.convert(named["script"], Script)
+        return web.json_response({})
+
+    async def _tell_stats(self, _: web.Request) -> web.Response:
+        stats = {"requests": len(self.calls), "tokens": sum(call.tokens for call in self.calls), "calls": self.calls}
+        return web.Response(body=msgspec.json.encode(stats), content_type="application/json")
+
+    async def _tell_models(self, _: web.Request) -> web.Response:
+        names = ["fake", *self._scripts]
+        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        call = _received(request, body)
+        self.calls.append(call)
+        try:
+            response = await _answer(request, self.script(body["model"]), call)
+            call.is_completed = request.transport is not None and not request.transport.is_closing()
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            call.is_peer_gone = True
+            raise
+        finally:
+            call.closed_at = time.time()
+            async with self._changed:
+                self._changed.notify_all()
+
+
+@asynccontextmanager
+async def serve(port: int = 0) -> AsyncIterator[Upstream]:
+    """Run the upstream in this event loop, on 127.0.0.1."""
+    upstream = Upstream()
+    runner = web.AppRunner(upstream.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
+    upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    try:
+        yield upstream
+    finally:
+        await runner.cleanup()
+
+
+def _received(request: web.Request, body: dict[str, Any]) -> Received:
+    assert request.transport is not None
+    port: int = request.transport.get_extra_info("peername")[1]
+    return Received(path=request.path, client_port=port, headers=dict(request.headers), body=body, opened_at=time.time())
+
+
+async def _answer(request: web.Request, script: Script | None, call: Received) -> web.StreamResponse:
+    if script is None:
+        return _refusal(Script(status=404, error_code="model_not_found", error_message=f"The model `{call.body['model']}` does not exist"))
+    await asyncio.sleep(script.ttft_ms / 1000)
+    if script.redirect is not None:
+        return web.Response(status=307, headers={"Location": script.redirect})
+    if script.html:
+        return web.Response(status=script.status, text="<html><body>nginx at 10.0.0.7</body></html>", content_type="text/html")
+    if script.status != 200:
+        return _refusal(script)
+    completion = _Completion(script, call.body, is_text=request.path == "/v1/completions")
+    if script.as_json:
+        call.tokens = completion.total_tokens
+        return web.json_response(completion.whole())
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    stream = _Stream(request, response, script, call)
+    await (stream.send(completion) if script.raw is None else stream.write(script.raw.encode()))
+    return response
+
+
+def _refusal(script: Script) -> web.Response:
+    headers = {"Retry-After": script.retry_after} if script.retry_after else {}
+    return web.json_response(_error(script), status=script.status, headers=headers)
+
+
+def _error(script: Script) -> dict[str, Any]:
+    return {"error": {"message": script.error_message, "type": script.error_type, "param": None, "code": script.error_code}}
+
+
+class _Completion:
+    """What is said: a pure function of the script and the request."""
+
+    def __init__(self, script: Script, body: dict[str, Any], *, is_text: bool) -> None:
+        self.script = script
+        self.body = body
+        self.is_text = is_text
+        self.n = body.get("n") or 1
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        deltas = list(_deltas(script))
+        self.deltas = deltas if limit is None or script.ignore_max_tokens else deltas[:limit]
+        self.finish_reason = self._finish_reason(is_whole=len(self.deltas) == len(deltas))
+        self.total_tokens = len(self.deltas) * self.n
+        self.sends_usage = bool((body.get("stream_options") or {}).get("include_usage")) and not script.no_usage
+
+    def chunk(self, choices: list[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
+        """A chunk around choices."""
+        kind = "text_completion" if self.is_text else "chat.completion.chunk"
+        return {"id": "up-1", "object": kind, "created": 1700000000, "system_fingerprint": "fp_fake", "choices": choices, **more}
+
+    def choice(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        """A choice of a chunk, as chat or as text."""
+        text = delta.get("content") or ""
+        said = {"text": text} if self.is_text else {"delta": delta}
+        logprobs = self._logprobs(text) if text and self.body.get("logprobs") else None
+        numbered = {} if self.script.no_index else {"index": index}
+        return {**numbered, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def usage(self, tokens: int) -> dict[str, Any]:
+        """The usage object when so many tokens were said."""
+        prompt, completion = (0, 0) if self.script.zero_usage else (self.script.prompt_tokens, tokens)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def whole(self) -> dict[str, Any]:
+        """The answer without streaming."""
+        text = "".join(delta.get("content", "") for delta in self.deltas)
+        said: dict[str, Any] = {"text": text} if self.is_text else {"message": {"role": "assistant", "content": text}}
+        choices = [{"index": index, **said, "finish_reason": self.finish_reason} for index in range(self.n)]
+        return self.chunk(choices, usage=self.usage(self.total_tokens))
+
+    def _finish_reason(self, *, is_whole: bool) -> str | None:
+        if self.script.finish_reason:
+            return None if self.script.finish_reason == "none" else self.script.finish_reason
+        if not is_whole:
+            return "length"
+        return "tool_calls" if self.script.tool_calls else "stop"
+
+    def _logprobs(self, text: str) -> dict[str, Any]:
+        if self.is_text:
+            return {"tokens": [text], "token_logprobs": [-0.5], "top_logprobs": [{text: -0.5, " other": -1.5}], "text_offset": [0]}
+        token = {"token": text, "logprob": -0.5, "bytes": list(text.encode())}
+        return {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
+
+
+def _deltas(script: Script) -> Iterator[dict[str, Any]]:
+    """One delta for each token of a choice."""
+    for word in islice(cycle(WORDS), script.reasoning):
+        yield {script.reasoning_field: " " + word}
+    if script.tool_calls:
+        for number in range(script.tool_calls):
+            yield from ({"tool_calls": [fragment]} for fragment in _fragments(script, number))
+        return
+    for word in islice(cycle(WORDS), script.tokens):
+        yield {"refusal" if script.refusal else "content": " " + word}
+
+
+def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:
+    """The pieces of one tool call, a token each."""
+    index = {"right": {"index": number}, "zero": {"index": 0}, "none": {}}[script.tool_index]
+    identifier = {} if script.no_tool_ids else {"id": f"call_up_{number}"}
+    name = {"name": "lookup"}
+    yield {**index, **identifier, "type": "function", "function": {**name, "arguments": ARGUMENTS[0]}}
+    if not script.repeat_tool_names:
+        identifier, name = {}, {}
+    for piece in ARGUMENTS[1:]:
+        yield {**index, **identifier, "function": {**name, "arguments": piece}}
+
+
+class _Stream:
+    """How it is said: the events' bytes, their pace, and the places where the script breaks off."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse, script: Script, call: Received) -> None:
+        self._request, self._response = request, response
+        self._script, self._call = script, call
+        self._started_at = time.monotonic()
+
+    async def send(self, completion: _Completion) -> None:
+        """The whole stream."""
+        if not completion.is_text:
+            await self._send_chunk(completion, {"role": "assistant", "content": ""})
+        for delta, index in product(completion.deltas, range(completion.n)):
+            if await self._is_broken_off():
+                return
+            await self._keep_pace()
+            await self._send_chunk(completion, delta, index)
+            self._call.tokens += 1
+        if not await self._is_broken_off():
+            await self._finish(completion)
+
+    async def write(self, data: bytes) -> None:
+        """These bytes, in the script's line ends and pieces."""
+        if self._script.crlf:
+            data = data.replace(b"\n", b"\r\n")
+        size = self._script.split or len(data)
+        for start in range(0, len(data), size):
+            await self._response.write(data[start : start + size])
+        if not self._script.rate:
+            await asyncio.sleep(0)
+
+    async def _finish(self, completion: _Completion) -> None:
+        script = self._script
+        usage = {"usage": completion.usage(self._call.tokens)}
+        finish = [completion.choice(index, {}, completion.finish_reason) for index in range(completion.n)]
+        await self._send_event(completion.chunk(finish, **(usage if script.usage_on_finish else {})))
+        is_usual = not (script.usage_on_finish or script.usage_every_chunk or script.usage_after_done)
+        if completion.sends_usage and is_usual:
+            await self._send_event(completion.chunk(None if script.null_choices else [], **usage))
+        if not script.fin_without_done:
+            await self.write(b"data: [DONE]\n\n")
+        if script.usage_after_done:
+            await self._send_event(completion.chunk([], **usage))
+
+    async def _send_chunk(self, completion: _Completion, delta: dict[str, Any], index: int = 0) -> None:
+        usage = {"usage": completion.usage(self._call.tokens + 1)} if self._script.usage_every_chunk else {}
+        role = {"role": "assistant"} if self._script.repeat_role else {}
+        await self._send_event(completion.chunk([completion.choice(index, {**role, **delta})], **usage))
+        if self._script.null_choices:
+            await self._send_event(completion.chunk(None))
+
+    async def _send_event(self, document: dict[str, Any], event_type: str = "") -> None:
+        data = b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+        if event_type:
+            data = f"event: {event_type}\n".encode() + data
+        await self.write((b": processing\n\n" if self._script.comments else b"") + data)
+
+    async def _keep_pace(self) -> None:
+        if self._script.rate:
+            await asyncio.sleep(self._started_at + self._call.tokens / self._script.rate - time.monotonic())
+
+    async def _is_broken_off(self) -> bool:
+        """Do what the script wants at this token; whether that was the end."""
+        script, sent = self._script, self._call.tokens
+        if sent == script.bad_json:
+            await self.write(b'data: {"choices": [{\n\n')
+        if sent == script.huge_frame:
+            await self._send_event({"choices": [{"index": 0, "delta": {"content": "x" * script.huge_bytes}}]})
+        if sent == script.stall_after:
+            await asyncio.Event().wait()
+        if sent == script.error_frame:
+            error = _error(script)
+            await self._send_event(error["error"] if script.flat_error else error, "error" if script.flat_error else "")
+        if sent in (script.rst_after, script.fin_after):
+            self._cut(is_reset=sent == script.rst_after)
+        return sent in (script.error_frame, script.rst_after, script.fin_after)
+
+    def _cut(self, *, is_reset: bool) -> None:
+        transport = self._request.transport
+        if transport is None:
+            return
+        if is_reset:  # lingering for 0 s turns the close into a reset
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.close()
+
+
+async def _run(port: int) -> None:
+    async with serve(port) as upstream:
+        print(json.dumps({"port": int(upstream.url.rsplit(":", 1)[1].split("/")[0])}), flush=True)
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve until killed, at the latest when the parent process dies."""
+    parser = argparse.ArgumentParser(prog="tests.fake_upstream")
+    parser.add_argument("--port", type=int, default=0)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    asyncio.run(_run(parser.parse_args().port))
+
+
+if __name__ == "__main__":
+    main()

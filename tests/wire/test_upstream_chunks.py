@@ -1,0 +1,363 @@
+"""What upstreams send, in all the ways they send it, read into deltas."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage, collect
+from chatapi.wire.sse import Event, Parser
+from chatapi.wire.upstream_chunks import UNKNOWN_LOGPROB, ChunkReader
+from chatapi.wire.upstream_errors import UpstreamError
+
+
+def new_reader(choices: int = 1, max_output_tokens: int = 1000) -> ChunkReader:
+    return ChunkReader(choices=choices, max_output_tokens=max_output_tokens)
+
+
+def event(document: Any, event_type: str = "message") -> Event:
+    return Event(json.dumps(document).encode(), event_type)
+
+
+def chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any) -> Event:
+    return event({"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish_reason}], **more})
+
+
+DONE = Event(b"[DONE]")
+STOP = chunk(finish_reason="stop")
+
+
+def read(*events: Event, reader: ChunkReader | None = None) -> list[AnyDelta]:
+    """All deltas of a whole stream; raises what makes it not whole."""
+    reader = reader or new_reader()
+    return [delta for one in events for delta in reader.read([one])] + reader.end()
+
+
+def failure_code(*events: Event) -> str | None:
+    with pytest.raises(UpstreamError) as raised:
+        read(*events)
+    return raised.value.failure.code
+
+
+def test_a_plain_stream_starts_speaks_and_ends() -> None:
+    events = [chunk({"role": "assistant"}, system_fingerprint="fp"), chunk({"content": "Hi"}), chunk({"content": " you"}), STOP, DONE]
+    assert read(*events) == [Started("fp"), Text("Hi"), Text(" you"), Finished("stop")]
+
+
+def test_it_starts_with_the_first_delta_and_not_with_a_role() -> None:
+    reader = new_reader()
+    assert reader.read([chunk({"role": "assistant", "content": ""}), event({"choices": []})]) == []
+    assert not reader.has_started
+    assert reader.read([chunk({"role": "assistant", "content": "a"})]) == [Started(), Text("a")]
+
+
+def test_an_answer_without_text_starts_with_its_end() -> None:
+    assert read(STOP, DONE) == [Started(), Finished("stop")]
+
+
+def test_choices_may_be_null_absent_or_without_index() -> None:
+    events = [event({"choices": None}), event({}), event({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": "b"}}]})]
+    assert new_reader(choices=2).read(events) == [Started(), Text("a", 0), Text("b", 1)]
+
+
+def test_choices_end_once_each_and_say_nothing_after_it() -> None:
+    reader = new_reader(choices=2)
+    reader.read([chunk({"content": "a"}, "stop"), chunk({"content": "late"}), STOP])
+    assert not reader.is_complete
+    assert reader.read([event({"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]})]) == [Finished("length", 1)]
+    assert reader.is_complete
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_has_two_names(field: str) -> None:
+    assert read(chunk({field: "hm", "content": None}), chunk({"content": "a"}), STOP) == [
+        Started(),
+        Reasoning("hm"),
+        Text("a"),
+        Finished("stop"),
+    ]
+
+
+def test_a_refusal_is_read() -> None:
+    assert read(chunk({"refusal": "No."}), STOP) == [Started(), Refusal("No."), Finished("stop")]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("max_tokens", "length"), ("end_turn", "stop"), ("tool_use", "tool_calls"), ("content_filter", "content_filter")]
+)
+def test_finish_reasons_become_openais(theirs: str, ours: str) -> None:
+    assert collect(read(chunk({"content": "a"}, theirs))).choice(0).finish_reason == ours
+
+
+def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop() -> None:
+    assert failure_code(chunk({"content": "a"}, "error")) == "upstream_error"
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [STOP, event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}), DONE],
+        [chunk(finish_reason="stop", usage={"prompt_tokens": 3, "completion_tokens": 1}), DONE],
+        [
+            chunk({"content": "a"}, usage={"prompt_tokens": 3, "completion_tokens": 0}),
+            chunk(finish_reason="stop", usage={"prompt_tokens": 3, "completion_tokens": 1}),
+            event({"choices": [], "usage": None}),
+        ],
+    ],
+)
+def test_usage_comes_alone_or_with_the_end_or_with_every_chunk(events: list[Event]) -> None:
+    assert read(*events)[-1] == Usage(3, 1)
+
+
+def test_a_usage_of_zero_stays_zero_and_none_stays_none() -> None:
+    assert read(STOP, event({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}))[-1] == Usage(0, 0)
+    assert read(STOP, DONE)[-1] == Finished("stop")
+
+
+def test_usage_after_done_is_ignored() -> None:
+    reader = new_reader()
+    reader.read([STOP, DONE, event({"usage": {"prompt_tokens": 3, "completion_tokens": 1}})])
+    assert reader.is_done
+    assert reader.end() == []
+
+
+@pytest.mark.parametrize(
+    "usage", [{}, {"prompt_tokens": 3}, {"prompt_tokens": -1, "completion_tokens": 2}, {"prompt_tokens": 1, "completion_tokens": 1 << 40}]
+)
+def test_a_usage_that_cannot_be_is_no_usage(usage: dict[str, int]) -> None:
+    assert read(STOP, event({"usage": usage}))[-1] == Finished("stop")
+
+
+def test_usage_details_are_kept_when_they_can_be_parts_of_the_whole() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 9, "audio_tokens": 0}}
+    assert read(STOP, event({"usage": {"prompt_tokens": 3, "completion_tokens": 1, **details}}))[-1] == Usage(3, 1, 2, None)
+
+
+# Tool calls
+
+
+def tools(*fragments: dict[str, Any]) -> Event:
+    return chunk({"tool_calls": list(fragments)})
+
+
+def call(arguments: str = "", name: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"function": {"arguments": arguments, **({"name": name} if name else {})}, **more}
+
+
+def collected(*events: Event) -> list[tuple[int, str, str, str]]:
+    calls = collect(read(*events, chunk(finish_reason="tool_calls"))).choice(0).tool_calls
+    return [(number, one.id, one.name, one.arguments) for number, one in calls.items()]
+
+
+def test_tool_call_fragments_carry_id_and_name_once() -> None:
+    events = [tools(call("", "f", index=0, id="c1")), tools(call("{", "f", index=0, id="c1")), tools(call("}", index=0))]
+    assert new_reader().read(events) == [Started(), ToolCall(0, "", "c1", "f"), ToolCall(0, "{"), ToolCall(0, "}")]
+
+
+@pytest.mark.parametrize("index", [{"index": 0}, {}])
+def test_calls_that_share_an_index_are_told_apart_by_id_and_name(index: dict[str, Any]) -> None:
+    events = [tools(call("{", "f", id="a", **index)), tools(call("}", **index)), tools(call("{}", "f", id="b", **index))]
+    assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "f", "{}")]
+
+
+def test_calls_without_ids_get_ids_and_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
+    fragments = [call("{", "f", index=0), call("}", "f", index=0), call("{}", "f", index=0), call("[]", "g", index=0)]
+    assert collected(*map(tools, fragments)) == [(0, "call_0", "f", "{}"), (1, "call_1", "f", "{}"), (2, "call_2", "g", "[]")]
+
+
+def test_an_id_made_up_for_every_fragment_starts_no_call() -> None:
+    events = [tools(call("{", "f", index=0, id="r1")), tools(call("}", index=0, id="r2"))]
+    assert collected(*events) == [(0, "r1", "f", "{}")]
+
+
+def test_interleaved_calls_with_gaps_in_their_numbers_become_contiguous() -> None:
+    events = [tools(call("{", "f", index=1, id="a")), tools(call("[", "g", index=4, id="b")), tools(call("}", index=1), call("]", index=4))]
+    assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "g", "[]")]
+
+
+def test_a_call_waits_for_its_name() -> None:
+    assert new_reader().read([tools({"index": 0, "id": "a"}), tools(call("{", index=0)), tools(call("}", "f", index=0))]) == [
+        Started(),
+        ToolCall(0, "{}", "a", "f"),
+    ]
+
+
+def test_a_call_without_a_name_is_an_error() -> None:
+    assert failure_code(tools(call("{}", index=0, id="a")), chunk(finish_reason="tool_calls")) == "upstream_invalid_response"
+
+
+def test_custom_tools_and_arguments_as_objects_are_read() -> None:
+    custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+    function = {"index": 1, "id": "b", "function": {"name": "f", "arguments": {"x": 1}}}
+    assert new_reader().read([tools(custom, function)]) == [
+        Started(),
+        ToolCall(0, "ls", "a", "sh", kind="custom"),
+        ToolCall(1, '{"x":1}', "b", "f"),
+    ]
+
+
+# Log probabilities
+
+
+def test_chat_logprobs_stay_with_their_text() -> None:
+    token = {"token": "a", "logprob": -0.5, "bytes": [97], "id": 7}
+    logprobs = {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
+    ours = [TokenLogprob("a", -0.5, [97], [TopLogprob("a", -0.5, [97])])]
+    assert new_reader().read([event({"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": logprobs}]})])[1] == Text("a", 0, ours)
+
+
+def test_a_token_that_shows_no_text_keeps_its_logprobs() -> None:
+    logprobs = {"content": [{"token": "\\xf0", "logprob": -1.0, "top_logprobs": None}]}
+    deltas = new_reader().read([event({"choices": [{"delta": {"content": ""}, "logprobs": logprobs}]})])
+    assert deltas == [Started(), Text("", 0, [TokenLogprob("\\xf0", -1.0)])]
+
+
+def test_text_completions_and_their_logprobs_are_read() -> None:
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -2.0], "top_logprobs": [None, {"b": -2.0, "c": -3.0}], "text_offset": [0, 1]}
+    ours = [TokenLogprob("a", UNKNOWN_LOGPROB), TokenLogprob("b", -2.0, None, [TopLogprob("b", -2.0), TopLogprob("c", -3.0)])]
+    choices = [{"text": "ab", "index": 0, "logprobs": logprobs}, {"text": "", "index": 0, "finish_reason": "stop"}]
+    assert read(*(event({"choices": [choice]}) for choice in choices)) == [Started(), Text("ab", 0, ours), Finished("stop")]
+
+
+# Errors and ends
+
+
+@pytest.mark.parametrize("events", [[], [chunk({"content": "a"})], [chunk({"role": "assistant"})]])
+def test_an_end_without_finish_reason_is_an_error(events: list[Event]) -> None:
+    assert failure_code(*events) == "upstream_disconnected"
+    assert failure_code(*events, DONE) == "upstream_invalid_response"
+
+
+def test_fewer_choices_than_asked_for_need_a_done() -> None:
+    assert read(STOP, DONE, reader=new_reader(choices=2)) == [Started(), Finished("stop")]
+    with pytest.raises(UpstreamError):
+        read(STOP, reader=new_reader(choices=2))
+
+
+def test_an_end_without_done_is_good_when_every_choice_has_ended() -> None:
+    assert read(chunk({"content": "a"}, "stop")) == [Started(), Text("a"), Finished("stop")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        event({"error": {"message": "boom", "type": "server_error", "code": None}}),
+        event({"error": {"message": "boom", "code": 500}, "choices": []}),
+        event({"error": "boom"}),
+        event({"error": {"status": 1}}),
+        event({"object": "error", "message": "boom", "type": "InternalServerError", "code": 500}),
+        event({"message": "boom", "type": "server_error"}, "error"),
+        Event(b"boom", "error"),
+    ],
+)
+def test_an_error_in_the_stream_is_told_after_the_deltas_before_it(error: Event) -> None:
+    reader = new_reader()
+    assert reader.read([chunk({"content": "a"}), error, chunk({"content": "b"})]) == [Started(), Text("a")]
+    with pytest.raises(UpstreamError) as raised:
+        reader.end()
+    assert raised.value.failure.code == "upstream_error"
+    assert "boom" not in raised.value.failure.message
+
+
+def test_the_llama_dialects_documented_error_is_about_the_context() -> None:
+    assert failure_code(event({"message": "context overflow", "type": "server_error"}, "error")) == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"garbage",
+        b'{"choices":[{',
+        b"[]",
+        b"1",
+        b"null",
+        b'{"choices":{}}',
+        b'{"choices":[{"index":"0"}]}',
+        b'{"choices":[{"index":-1}]}',
+        b'{"choices":[{"index":1}]}',
+        pytest.param(b"[" * 100_000, id="deep array"),
+        pytest.param(b'{"x":' * 100_000, id="deep object"),
+    ],
+)
+def test_what_is_no_chunk_is_an_error(data: bytes) -> None:
+    assert failure_code(Event(data)) == "upstream_invalid_response"
+
+
+@pytest.mark.parametrize(("data", "text"), [(b"a\xff", "a\ufffd"), (b"a\\ud83d", "a?"), (b"\\ud83d\\ude00", "\U0001f600")])
+def test_half_characters_are_replaced(data: bytes, text: str) -> None:
+    assert new_reader().read([Event(b'{"choices":[{"delta":{"content":"' + data + b'"}}]}')]) == [Started(), Text(text)]
+
+
+# The cap
+
+
+def test_a_choice_that_goes_on_beyond_the_cap_is_ended_with_length() -> None:
+    reader = new_reader(max_output_tokens=2)
+    usage: dict[str, Any] = {"usage": {"prompt_tokens": 1, "completion_tokens": 9}}
+    assert reader.read([chunk({"content": "a"}), chunk({"content": "b"}), chunk({"content": "c"}, **usage), chunk({"content": "d"})]) == [
+        Started(),
+        Text("a"),
+        Text("b"),
+        Finished("length"),
+    ]
+    assert reader.is_done
+    assert reader.end() == []
+
+
+def test_a_choice_that_uses_its_cap_up_ends_by_itself() -> None:
+    assert read(chunk({"content": "a"}), chunk({"content": "b"}), STOP, reader=new_reader(max_output_tokens=2))[-1] == Finished("stop")
+
+
+def test_the_other_choices_go_on_when_one_is_cut() -> None:
+    reader = new_reader(choices=2, max_output_tokens=1)
+    reader.read([chunk({"content": "a"}), chunk({"content": "b"})])
+    assert not reader.is_done
+    reader.read([event({"choices": [{"index": 1, "delta": {"content": "c"}, "finish_reason": "stop"}]})])
+    assert reader.is_done
+
+
+# An answer that ignored `stream`
+
+
+def test_a_whole_answer_is_read_as_deltas() -> None:
+    tool_calls = [call("{}", "f", id="x"), call("{}", "f", id="y")]
+    message = {"role": "assistant", "content": "a", "reasoning_content": "hm", "tool_calls": tool_calls}
+    usage = {"prompt_tokens": 3, "completion_tokens": 1}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": usage}
+    reader = new_reader()
+    said = [Started(), Reasoning("hm"), Text("a"), ToolCall(0, "{}", "x", "f"), ToolCall(1, "{}", "y", "f"), Finished("tool_calls")]
+    assert reader.read_answer(json.dumps(body).encode()) == said
+    assert reader.end() == [Usage(3, 1)]
+
+
+# Properties
+
+
+words = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=10)
+
+
+@given(words, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.integers(1, 50))
+def test_any_text_in_any_framing_arrives_whole(texts: list[str], end: str, has_comments: bool, size: int) -> None:
+    documents = [chunk({"content": text}).data.decode() for text in texts] + [STOP.data.decode(), "[DONE]"]
+    comment = f": ping{end}{end}" if has_comments else ""
+    stream = "".join(f"{comment}data: {document}{end}{end}" for document in documents).encode()
+    parser, reader = Parser(), new_reader()
+    deltas = [delta for start in range(0, len(stream), size) for delta in reader.read(parser.feed(stream[start : start + size]))]
+    assert deltas == [Started(), *map(Text, texts), Finished("stop")]
+
+
+keys = st.sampled_from("choices delta index usage error message finish_reason tool_calls logprobs content function".split())  # noqa: SIM905
+leaves = st.none() | st.booleans() | st.integers() | st.text()
+documents = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=20)
+
+
+@given(documents)
+def test_no_document_breaks_the_reader(document: Any) -> None:
+    reader = new_reader()
+    reader.read([event(document)])
+    assert reader.failure is None or reader.failure.failure.status >= 400
