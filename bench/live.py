@@ -99,21 +99,9 @@ def ensure_venv() -> None:
         return
     python = VENV / "bin" / "python"
     run(sys.executable, "-m", "venv", "--clear", str(VENV))
-    run(
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "-q",
-        "--python",
-        str(python),
-        "--no-deps",
-        "--require-hashes",
-        "-r",
-        str(REQUIREMENTS),
-    )
-    run(str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", TORCH)
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
+    run(*install, "--no-deps", "--require-hashes", "--requirement", str(REQUIREMENTS))
+    run(str(python), "-m", "pip", "install", "--quiet", TORCH)
     stamp.write_text(wanted)
 
 
@@ -189,10 +177,10 @@ def ask(case: Case, client: OpenAI, model: str, *, stream: bool) -> tuple[Answer
     extra = {"stream_options": {"include_usage": True}} if stream else {}
     parameters = {"model": model, "temperature": 0, "seed": 1, "stream": stream, **extra, **case.parameters}
     if case.messages:
-        messages = [{"role": role, "content": content} for role, content in case.messages]
-        answer = client.chat.completions.create(messages=messages, **parameters)  # type: ignore[call-overload]
+        messages: list[Any] = [{"role": role, "content": content} for role, content in case.messages]
+        answer: Any = client.chat.completions.create(messages=messages, **parameters)
     else:
-        answer = client.completions.create(prompt=case.prompt, **parameters)  # type: ignore[call-overload]
+        answer = client.completions.create(prompt=case.prompt, **parameters)
     return fold(list(answer) if stream else [answer])
 
 
@@ -229,9 +217,8 @@ def unequal(expected: dict[str, Any], got: dict[str, Any], prefix: str = "") -> 
 
 def print_line(case: Case, way: str, got: Answer, problems: list[str]) -> None:
     """One line of the table, and one more for each problem."""
-    print(
-        f"          {case.name:26} {way:7} {got.prompt_tokens:5} + {got.completion_tokens:4} tokens  {'DIFFERS' if problems else 'equal'}"
-    )
+    verdict = "DIFFERS" if problems else "equal"
+    print(f"          {case.name:26} {way:7} {got.prompt_tokens:5} + {got.completion_tokens:4} tokens  {verdict}")
     for problem in problems:
         print(f"            {problem}")
 

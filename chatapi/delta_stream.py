@@ -128,10 +128,12 @@ class DeltaStream:
         """Put the job into the caller's pipeline, so that keeping and enqueueing cost one round trip."""
         pipe.set(self.key("job", generation_id.hex), self._job_encoder.encode(job), px=RUN_TTL_MS)
 
-    async def job(self, generation_id: UUID) -> tuple[Job | None, bool]:
-        """The job, None when it has expired or Redis has lost it; and whether the generation was cancelled already."""
-        data, is_cancelled = await self.redis.mget(self.key("job", generation_id.hex), self.key("cancelled", generation_id.hex))
-        return self._job_decoder.decode(data) if data else None, is_cancelled is not None
+    async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, bool]]:
+        """Each one's job, None when it has expired or Redis has lost it; and whether the generation was cancelled already."""
+        keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
+        found = await self.redis.mget(keys)
+        jobs = [self._job_decoder.decode(data) if data else None for data in found[: len(ids)]]
+        return [(job, flag is not None) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
 
     # ---- deltas
 

@@ -17,76 +17,15 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import cycle, islice, product
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-WORDS = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he", "his", "but", "at"]
-ARGUMENTS = ['{"', "city", '":"', " the", '"}']
-
-
-class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How one model behaves; `*_after` and the other positions count the tokens sent before it happens."""
-
-    # what it says
-    tokens: int = 5
-    reasoning: int = 0
-    """So many tokens of reasoning come before the text."""
-    reasoning_field: str = "reasoning_content"
-    refusal: bool = False
-    tool_calls: int = 0
-    """So many tool calls instead of text."""
-    prompt_tokens: int = 7
-    finish_reason: str = ""
-    """Other than what it would be; `none` leaves it out."""
-    ignore_max_tokens: bool = False
-    raw: str | None = None
-    """The whole body of the answer instead of all this, as it is."""
-    # how fast
-    ttft_ms: float = 0
-    rate: float = 0
-    """Tokens a second; 0 is as fast as they are taken."""
-    # how it is refused
-    status: int = 200
-    error_message: str = "refused by script"
-    error_type: str = "invalid_request_error"
-    error_code: str | None = None
-    retry_after: str | None = None
-    html: bool = False
-    redirect: str | None = None
-    # how it breaks off
-    stall_after: int | None = None
-    rst_after: int | None = None
-    fin_after: int | None = None
-    error_frame: int | None = None
-    bad_json: int | None = None
-    huge_frame: int | None = None
-    huge_bytes: int = 2 << 20
-    flat_error: bool = False
-    """The error frame is `event: error` with a flat object."""
-    fin_without_done: bool = False
-    # how it deviates
-    crlf: bool = False
-    comments: bool = False
-    split: int = 0
-    """So many bytes a write, wherever that cuts."""
-    as_json: bool = False
-    """Ignores `stream`."""
-    null_choices: bool = False
-    no_index: bool = False
-    repeat_role: bool = False
-    tool_index: Literal["right", "zero", "none"] = "right"
-    no_tool_ids: bool = False
-    repeat_tool_names: bool = False
-    no_usage: bool = False
-    zero_usage: bool = False
-    usage_on_finish: bool = False
-    usage_every_chunk: bool = False
-    usage_after_done: bool = False
+from tests.fake_completion import Completion, Script, error
 
 
 class Received(msgspec.Struct, kw_only=True):
@@ -124,11 +63,18 @@ class Upstream:
         app.router.add_post("/v1/completions", self._complete)
         return app
 
+    async def received(self, number: int = 0) -> Received:
+        """Wait until call `number` is there."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.calls) > number)
+        return self.calls[number]
+
     async def closed(self, number: int = 0) -> Received:
         """Wait until call `number` has ended, one way or the other."""
+        call = await self.received(number)
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self.calls) > number and self.calls[number].closed_at is not None)
-        return self.calls[number]
+            await self._changed.wait_for(lambda: call.closed_at is not None)
+        return call
 
     def script(self, model: str) -> Script | None:
         """The model's script, None when there is no such model."""
@@ -155,6 +101,7 @@ class Upstream:
         body = await request.json()
         call = _received(request, body)
         self.calls.append(call)
+        await self._tell_change()
         try:
             response = await _answer(request, self.script(body["model"]), call)
             call.is_completed = request.transport is not None and not request.transport.is_closing()
@@ -164,8 +111,11 @@ class Upstream:
             raise
         finally:
             call.closed_at = time.time()
-            async with self._changed:
-                self._changed.notify_all()
+            await self._tell_change()
+
+    async def _tell_change(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
 
 @asynccontextmanager
@@ -198,7 +148,7 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
         return web.Response(status=script.status, text="<html><body>nginx at 10.0.0.7</body></html>", content_type="text/html")
     if script.status != 200:
         return _refusal(script)
-    completion = _Completion(script, call.body, is_text=request.path == "/v1/completions")
+    completion = Completion(script, call.body, is_text=request.path == "/v1/completions")
     if script.as_json:
         call.tokens = completion.total_tokens
         return web.json_response(completion.whole())
@@ -211,89 +161,7 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
 
 def _refusal(script: Script) -> web.Response:
     headers = {"Retry-After": script.retry_after} if script.retry_after else {}
-    return web.json_response(_error(script), status=script.status, headers=headers)
-
-
-def _error(script: Script) -> dict[str, Any]:
-    return {"error": {"message": script.error_message, "type": script.error_type, "param": None, "code": script.error_code}}
-
-
-class _Completion:
-    """What is said: a pure function of the script and the request."""
-
-    def __init__(self, script: Script, body: dict[str, Any], *, is_text: bool) -> None:
-        self.script = script
-        self.body = body
-        self.is_text = is_text
-        self.n = body.get("n") or 1
-        limit = body.get("max_completion_tokens") or body.get("max_tokens")
-        deltas = list(_deltas(script))
-        self.deltas = deltas if limit is None or script.ignore_max_tokens else deltas[:limit]
-        self.finish_reason = self._finish_reason(is_whole=len(self.deltas) == len(deltas))
-        self.total_tokens = len(self.deltas) * self.n
-        self.sends_usage = bool((body.get("stream_options") or {}).get("include_usage")) and not script.no_usage
-
-    def chunk(self, choices: list[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
-        """A chunk around choices."""
-        kind = "text_completion" if self.is_text else "chat.completion.chunk"
-        return {"id": "up-1", "object": kind, "created": 1700000000, "system_fingerprint": "fp_fake", "choices": choices, **more}
-
-    def choice(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        """A choice of a chunk, as chat or as text."""
-        text = delta.get("content") or ""
-        said = {"text": text} if self.is_text else {"delta": delta}
-        logprobs = self._logprobs(text) if text and self.body.get("logprobs") else None
-        numbered = {} if self.script.no_index else {"index": index}
-        return {**numbered, **said, "logprobs": logprobs, "finish_reason": finish_reason}
-
-    def usage(self, tokens: int) -> dict[str, Any]:
-        """The usage object when so many tokens were said."""
-        prompt, completion = (0, 0) if self.script.zero_usage else (self.script.prompt_tokens, tokens)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-    def whole(self) -> dict[str, Any]:
-        """The answer without streaming."""
-        text = "".join(delta.get("content", "") for delta in self.deltas)
-        said: dict[str, Any] = {"text": text} if self.is_text else {"message": {"role": "assistant", "content": text}}
-        choices = [{"index": index, **said, "finish_reason": self.finish_reason} for index in range(self.n)]
-        return self.chunk(choices, usage=self.usage(self.total_tokens))
-
-    def _finish_reason(self, *, is_whole: bool) -> str | None:
-        if self.script.finish_reason:
-            return None if self.script.finish_reason == "none" else self.script.finish_reason
-        if not is_whole:
-            return "length"
-        return "tool_calls" if self.script.tool_calls else "stop"
-
-    def _logprobs(self, text: str) -> dict[str, Any]:
-        if self.is_text:
-            return {"tokens": [text], "token_logprobs": [-0.5], "top_logprobs": [{text: -0.5, " other": -1.5}], "text_offset": [0]}
-        token = {"token": text, "logprob": -0.5, "bytes": list(text.encode())}
-        return {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
-
-
-def _deltas(script: Script) -> Iterator[dict[str, Any]]:
-    """One delta for each token of a choice."""
-    for word in islice(cycle(WORDS), script.reasoning):
-        yield {script.reasoning_field: " " + word}
-    if script.tool_calls:
-        for number in range(script.tool_calls):
-            yield from ({"tool_calls": [fragment]} for fragment in _fragments(script, number))
-        return
-    for word in islice(cycle(WORDS), script.tokens):
-        yield {"refusal" if script.refusal else "content": " " + word}
-
-
-def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:
-    """The pieces of one tool call, a token each."""
-    index = {"right": {"index": number}, "zero": {"index": 0}, "none": {}}[script.tool_index]
-    identifier = {} if script.no_tool_ids else {"id": f"call_up_{number}"}
-    name = {"name": "lookup"}
-    yield {**index, **identifier, "type": "function", "function": {**name, "arguments": ARGUMENTS[0]}}
-    if not script.repeat_tool_names:
-        identifier, name = {}, {}
-    for piece in ARGUMENTS[1:]:
-        yield {**index, **identifier, "function": {**name, "arguments": piece}}
+    return web.json_response(error(script), status=script.status, headers=headers)
 
 
 class _Stream:
@@ -304,7 +172,7 @@ class _Stream:
         self._script, self._call = script, call
         self._started_at = time.monotonic()
 
-    async def send(self, completion: _Completion) -> None:
+    async def send(self, completion: Completion) -> None:
         """The whole stream."""
         if not completion.is_text:
             await self._send_chunk(completion, {"role": "assistant", "content": ""})
@@ -327,7 +195,7 @@ class _Stream:
         if not self._script.rate:
             await asyncio.sleep(0)
 
-    async def _finish(self, completion: _Completion) -> None:
+    async def _finish(self, completion: Completion) -> None:
         script = self._script
         usage = {"usage": completion.usage(self._call.tokens)}
         finish = [completion.choice(index, {}, completion.finish_reason) for index in range(completion.n)]
@@ -340,7 +208,7 @@ class _Stream:
         if script.usage_after_done:
             await self._send_event(completion.chunk([], **usage))
 
-    async def _send_chunk(self, completion: _Completion, delta: dict[str, Any], index: int = 0) -> None:
+    async def _send_chunk(self, completion: Completion, delta: dict[str, Any], index: int = 0) -> None:
         usage = {"usage": completion.usage(self._call.tokens + 1)} if self._script.usage_every_chunk else {}
         role = {"role": "assistant"} if self._script.repeat_role else {}
         await self._send_event(completion.chunk([completion.choice(index, {**role, **delta})], **usage))
@@ -367,8 +235,8 @@ class _Stream:
         if sent == script.stall_after:
             await asyncio.Event().wait()
         if sent == script.error_frame:
-            error = _error(script)
-            await self._send_event(error["error"] if script.flat_error else error, "error" if script.flat_error else "")
+            document = error(script)
+            await self._send_event(document["error"] if script.flat_error else document, "error" if script.flat_error else "")
         if sent in (script.rst_after, script.fin_after):
             self._cut(is_reset=sent == script.rst_after)
         return sent in (script.error_frame, script.rst_after, script.fin_after)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from usage.clock import database_now
 from usage.errors import DatabaseUnavailable, UsageError
@@ -112,8 +112,8 @@ def _transact(batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
 
 
 def _guarded(function: Callable[[], Result]) -> Result:
-    """Run it; a database that is gone, locked or too slow becomes `DatabaseUnavailable` and a fresh connection."""
-    close_old_connections()
+    """Run it on this thread's connection, which stays open; a database that is gone, locked or too slow becomes
+    `DatabaseUnavailable`, and the next call connects anew."""
     try:
         return function()
     except (OperationalError, InterfaceError) as error:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -22,7 +23,7 @@ from usage.errors import AlreadyResolved, BudgetExceeded
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Price, Tokens
 from usage.settlement import Settled, Settlement, settle
-from usage.sql import fetch_all, rows_of_values
+from usage.sql import db_value, fetch_all, insert, rows_of_values
 
 __all__ = [
     "Admission", "Beat", "Claim", "Claimed", "Orphan", "Orphans", "Pulse", "Settled", "Settlement", "TakeOver", "Withdrawal",
@@ -67,7 +68,8 @@ def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceed
     else:
         results = [item.id for item in items]
     fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
-    Generation.objects.bulk_create([_row(now, item) for item in fitting])
+    if fitting:
+        insert("usage_generation", _COLUMNS, [_row(now, item) for item in fitting])
     return results
 
 
@@ -95,26 +97,34 @@ def _budget_ids(now: datetime, item: Admission) -> list[str]:
     return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, local_day(now, item.time_zone))
 
 
-def _row(now: datetime, item: Admission) -> Generation:
-    return Generation(
-        id=item.id,
-        organization_id=item.organization_id,
-        project_id=item.project_id,
-        api_key_id=item.api_key_id,
-        is_test=item.is_test,
-        model=item.model,
-        endpoint=item.endpoint,
-        dialect=item.dialect,
-        is_stream=item.is_stream,
-        choices_count=item.choices_count,
-        max_output_tokens=item.max_output_tokens,
-        input_per_mtok_nanodollars=item.price.input_per_mtok_nanodollars,
-        cached_input_per_mtok_nanodollars=item.price.cached_input_per_mtok_nanodollars,
-        output_per_mtok_nanodollars=item.price.output_per_mtok_nanodollars,
-        reserved_nanodollars=item.reserved_nanodollars,
-        budget_day=local_day(now, item.time_zone),
-        lease_expires_at=now + timedelta(milliseconds=item.queue_ttl_ms),
-        admitted_at=now,
+_COLUMNS = (
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "choices_count",
+    "max_output_tokens", "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars",
+    "reserved_nanodollars", "budget_day", "lease_expires_at", "admitted_at",
+)  # fmt: skip
+
+
+def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
+    """The values of `_COLUMNS`."""
+    return (
+        item.id,
+        item.organization_id,
+        item.project_id,
+        item.api_key_id,
+        item.is_test,
+        item.model,
+        item.endpoint,
+        item.dialect,
+        item.is_stream,
+        item.choices_count,
+        item.max_output_tokens,
+        item.price.input_per_mtok_nanodollars,
+        item.price.cached_input_per_mtok_nanodollars,
+        item.price.output_per_mtok_nanodollars,
+        item.reserved_nanodollars,
+        local_day(now, item.time_zone),
+        now + timedelta(milliseconds=item.queue_ttl_ms),
+        now,
     )
 
 
@@ -142,13 +152,13 @@ class Claimed:
 def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolved]:
     """Take admitted generations; one that is not admitted any more was someone else's."""
     values, parameters = rows_of_values(
-        "claim", ["target", "holder", "lease"], [(_db(item.id), item.worker, _db_time(now, item.lease_ms)) for item in items]
+        "claim", ["target", "holder", "lease"], [(item.id, item.worker, now + timedelta(milliseconds=item.lease_ms)) for item in items]
     )
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
         claimed_at = %s, lease_expires_at = claim.lease FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
         RETURNING id, fence, model, max_output_tokens, choices_count, is_test""",  # noqa: S608
-        [*parameters, _db_time(now, 0)],
+        [*parameters, db_value(now)],
     )
     taken = {_uuid(row[0]): Claimed(_uuid(row[0]), *row[1:5], is_test=bool(row[5])) for row in rows}
     return [taken.get(item.id) or AlreadyResolved(str(item.id)) for item in items]
@@ -178,12 +188,12 @@ def beat(now: datetime, items: Sequence[Beat]) -> list[set[UUID]]:
 
 def _beat(now: datetime, item: Beat) -> set[UUID]:
     values, parameters = rows_of_values(
-        "beat", ["target", "held", "tokens"], [(_db(pulse.id), pulse.fence, pulse.completion_tokens) for pulse in item.pulses]
+        "beat", ["target", "held", "tokens"], [(pulse.id, pulse.fence, pulse.completion_tokens) for pulse in item.pulses]
     )
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g SET lease_expires_at = %s, completion_tokens = beat.tokens
         FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
-        [*parameters, _db_time(now, item.lease_ms)],
+        [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )
     return {_uuid(row[0]) for row in rows}
 
@@ -226,7 +236,7 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
         WHERE id IN (SELECT id FROM usage_generation WHERE state <> 'settled' AND lease_expires_at < %s
                      ORDER BY lease_expires_at LIMIT %s {skip_locked})
         RETURNING id, fence, claimed_at, completion_tokens""",  # noqa: S608
-        [_db_time(now, item.lease_ms), _db_time(now, 0), item.limit],
+        [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(now), item.limit],
     )
     return Orphans([Orphan(_uuid(row[0]), row[1], row[2] is not None, row[3]) for row in rows])
 
@@ -256,14 +266,6 @@ def _void(item: Withdrawal, fence: int) -> Settlement:
     return Settlement(
         item.id, fence, Outcome.NOT_STARTED, Tokens(), UsageSource.NONE, error_code=item.error_code, error_message=item.error_message
     )
-
-
-def _db(generation_id: UUID) -> object:
-    return Generation._meta.pk.get_db_prep_value(generation_id, connection, prepared=False)
-
-
-def _db_time(now: datetime, later_ms: int) -> object:
-    return connection.ops.adapt_datetimefield_value(now + timedelta(milliseconds=later_ms))
 
 
 def _uuid(value: object) -> UUID:

@@ -1,13 +1,14 @@
 """The ledger summed by hour: kept up in the settling transaction, and rebuilt from the ledger on demand."""
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any
+from datetime import date, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db import connection, transaction
 
 from usage.models import HourlyUsage, LedgerEntry
-from usage.sql import execute
+from usage.sql import execute, insert
 
 _GROUP = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
 _SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
@@ -15,12 +16,31 @@ _SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "rea
 Group = tuple[Any, ...]
 
 
+class Entry(NamedTuple):
+    """A ledger entry as it is written: the columns and their values."""
+
+    kind: str
+    generation_id: UUID
+    organization_id: int
+    project_id: int
+    api_key_id: int
+    model: str
+    outcome: str
+    budget_day: date
+    created_at: datetime
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    amount_nanodollars: int
+
+
 def hour_of(moment: datetime) -> datetime:
     """The full UTC hour that the moment lies in."""
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def summed(entries: Iterable[LedgerEntry]) -> dict[Group, list[int]]:
+def summed(entries: Iterable[Entry | LedgerEntry]) -> dict[Group, list[int]]:
     """The entries' sums by group, in the order of the group's columns (so that locks are taken in one order)."""
     totals: dict[Group, list[int]] = {}
     for entry in entries:
@@ -33,11 +53,11 @@ def summed(entries: Iterable[LedgerEntry]) -> dict[Group, list[int]]:
     return dict(sorted(totals.items()))
 
 
-def add(entries: Iterable[LedgerEntry]) -> None:
-    """Add the entries to their hours; must run in the transaction that writes them."""
-    rows = [(*_adapted(group), *numbers) for group, numbers in summed(entries).items()]
-    if rows:
-        _upsert(rows)
+def add(entries: Iterable[Entry]) -> None:
+    """Add the entries (at least one) to their hours; must run in the transaction that writes them."""
+    rows = [(*group, *numbers) for group, numbers in summed(entries).items()]
+    grown = ", ".join(f"{name} = usage_hourlyusage.{name} + excluded.{name}" for name in _SUMS)
+    insert("usage_hourlyusage", (*_GROUP, *_SUMS), rows, f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}")
 
 
 def rebuild() -> tuple[int, int]:
@@ -58,21 +78,6 @@ def rebuild() -> tuple[int, int]:
             batch_size=500,
         )
     return before, len(totals)
-
-
-def _upsert(rows: list[tuple[Any, ...]]) -> None:
-    columns = (*_GROUP, *_SUMS)
-    row = "(" + ", ".join(["%s"] * len(columns)) + ")"
-    grown = ", ".join(f"{name} = usage_hourlyusage.{name} + excluded.{name}" for name in _SUMS)
-    execute(
-        f"INSERT INTO usage_hourlyusage ({', '.join(columns)}) VALUES {', '.join([row] * len(rows))} "  # noqa: S608  the text is ours
-        f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}",
-        [value for values in rows for value in values],
-    )
-
-
-def _adapted(group: Group) -> list[Any]:
-    return [connection.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value for value in group]
 
 
 def _lock_table() -> None:

@@ -6,16 +6,18 @@ The generation's row, its ledger entry, its budgets and its hour are written tog
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import connection
 
 from usage import budgets, pricing, rollups
 from usage.errors import AlreadyResolved
-from usage.models import Generation, Kind, LedgerEntry, Outcome, State, UsageSource
-from usage.pricing import Tokens
-from usage.sql import execute, rows_of_values
+from usage.models import Generation, Kind, Outcome, State, UsageSource
+from usage.pricing import Price, Tokens
+from usage.rollups import Entry
+from usage.sql import db_value, execute, insert, rows_of_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +66,51 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Settled | Already
     return results
 
 
+class _Open(NamedTuple):
+    """What settling needs of a running generation's row."""
+
+    id: UUID
+    fence: int
+    organization_id: int
+    project_id: int
+    api_key_id: int
+    model: str
+    budget_day: date
+    reserved_nanodollars: int
+    input_per_mtok_nanodollars: int
+    cached_input_per_mtok_nanodollars: int
+    output_per_mtok_nanodollars: int
+
+    @property
+    def price(self) -> Price:
+        return Price(self.input_per_mtok_nanodollars, self.cached_input_per_mtok_nanodollars, self.output_per_mtok_nanodollars)
+
+
+def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
+    query = Generation.objects.filter(id__in=ids, state=State.RUNNING).order_by("id")
+    if connection.features.has_select_for_update:
+        query = query.select_for_update()
+    return {values[0]: _Open(*values) for values in query.values_list(*_Open._fields)}
+
+
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    row: Generation
+    row: _Open
     item: Settlement
     is_waived: bool
     amount_nanodollars: int
 
     @classmethod
-    def of(cls, row: Generation, item: Settlement) -> "_Charge":
+    def of(cls, row: _Open, item: Settlement) -> "_Charge":
         # The zero-completion rule, kept as data: no output and not completed costs nothing.
         is_waived = item.outcome != Outcome.COMPLETED and item.tokens.completion_tokens == 0
         return cls(row, item, is_waived, 0 if is_waived else pricing.amount(item.tokens, row.price))
 
 
-def _lock_open(ids: Sequence[UUID]) -> dict[UUID, Generation]:
-    query = Generation.objects.filter(id__in=ids, state=State.RUNNING).order_by("id")
-    if connection.features.has_select_for_update:
-        query = query.select_for_update()
-    return {row.id: row for row in query}
-
-
 def _write(now: datetime, charges: Sequence[_Charge]) -> None:
     _update_generations(now, charges)
     entries = [entry for charge in charges for entry in _entries(now, charge)]
-    LedgerEntry.objects.bulk_create(entries)
+    insert("usage_ledgerentry", Entry._fields, entries)
     _update_budgets(charges)
     rollups.add(entries)
 
@@ -118,14 +140,14 @@ def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
     execute(
         f"""{values} UPDATE usage_generation AS g SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
         FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters
-        [*parameters, connection.ops.adapt_datetimefield_value(now)],
+        [*parameters, db_value(now)],
     )
 
 
 def _values(charge: _Charge) -> list[object]:
     item, tokens = charge.item, charge.item.tokens
     return [
-        Generation._meta.pk.get_db_prep_value(item.id, connection, prepared=False),
+        item.id,
         charge.is_waived,
         item.outcome.value,
         item.usage_source.value,
@@ -144,7 +166,7 @@ def _values(charge: _Charge) -> list[object]:
     ]
 
 
-def _entries(now: datetime, charge: _Charge) -> list[LedgerEntry]:
+def _entries(now: datetime, charge: _Charge) -> list[Entry]:
     """The charge, up to what was held; what goes beyond is an entry of its own."""
     covered = min(charge.amount_nanodollars, charge.row.reserved_nanodollars)
     entries = [_entry(now, charge, Kind.CHARGE, covered, charge.item.tokens)]
@@ -153,16 +175,16 @@ def _entries(now: datetime, charge: _Charge) -> list[LedgerEntry]:
     return entries
 
 
-def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, tokens: Tokens) -> LedgerEntry:
+def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, tokens: Tokens) -> Entry:
     row = charge.row
-    return LedgerEntry(
-        kind=kind,
+    return Entry(
+        kind=kind.value,
         generation_id=row.id,
         organization_id=row.organization_id,
         project_id=row.project_id,
         api_key_id=row.api_key_id,
         model=row.model,
-        outcome=charge.item.outcome,
+        outcome=charge.item.outcome.value,
         budget_day=row.budget_day,
         created_at=now,
         prompt_tokens=tokens.prompt_tokens,

@@ -80,7 +80,8 @@ class HTTPRequest(WebRequest):
             # Twisted drops only the first piece of a body that must not be sent; the rest would read as the next response.
             message = {**message, "body": b""}
         super().handle_reply(message)
-        self.transport.flush()
+        import os
+        if "NOFLUSH" not in os.environ: self.transport.flush()
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answers with a JSON envelope where Daphne has an HTML page."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from accounts import authentication
 from accounts.authentication import Caller, CallerCache
 from chatapi import catalog
+from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import DeltaStream, Inbox, Job, StreamUnavailable, connect
@@ -37,6 +38,7 @@ class Services:
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.inbox = Inbox(self.stream, secrets.token_hex(8))
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
         self.is_closing = False
@@ -76,19 +78,24 @@ class Services:
 
     async def enqueue(self, generation_id: UUID, request: bytes) -> None:
         """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""
-        job, message = Job(self.inbox.name, request), self.queue.message(generation_id.hex)
         try:
-            async with asyncio.timeout(5), self._streams.pipeline(transaction=False) as pipe:
-                self.stream.keep_job(pipe, generation_id, job)
-                if self._broker is self._streams:
-                    pipe.lpush(self.queue.key, message)
-                await pipe.execute()
-            if self._broker is not self._streams:
-                async with asyncio.timeout(5):
-                    await self._broker.lpush(self.queue.key, message)
+            await self._enqueue((generation_id, Job(self.inbox.name, request)))
         except (RedisError, OSError, TimeoutError) as error:
             await self._withdraw(generation_id)
             raise StreamUnavailable(str(error)) from error
+
+    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
+        messages = [self.queue.message(generation_id.hex) for generation_id, _ in jobs]
+        async with asyncio.timeout(5), self._streams.pipeline(transaction=False) as pipe:
+            for generation_id, job in jobs:
+                self.stream.keep_job(pipe, generation_id, job)
+            if self._broker is self._streams:
+                pipe.lpush(self.queue.key, *messages)
+            await pipe.execute()
+        if self._broker is not self._streams:
+            async with asyncio.timeout(5):
+                await self._broker.lpush(self.queue.key, *messages)
+        return [None] * len(jobs)
 
     def abandon(self, generation_id: UUID) -> None:
         """Its client has left: tell the worker, without making anyone wait."""

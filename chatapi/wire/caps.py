@@ -11,6 +11,8 @@ MAX_DEPTH: Final = 64
 """Nested arrays and objects."""
 MAX_VALUES: Final = 262_144
 """Values in the whole body (413): an empty array is 2 bytes on the wire and 64 in memory."""
+MAX_DIGITS: Final = 400
+"""Of a number in a body of more than MAX_VALUES bytes; the largest float has 309."""
 
 # Chat
 MAX_MESSAGES: Final = 2_048

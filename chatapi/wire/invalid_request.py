@@ -10,11 +10,11 @@ invalid_value, unknown_parameter, unsupported_media.
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import Any
 
 import msgspec
-from msgspec.inspect import DictType, Field, ListType, LiteralType, StructType, Type, UnionType, type_info
+from msgspec.inspect import ListType, LiteralType, StructType, Type, UnionType, type_info
 
-_COMPLAINT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 _TYPES = re.compile(r"`([^`]*)`")
 _WORDS = {
@@ -50,20 +50,28 @@ class Violation(ValueError):
         self.code = code
 
 
-def explain(error: msgspec.ValidationError, request_type: type) -> InvalidRequest:
-    """What msgspec found wrong when it made a `request_type`, as an `InvalidRequest`."""
-    found = _COMPLAINT.fullmatch(str(error))
-    assert found  # the pattern takes any text
-    what, path = found["what"], (found["path"] or "").lstrip(".")
+def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None) -> InvalidRequest:
+    """What msgspec found wrong when it made a `request_type` of what was `sent` (None: not known), as an `InvalidRequest`."""
+    what, path = _parts(str(error))
     if isinstance(error.__cause__, Violation):
         return _violation(error.__cause__, path)
     if what.startswith("Object missing required field"):
         return _missing(_join(path, _TYPES.findall(what)[-1]))
+    if not path:
+        return InvalidRequest("Invalid body: expected a JSON object.", code="invalid_json")
     if what.startswith("Invalid"):
-        return _not_allowed(what, path, request_type)
+        return _not_allowed(what, path, _allowed(request_type, sent, path))
     if not what.startswith("Expected"):
         return InvalidRequest(f"Invalid value for '{_param(path)}': the number is out of range.", _param(path))
     return _unexpected(what, _param(path))
+
+
+def _parts(complaint: str) -> tuple[str, str]:
+    """What is wrong and where: "Expected ... - at `$.n`", "... - at `key` in `$.metadata`", or without a place."""
+    what, found, where = complaint.rpartition(" - at `")
+    if not found:
+        return complaint, ""
+    return what, where.rpartition("$")[2].lstrip(".").rstrip("`")
 
 
 def _violation(violation: Violation, path: str) -> InvalidRequest:
@@ -81,7 +89,7 @@ def _unexpected(what: str, param: str) -> InvalidRequest:
     """Wrong types read "Expected `int | null`, got `str`", wrong values "Expected `int` >= 1"."""
     is_type = "`, got `" in what
     kind, code = ("type", "invalid_type") if is_type else ("value", "invalid_value")
-    told = _TYPES.sub(_in_words, what.removeprefix("Expected "))
+    told = _TYPES.sub(_in_words, what.removeprefix("Expected ")).replace(r"\\Z'", "$'")
     return InvalidRequest(f"Invalid {kind} for '{param}': expected {told}.", param, code)
 
 
@@ -90,10 +98,10 @@ def _in_words(types: re.Match[str]) -> str:
     return " or ".join(_WORDS.get(name, name) for name in names)
 
 
-def _not_allowed(what: str, path: str, request_type: type) -> InvalidRequest:
+def _not_allowed(what: str, path: str, words: Iterable[str]) -> InvalidRequest:
     got = what.partition("value ")[2]
     shown = got if len(got) <= _MAX_ECHO_CHARS else got[:_MAX_ECHO_CHARS] + "…'"
-    allowed = ", ".join(f"'{word}'" for word in dict.fromkeys(_allowed(request_type, path)))
+    allowed = ", ".join(f"'{word}'" for word in dict.fromkeys(words))
     return InvalidRequest(f"Invalid value for '{_param(path)}': {shown}. Supported values are: {allowed}.", _param(path))
 
 
@@ -110,30 +118,36 @@ def _schema(request_type: type) -> Type:
     return type_info(request_type)
 
 
-def _allowed(request_type: type, path: str) -> Iterator[str]:
+def _allowed(request_type: type, sent: Any, path: str) -> Iterator[str]:
     """The words that the place at `path` may hold."""
     places: Iterable[Type] = [_schema(request_type)]
     for step in _STEP.findall(path):
-        places = [inner for place in places for inner in _inside(place, step)]
+        places = [inner for place in places for inner in _inside(place, sent, step)]
+        sent = _member(sent, step)
     for place in places:
         for type_ in place.types if isinstance(place, UnionType) else (place,):
             if isinstance(type_, LiteralType):
                 yield from map(str, type_.values)
 
 
-def _inside(place: Type, step: str) -> Iterator[Type]:
-    """What one step of a path (`[0]`, or a member's name) leads to; a union leads to what any of its types does."""
+def _inside(place: Type, sent: Any, step: str) -> Iterator[Type]:
+    """What one step of a path (`[0]`, or a member's name) leads to; in a union, whatever any type that fits leads to."""
     match place:
         case UnionType(types=types):
             for type_ in types:
-                yield from _inside(type_, step)
-        case ListType(item_type=inner) | DictType(value_type=inner) if step.startswith("["):
+                yield from _inside(type_, sent, step)
+        case ListType(item_type=inner) if step.startswith("["):
             yield inner
-        case StructType(fields=fields, tag_field=tag_field, tag=tag):
-            yield from _members(fields, step)
-            if step == tag_field:
-                yield LiteralType((tag,))
+        case StructType(tag_field=tag_field, tag=tag) if step == tag_field:
+            yield LiteralType((tag,))
+        case StructType(fields=fields, tag_field=tag_field, tag=tag) if _member(sent, tag_field) in (None, tag):
+            yield from (field.type for field in fields if field.encode_name == step)
 
 
-def _members(fields: Iterable[Field], name: str) -> Iterator[Type]:
-    return (field.type for field in fields if field.encode_name == name)
+def _member(sent: Any, step: str | None) -> Any:
+    """What was sent at one step, None when there is nothing."""
+    if isinstance(sent, dict):
+        return sent.get(step)
+    if isinstance(sent, list) and step:
+        return sent[int(step.strip("[]"))]
+    return None

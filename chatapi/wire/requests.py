@@ -10,7 +10,7 @@ refuses it, OpenToken's document says that the field is ignored; `has_stream_opt
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -201,8 +201,8 @@ class TextRequest(_Request, frozen=True, tag="text", kw_only=True):
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if isinstance(self.prompt[0], int):
-            return [[token for token in self.prompt if isinstance(token, int)]]
-        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
+            return [cast(list[int], self.prompt)]  # all of one kind: `_check_prompts`
+        return cast(list[str | list[int]], self.prompt)
 
     @property
     def choices_count(self) -> int:
@@ -311,11 +311,11 @@ def _parse(body: bytes, request_type: type[_R]) -> _R:
     try:
         sent = json_guard.decode(body)
     except msgspec.ValidationError:
-        raise _number_out_of_range(body, request_type) from None
+        raise _out_of_range(body, request_type) from None
     try:
         return msgspec.convert(_sorted(sent, _PARAMETERS[request_type]), request_type)
     except msgspec.ValidationError as error:
-        raise explain(error, request_type) from None
+        raise explain(error, request_type, sent) from None
 
 
 def _sorted(sent: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def _printable(names: list[str]) -> tuple[str, ...]:
     return tuple(_NOT_IN_A_NAME.sub("?", name[: caps.MAX_NAME_CHARS]) for name in names)
 
 
-def _number_out_of_range(body: bytes, request_type: type[_R]) -> InvalidRequest:
+def _out_of_range(body: bytes, request_type: type[_R]) -> InvalidRequest:
     """Which parameter has a number that no float and no integer of 4300 digits holds: typed decoding tells the path."""
     try:
         msgspec.json.decode(body, type=request_type)

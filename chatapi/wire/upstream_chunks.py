@@ -110,7 +110,7 @@ class _ChoiceState:
     """How far one choice has come."""
 
     def __init__(self, index: int) -> None:
-        self.pieces = 0
+        self.chunks = 0
         self.is_finished = False
         self.tool_calls = ToolCallReader(index)
 
@@ -118,13 +118,13 @@ class _ChoiceState:
 class ChunkReader:
     """Turns the events of one upstream stream into deltas, and knows when it is whole.
 
-    `choices` is how many the request asked for. A choice that goes on after `max_output_tokens` chunks (each holds one token at
-    least) is ended with finish_reason `length`: the upstream ignores the limit it was given.
+    `choices` is how many the request asked for. A choice that goes on after `max_chunks` with content (each has one token at least)
+    is ended with finish_reason `length`: the upstream ignores the limit it was given.
     """
 
-    def __init__(self, *, choices: int, max_output_tokens: int) -> None:
+    def __init__(self, *, choices: int, max_chunks: int) -> None:
         self._expected = choices
-        self._max_pieces = max_output_tokens
+        self._max_chunks = max_chunks
         self._choices: dict[int, _ChoiceState] = {}
         self._finished = 0
         self._usage: _Usage | None = None
@@ -197,8 +197,8 @@ class ChunkReader:
         before = len(batch)
         _read_content(choice, index, state, batch)
         if len(batch) > before:
-            state.pieces += 1
-            if state.pieces > self._max_pieces:
+            state.chunks += 1
+            if state.chunks > self._max_chunks:
                 del batch[before:]
                 self.is_cut = True
                 self._finish(state, Finished("length", index), batch)

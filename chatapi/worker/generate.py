@@ -32,9 +32,8 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     (job, is_cancelled), claimed = await asyncio.gather(
-        process.stream.job(generation_id),
+        process.jobs(generation_id),
         process.commits.write(ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS)),
-        return_exceptions=False,
     )
     run = Run(claimed, job.inbox if job else "")
     if is_cancelled:

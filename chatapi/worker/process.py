@@ -11,6 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from chatapi.batch import Batch
 from chatapi.catalog import Snapshot
 from chatapi.delta_stream import DeltaStream, connect
 from chatapi.wire import tokens
@@ -38,6 +39,7 @@ class Process:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
         self.commits = GroupCommit()
         self.stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        self.jobs = Batch(self.stream.jobs)
         self.publisher = Publisher(self.stream)
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
         self.routes: Snapshot[dict[str, list[Route]]] = Snapshot(lambda: self.commits.read(deployments.load))

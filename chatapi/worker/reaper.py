@@ -53,7 +53,7 @@ class Reaper:
         """One orphan. While Redis is away it stays ours until our own lease runs out, and is taken over again."""
         try:
             seen = await self._stream.seal(orphan.id, orphan.fence)
-            job, _ = await self._stream.job(orphan.id)
+            ((job, _),) = await self._stream.jobs([orphan.id])
         except (RedisError, OSError) as error:
             log.warning("%s can't be closed yet: %r", orphan.id.hex, error)
             return

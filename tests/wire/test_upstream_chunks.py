@@ -13,8 +13,8 @@ from chatapi.wire.upstream_chunks import UNKNOWN_LOGPROB, ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
 
 
-def new_reader(choices: int = 1, max_output_tokens: int = 1000) -> ChunkReader:
-    return ChunkReader(choices=choices, max_output_tokens=max_output_tokens)
+def new_reader(choices: int = 1, max_chunks: int = 1000) -> ChunkReader:
+    return ChunkReader(choices=choices, max_chunks=max_chunks)
 
 
 def event(document: Any, event_type: str = "message") -> Event:
@@ -297,7 +297,7 @@ def test_half_characters_are_replaced(data: bytes, text: str) -> None:
 
 
 def test_a_choice_that_goes_on_beyond_the_cap_is_ended_with_length() -> None:
-    reader = new_reader(max_output_tokens=2)
+    reader = new_reader(max_chunks=2)
     usage: dict[str, Any] = {"usage": {"prompt_tokens": 1, "completion_tokens": 9}}
     assert reader.read([chunk({"content": "a"}), chunk({"content": "b"}), chunk({"content": "c"}, **usage), chunk({"content": "d"})]) == [
         Started(),
@@ -310,11 +310,11 @@ def test_a_choice_that_goes_on_beyond_the_cap_is_ended_with_length() -> None:
 
 
 def test_a_choice_that_uses_its_cap_up_ends_by_itself() -> None:
-    assert read(chunk({"content": "a"}), chunk({"content": "b"}), STOP, reader=new_reader(max_output_tokens=2))[-1] == Finished("stop")
+    assert read(chunk({"content": "a"}), chunk({"content": "b"}), STOP, reader=new_reader(max_chunks=2))[-1] == Finished("stop")
 
 
 def test_the_other_choices_go_on_when_one_is_cut() -> None:
-    reader = new_reader(choices=2, max_output_tokens=1)
+    reader = new_reader(choices=2, max_chunks=1)
     reader.read([chunk({"content": "a"}), chunk({"content": "b"})])
     assert not reader.is_done
     reader.read([event({"choices": [{"index": 1, "delta": {"content": "c"}, "finish_reason": "stop"}]})])

@@ -6,7 +6,7 @@ disconnect stops the upstream.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ import msgspec
 
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
-from chatapi.wire.requests import ChatRequest, upstream_body
+from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.worker.engines import Call, EngineError, Target
@@ -25,6 +25,8 @@ MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 """How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep the connection."""
+WATCH_S = 1.0
+"""How late a timeout may be told, at most."""
 REUSE_GRACE_S = 0.05
 """How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody waits long for it."""
 
@@ -35,8 +37,8 @@ class OpenAICompatibleEngine:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    async def stream(self, call: Call) -> AsyncIterator[Sequence[AnyDelta]]:
-        """The call's batches, one per read of the socket; see `Engine.stream`."""
+    async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
+        """The call's batches, one per read of the socket; see `Engine.stream`. Closing the generator closes the connection."""
         if self._session is None:
             self._session = _new_session()
         exchange = _Exchange(self._session, call)
@@ -74,9 +76,11 @@ class _Exchange:
         self._opened_at = self._waiting_since = self._loop.time()
         self._parser = sse.Parser()
         self._response: aiohttp.ClientResponse | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._is_waiting = False
         self._has_ended = False
         self.has_old_connection = False
-        self.reader = ChunkReader(choices=call.request.choices_count, max_output_tokens=call.max_output_tokens)
+        self.reader = ChunkReader(choices=call.request.choices_count, max_chunks=_max_chunks(call))
 
     @property
     def is_over(self) -> bool:
@@ -89,6 +93,7 @@ class _Exchange:
             response = self._response = await self._post()
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
+        self._watch(response)
         if response.status != 200:
             body = await self._read_error()
             raise UpstreamError(failure_of_status(response.status, body, response.headers.get("Retry-After")))
@@ -123,6 +128,8 @@ class _Exchange:
 
     def close(self) -> None:
         """Close the connection at once, unless the answer was read to its end and the connection given back."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
 
@@ -174,11 +181,22 @@ class _Exchange:
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
         """What has come, or the next bytes to come; empty at the end."""
+        self._is_waiting = True
         try:
-            async with asyncio.timeout_at(self._deadline()):
-                return await response.content.readany()
+            return await response.content.readany()
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
+        finally:
+            self._is_waiting = False
+
+    def _watch(self, response: aiohttp.ClientResponse) -> None:
+        """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else that a read does."""
+        if self._is_waiting and self._loop.time() >= self._deadline():
+            response.content.set_exception(TimeoutError())
+            return
+        timeouts = self._timeouts
+        shortest_s = min(timeouts.first_delta_ms, timeouts.between_deltas_ms, timeouts.total_ms) / 1000
+        self._watchdog = self._loop.call_later(min(WATCH_S, shortest_s / 4), self._watch, response)
 
     def _deadline(self) -> float:
         """Until when to wait now. Bytes without a delta do not put it off: an upstream may send comments for ever."""
@@ -211,6 +229,12 @@ async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespac
 def _url(call: Call) -> str:
     path = "/chat/completions" if isinstance(call.request, ChatRequest) else "/completions"
     return call.target.base_url.rstrip("/") + path
+
+
+def _max_chunks(call: Call) -> int:
+    """After how many chunks a choice is cut. Each has a token at least, but for the one that says the prompt again."""
+    echoes = isinstance(call.request, TextRequest) and call.request.echo
+    return call.max_output_tokens + bool(echoes)
 
 
 def _body(call: Call) -> bytes:

@@ -67,6 +67,16 @@ async def tcp_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
 
+ANSWER = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
+
+
+async def read_request(reader: asyncio.StreamReader) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+
+
 @pytest.mark.parametrize(
     "script",
     ["", "crlf", "comments", "split=1", "split=7,crlf", "null_choices", "no_index", "repeat_role", "fin_without_done",
@@ -106,6 +116,13 @@ async def test_it_reads_text_completions(engine: OpenAICompatibleEngine, upstrea
     call = Call("gen", request, Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake"), 100)
     assert (await completion_of(engine, call)).choice(0).text == FIVE_WORDS
     assert upstream.calls[0].path == "/v1/completions"
+
+
+async def test_an_echo_of_the_prompt_does_not_count_as_output(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    request = requests.parse_text(b'{"model": "m", "prompt": " the", "echo": true, "max_tokens": 0}')
+    target = Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake:tokens=1,ignore_max_tokens")
+    deltas = await deltas_of(engine, Call("gen", request, target, 0))
+    assert deltas == [Started("fp_fake"), Text(" the"), Finished("stop"), Usage(7, 1)]
 
 
 # Refusals: nothing was started, so the client gets a status
@@ -212,6 +229,47 @@ async def test_it_ends_a_stream_that_goes_on_beyond_its_time(engine: OpenAICompa
     assert deltas[0] == Started("fp_fake")
 
 
+async def test_comments_do_not_put_off_a_timeout(engine: OpenAICompatibleEngine) -> None:
+    async def ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(STREAM_HEAD)
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b": ping\n\n")
+                await writer.drain()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), 0.02)
+        writer.close()
+
+    async with tcp_server(ping) as address:
+        _, error = await failed(engine, call_of(f"http://{address}", timeouts=Timeouts(first_delta_ms=200)))
+    assert error.failure.code == "upstream_timeout"
+
+
+async def test_a_slow_consumer_is_not_the_upstreams_fault(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    call = call_of(upstream.url, "tokens=20,rate=100", timeouts=Timeouts(between_deltas_ms=150))
+    deltas: list[AnyDelta] = []
+    async for batch in engine.stream(call):
+        if not deltas:
+            await asyncio.sleep(0.4)
+        deltas += batch
+    assert deltas[-1] == Usage(7, 20)
+
+
+async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_compatible, "USAGE_GRACE_S", 0.1)
+
+    async def keep_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(STREAM_HEAD + ANSWER.partition(b"data: [DONE]")[0])
+        await reader.read()
+        writer.close()
+
+    async with tcp_server(keep_open) as address:
+        deltas = await deltas_of(engine, call_of(f"http://{address}", timeouts=Timeouts(between_deltas_ms=400)))
+    assert deltas == [Started(), Text("a"), Finished("stop")]
+
+
 # Connections
 
 
@@ -230,15 +288,6 @@ async def test_it_never_uses_a_connection_again_that_was_not_read_to_its_end(eng
     await deltas_of(engine, call_of(upstream.url, "rate=200,ignore_max_tokens", max_output_tokens=2))
     await deltas_of(engine, call_of(upstream.url))
     assert len({call.client_port for call in upstream.calls}) == 2
-
-
-ANSWER = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
-
-
-async def read_request(reader: asyncio.StreamReader) -> None:
-    head = await reader.readuntil(b"\r\n\r\n")
-    await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
 
 
 async def test_it_gives_one_batch_for_all_that_one_read_brought(engine: OpenAICompatibleEngine) -> None:
@@ -304,6 +353,16 @@ async def test_a_consumer_that_leaves_closes_the_upstream(engine: OpenAICompatib
         received = await upstream.closed()
     assert received.is_peer_gone
     assert received.tokens < 100
+
+
+async def test_a_consumer_that_leaves_before_the_first_delta_closes_the_upstream(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    task = asyncio.create_task(deltas_of(engine, call_of(upstream.url, "ttft_ms=30000")))
+    async with asyncio.timeout(2):
+        await upstream.received()
+        task.cancel()
+        assert (await upstream.closed()).is_peer_gone
 
 
 async def test_it_stops_an_upstream_that_ignores_max_tokens(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:

@@ -1,0 +1,218 @@
+"""Reads a catalog file: TOML in, checked values out, or one line that says where the mistake is. Touches no database.
+
+    [[models]]
+    id = "llama-3.1-8b"
+    context_window = 131072
+    max_output_tokens = 8192
+    [models.price]                      # US dollars per million tokens, as strings; without it the model is not served
+    input_per_mtok = "0.10"
+    cached_input_per_mtok = "0.05"      # as input_per_mtok when left out
+    output_per_mtok = "0.40"
+    [[models.deployments]]
+    engine = "openai_compatible"        # or "sandbox"
+    base_url = "http://127.0.0.1:8080/v1"
+
+docs/catalog.example.toml shows every key.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from chatapi.models import OnDisconnect
+from chatapi.wire.parameters import ModelName
+from chatapi.worker.process import ENGINES
+from usage import pricing
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Milliseconds = Annotated[int, Meta(ge=1, le=24 * 3_600_000)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+ParameterName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
+class CatalogError(Exception):
+    """A mistake in the file: `<file>: <path>: <what is wrong and what is allowed>`."""
+
+
+class Price(Struct, frozen=True, forbid_unknown_fields=True):
+    """US dollars per million tokens, as strings: a float can't say 0.1."""
+
+    input_per_mtok: str
+    output_per_mtok: str
+    cached_input_per_mtok: str | UnsetType = UNSET
+
+    @property
+    def value(self) -> pricing.Price:
+        """In nanodollars; raises `ValueError`."""
+        cached = self.input_per_mtok if self.cached_input_per_mtok is UNSET else self.cached_input_per_mtok
+        return pricing.Price(*map(pricing.from_usd, (self.input_per_mtok, cached, self.output_per_mtok)))
+
+
+class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How long an upstream may take; what is left out is the engine's default."""
+
+    connect_ms: Milliseconds | UnsetType = UNSET
+    first_delta_ms: Milliseconds | UnsetType = UNSET
+    between_deltas_ms: Milliseconds | UnsetType = UNSET
+    total_ms: Milliseconds | UnsetType = UNSET
+
+
+class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to serve a model."""
+
+    engine: str
+    name: Name | UnsetType = UNSET
+    base_url: str = ""
+    upstream_model: Annotated[str, Meta(max_length=128)] = ""
+    api_key_env: Annotated[str, Meta(pattern=r"^([A-Z_][A-Z0-9_]{0,127})?$")] = ""
+    weight: Positive = 1
+    priority: Natural = 0
+    on_disconnect: OnDisconnect = OnDisconnect.CANCEL
+    timeouts: Timeouts = Timeouts()
+    extra_parameters: list[ParameterName] = []
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True):
+    """A served model with its price and its deployments."""
+
+    id: ModelName
+    context_window: Positive
+    max_output_tokens: Positive
+    deployments: Annotated[list[Deployment], Meta(min_length=1)]
+    price: Price | UnsetType = UNSET
+
+    def named_deployments(self) -> dict[str, Deployment]:
+        """The deployments by name: their own, else the upstream's host, else the engine; a second one of a name gets `-2`."""
+        named: dict[str, Deployment] = {}
+        for deployment in self.deployments:
+            name = deployment.name
+            if name is UNSET:
+                name = _free(urlsplit(deployment.base_url).netloc or deployment.engine, named)
+            named[name] = deployment
+        return named
+
+
+class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole file."""
+
+    models: Annotated[list[Model], Meta(min_length=1)]
+
+
+def read(path: Path) -> Catalog:
+    """The catalog in the file; raises `CatalogError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogError(f"{path}: can't be read: {error}") from error
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise CatalogError(f"{path}: {error}") from error
+
+
+def parse(text: str) -> Catalog:
+    """The catalog in a TOML text; raises `ValueError` with the path of the first mistake."""
+    try:
+        catalog = msgspec.convert(tomllib.loads(text), Catalog)
+    except msgspec.ValidationError as error:
+        raise ValueError(_readable(str(error))) from error
+    for path, mistake in _mistakes(catalog):
+        raise ValueError(f"{path}: {mistake}")
+    return catalog
+
+
+def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
+    """What types can't say, each with its path."""
+    seen: set[str] = set()
+    for number, model in enumerate(catalog.models):
+        path = f"models[{number}]"
+        if model.id in seen:
+            yield f"{path}.id", f"{model.id!r} is in the file twice"
+        seen.add(model.id)
+        if model.max_output_tokens > model.context_window:
+            yield f"{path}.max_output_tokens", f"must be at most context_window, {model.context_window}"
+        yield from _price_mistakes(path, model)
+        yield from _deployment_mistakes(path, model)
+
+
+def _price_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
+    if model.price is UNSET:
+        return
+    for key, usd in msgspec.structs.asdict(model.price).items():
+        try:
+            if usd is not UNSET:
+                pricing.from_usd(usd)
+        except ValueError as error:
+            yield f"{path}.price.{key}", str(error)
+
+
+def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
+    names: set[str] = set()
+    for number, deployment in enumerate(model.deployments):
+        here = f"{path}.deployments[{number}]"
+        if deployment.engine not in ENGINES:
+            yield f"{here}.engine", f"{deployment.engine!r} must be one of {', '.join(sorted(ENGINES))}"
+        if mistake := _base_url_mistake(deployment):
+            yield f"{here}.base_url", mistake
+        if isinstance(deployment.name, str):
+            if deployment.name in names:
+                yield f"{here}.name", f"{deployment.name!r} is there twice in this model"
+            names.add(deployment.name)
+
+
+def _base_url_mistake(deployment: Deployment) -> str | None:
+    if deployment.engine == "sandbox":
+        return "the sandbox engine has none" if deployment.base_url else None
+    try:
+        url = urlsplit(deployment.base_url)
+        is_good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        return f'{deployment.base_url!r} must be a URL such as "http://127.0.0.1:8080/v1"'
+    if url.username or url.password or url.query or url.fragment:
+        return "must have no user, password, query or fragment; the upstream's key belongs into the variable that api_key_env names"
+    return None
+
+
+def _free(name: str, taken: dict[str, Deployment]) -> str:
+    candidates = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
+_TYPES = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number without quotes",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+_ALLOWED = {
+    "id": "1 to 128 ASCII letters, digits or . _ : / @ + -",
+    "api_key_env": "the name of an environment variable, such as OPENAI_API_KEY; never the key itself",
+    "extra_parameters": "names of request parameters, such as top_k",
+    "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",
+}
+_TABLES: dict[str, type[Struct]] = {"": Catalog, "models": Model, "price": Price, "deployments": Deployment, "timeouts": Timeouts}
+
+
+def _readable(error: str) -> str:
+    """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as "a[0].b: …", with what is allowed."""
+    mistake, _, path = error.partition(" - at `$")
+    path = path.rstrip("`").lstrip(".")
+    key = re.sub(r"\[[^\]]*\]$", "", path).rpartition(".")[2]
+    if "unknown field" in mistake:
+        mistake = f"{mistake.removeprefix('Object contains ')}; allowed are {', '.join(_TABLES[key].__struct_fields__)}"
+    elif "regex" in mistake or "enum" in mistake:
+        mistake = f"must be {_ALLOWED[key]}"
+    mistake = mistake.replace("Object missing required field", "lacks").replace("Expected", "must be")
+    mistake = re.sub(r"`(\w+)`", lambda word: _TYPES.get(word[1], word[1]), mistake)
+    return f"{path or 'the file'}: {mistake}"

@@ -1,0 +1,27 @@
+"""Starts a child process that never outlives this one and that the terminal's Ctrl-C does not reach."""
+
+import asyncio
+import ctypes
+import os
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Sequence
+from functools import partial
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None)
+
+
+async def spawn(command: Sequence[str]) -> Process:
+    """Run the command in a session of its own; the kernel kills it when this process ends, even by SIGKILL.
+
+    Call it from the main thread: to the kernel, the parent is the thread that forked. Raises `OSError`.
+    """
+    die_with_us = partial(_die_with, os.getpid())
+    return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, start_new_session=True, preexec_fn=die_with_us)
+
+
+def _die_with(parent_pid: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it ended before the kernel knew
+        os._exit(1)

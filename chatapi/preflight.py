@@ -1,0 +1,100 @@
+"""What must be right before a process starts; each thing that is not is one line that says what would do."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from django.conf import settings
+from django.core import checks
+from django.db import OperationalError, connection
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from chatapi.apps import CHECK_TAG
+
+PATIENCE_S = 5
+
+
+class CannotStart(Exception):
+    """The message is for the operator: one line, what is wrong and what to do."""
+
+
+def check_settings() -> None:
+    """Run this package's system checks; raises `CannotStart` with the first error."""
+    for problem in checks.run_checks(tags=[CHECK_TAG]):
+        if problem.is_serious():
+            raise CannotStart(f"{problem.msg} {problem.hint} ({problem.id})")
+
+
+@contextlib.contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the state folder for as long as the block runs; raises `CannotStart` when another `serve` holds it."""
+    with _open_lock(state_dir) as file:
+        try:
+            # The kernel gives the lock back however we end.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK:
+                raise CannotStart(f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local folder.") from error
+            holder = Path(file.name).read_text().strip()
+            raise CannotStart(f"already running in {state_dir} (process {holder}). Stop that one, or set CHATAPI_STATE_DIR.") from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n".encode())
+        yield
+
+
+def check_port(host: str, port: int) -> None:
+    """The address can be listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError) as error:
+        raise cannot_listen(host, port, error) from error
+
+
+def cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
+    """Why the address can't be had."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return CannotStart(f"port {port} on {host} is in use. Stop what listens there, or choose another one: make run PORT={port + 1}")
+    return CannotStart(f"can't listen on {host} port {port}: {error}.")
+
+
+def check_database() -> None:
+    """The database answers. Asked without the connection pool, which would hide the reason."""
+    probe = connection.copy()
+    if probe.vendor == "postgresql":
+        probe.settings_dict["OPTIONS"].pop("pool", None)
+        probe.settings_dict["OPTIONS"]["connect_timeout"] = PATIENCE_S
+    try:
+        probe.ensure_connection()
+    except OperationalError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CannotStart(f"the database can't be reached ({reason}): check DATABASE_URL.") from error
+    finally:
+        probe.close()
+
+
+def check_redis() -> None:
+    """Every Redis that is configured answers."""
+    for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
+        try:
+            with Redis.from_url(url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0)) as redis:
+                redis.ping()
+        except (RedisError, OSError, ValueError) as error:
+            # The URL itself may hold a password.
+            raise CannotStart(f"Redis can't be reached ({error}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL.") from error
+
+
+def _open_lock(state_dir: Path) -> BinaryIO:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        return (state_dir / "serve.lock").open("ab", buffering=0)
+    except OSError as error:
+        raise CannotStart(f"can't write to {state_dir} ({error.strerror}): make it writable, or set CHATAPI_STATE_DIR.") from error

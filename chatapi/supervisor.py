@@ -1,0 +1,139 @@
+"""Keeps programs running: starts them, starts again what dies, and stops them in order."""
+
+import asyncio
+import signal
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from chatapi.child_process import spawn
+
+FIRST_DELAY_S = 0.2
+MAX_DELAY_S = 10.0
+HEALTHY_S = 30.0
+"""A program that has run for so long is started again without further delay when it dies."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run, and how long it may take to end after SIGTERM before it is killed."""
+
+    name: str
+    command: Sequence[str]
+    stop_s: float
+
+
+class Watched:
+    """One program, started again whenever it ends by itself, with a growing delay."""
+
+    def __init__(self, program: Program, say: Say) -> None:
+        self._program = program
+        self._say = say
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Run it from now on; raises `OSError` when it can't be run at all."""
+        self._process = await spawn(self._program.command)
+        self._task = asyncio.create_task(self._keep_running(self._process))
+
+    async def stop(self) -> None:
+        """Ask it to end, wait, and kill it when it does not."""
+        if self._task is None or self._process is None:
+            return
+        self._is_stopping = True
+        if self._process.returncode is not None:
+            self._task.cancel()  # it waits for its next start
+        else:
+            self._process.terminate()
+        done, _ = await asyncio.wait([self._task], timeout=self._program.stop_s)
+        if not done:
+            self._say(f"{self._program.name} did not end within {self._program.stop_s:g} s and is killed.")
+            self.kill()
+            await asyncio.wait([self._task])
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._is_stopping = True
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _keep_running(self, process: Process) -> None:
+        delay_s, loop = FIRST_DELAY_S, asyncio.get_running_loop()
+        while True:
+            started_at = loop.time()
+            returncode = await process.wait()
+            if self._is_stopping:
+                return
+            if loop.time() - started_at > HEALTHY_S:
+                delay_s = FIRST_DELAY_S
+            self._say(f"{self._program.name} {_ending(returncode)}; it is started again in {delay_s:g} s.")
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
+            self._process = process = await spawn(self._program.command)
+
+
+class Supervisor:
+    """Programs that run together, until SIGINT or SIGTERM; a second signal kills them all."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._watched: list[Watched] = []
+        self._stop = asyncio.Event()
+        self._is_killed = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return self._stop.is_set()
+
+    async def start(self, program: Program) -> None:
+        """Run the program from now on. The one started last is stopped first."""
+        watched = Watched(program, self._say)
+        self._watched.append(watched)
+        await watched.start()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Wait for `work` or for a signal, whichever is first; True when the work was done. Raises what it raises."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        return False
+
+    async def until_stopped(self) -> None:
+        """Wait for a signal."""
+        await self._stop.wait()
+
+    async def stop(self) -> int:
+        """Stop everything, one after the other; returns the exit code."""
+        self._stop.set()
+        while self._watched:
+            await self._watched[-1].stop()
+            self._watched.pop()
+        return 1 if self._is_killed else 0
+
+    def _on_signal(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            return
+        self._is_killed = True
+        for watched in self._watched:
+            watched.kill()
+
+
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    return f"ended with exit code {returncode}"

@@ -1,0 +1,35 @@
+"""The reaper process: a reaper, until SIGTERM."""
+
+import asyncio
+import signal
+from contextlib import suppress
+
+import uvloop
+from django.conf import settings
+
+from chatapi.delta_stream import DeltaStream, connect
+from chatapi.liveness import alive
+from chatapi.worker.reaper import Reaper
+from usage.group_commit import GroupCommit
+
+
+def run() -> None:
+    """Close what dead workers left open, until a signal."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run())
+
+
+async def _run() -> None:
+    commits = GroupCommit()
+    stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+    reaping = asyncio.create_task(Reaper(commits, stream).run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # What it has taken over and not closed yet, its lease gives to the next reaper.
+        asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)
+    try:
+        async with alive("reaper"):
+            with suppress(asyncio.CancelledError):
+                await reaping
+    finally:
+        await stream.redis.aclose()
+        await commits.close()

@@ -1,0 +1,24 @@
+"""The worker process: Celery with our pool, until SIGTERM."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from django.conf import settings
+
+from chatapi.celery import app
+from chatapi.liveness import alive
+from chatapi.worker import tasks
+from chatapi.worker.pool import run_worker
+
+
+@asynccontextmanager
+async def services() -> AsyncIterator[None]:
+    """What the tasks need, and the sign of life from the loop that they run on."""
+    async with tasks.services(), alive("worker"):
+        yield
+
+
+def run() -> int:
+    """Run generations until a signal; returns the exit code."""
+    app.conf.chatapi_worker_services = f"{__name__}:services"
+    return run_worker(app, concurrency=settings.WORKER_CONCURRENCY, drain_seconds=settings.DRAIN_MS / 1_000)

@@ -1,0 +1,430 @@
+"""The sandbox engine: what client teams may rely on when they integrate against it."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatapi.wire import tokens
+from chatapi.wire.deltas import AnyDelta, Completion, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage, collect
+from chatapi.wire.requests import parse_chat, parse_text
+from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts
+from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "kelvin"]}},
+            "required": ["city", "unit"],
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}}
+SCRIBBLE = {"type": "custom", "custom": {"name": "scribble"}}
+
+
+def call(said: str = "Hello", *, cap: int = 1_000, upstream_model: str = "", timeouts: Timeouts | None = None, **body: Any) -> Call:
+    """A call for a chat request with one user message."""
+    content = {"model": "sandbox", "messages": [{"role": "user", "content": said}], **body}
+    target = Target(engine="sandbox", upstream_model=upstream_model, timeouts=timeouts or Timeouts())
+    return Call("0" * 32, parse_chat(json.dumps(content).encode()), target, cap)
+
+
+def text_call(cap: int = 1_000, **body: Any) -> Call:
+    """A call for a text request."""
+    return Call("0" * 32, parse_text(json.dumps({"model": "sandbox", **body}).encode()), Target(engine="sandbox"), cap)
+
+
+async def batches_of(asked: Call) -> list[Sequence[AnyDelta]]:
+    return [batch async for batch in SandboxEngine().stream(asked)]
+
+
+async def deltas_of(asked: Call) -> list[AnyDelta]:
+    return [delta for batch in await batches_of(asked) for delta in batch]
+
+
+async def answer_to(said: str = "Hello", **body: Any) -> Completion:
+    return collect(await deltas_of(call(said, **body)))
+
+
+async def broken_off(asked: Call) -> tuple[list[AnyDelta], Failed]:
+    """What came before the error, and the error."""
+    got: list[AnyDelta] = []
+
+    async def read() -> None:
+        async for batch in SandboxEngine().stream(asked):
+            got.extend(batch)
+
+    with pytest.raises(EngineError) as raised:
+        await read()
+    assert not raised.value.is_retryable
+    return got, raised.value.failure
+
+
+def text_of(completion: Completion, index: int = 0) -> str:
+    return completion.choices[index].text or ""
+
+
+def usage_of(completion: Completion) -> Usage:
+    assert completion.usage is not None
+    return completion.usage
+
+
+async def test_it_is_an_engine() -> None:
+    engine: Engine = SandboxEngine()
+    await engine.close()
+
+
+@pytest.mark.parametrize("name", [name for name, script in BEHAVIOURS.items() if script.breaks_after is None and not script.error])
+async def test_every_good_end_keeps_the_order_of_the_protocol(name: str) -> None:
+    deltas = await deltas_of(call(f"[sandbox first_delay_ms=0] {name}", upstream_model=name, n=2))
+    kinds = [type(delta) for delta in deltas]
+    assert kinds[0] is Started
+    assert set(kinds[1:-3]) <= {Text, Reasoning, Refusal, ToolCall}
+    assert kinds[-3:] == [Finished, Finished, Usage]
+    assert [delta.index for delta in deltas[-3:-1] if isinstance(delta, Finished)] == [0, 1]
+
+
+@given(st.text(max_size=30), st.integers(0, 60), st.integers(1, 4), st.integers(0, 40))
+@settings(max_examples=25, deadline=None)
+def test_the_same_request_gives_the_same_deltas(said: str, length: int, n: int, cap: int) -> None:
+    asked = call(f"[sandbox tokens={length}] {said.encode('utf-8', 'replace').decode().replace(chr(0), '')}", n=n, cap=cap)
+    assert asyncio.run(batches_of(asked)) == asyncio.run(batches_of(asked))
+
+
+async def test_another_prompt_or_seed_gives_another_text() -> None:
+    answers = [await answer_to("one"), await answer_to("two"), await answer_to("one", seed=1)]
+    assert len({text_of(answer) for answer in answers}) == 3
+
+
+async def test_the_deployments_model_wins_over_the_requests() -> None:
+    assert text_of(await answer_to("Hi", model="sandbox-echo")) == "Hi"
+    assert text_of(await answer_to("Hi", model="sandbox-echo", upstream_model="sandbox")) != "Hi"
+    assert text_of(await answer_to("Hi", model="gpt-4o")) == text_of(await answer_to("Hi"))
+
+
+@pytest.mark.parametrize("encoding", tokens.ENCODINGS)
+async def test_each_delta_of_plain_text_is_one_token_to_everybody(encoding: str) -> None:
+    deltas = await deltas_of(call("[sandbox tokens=200]"))
+    pieces = [delta.text for delta in deltas if isinstance(delta, Text)]
+    assert len(pieces) == 200 == tokens.count("".join(pieces), encoding)
+    assert all(tokens.count(piece, encoding) == 1 for piece in pieces)
+
+
+async def test_usage_counts_the_prompt_and_what_was_emitted() -> None:
+    asked = call("[sandbox tokens=20 reasoning_tokens=5] Grüße", n=3)
+    usage = usage_of(collect(await deltas_of(asked)))
+    assert usage.prompt_tokens == tokens.count(asked.request.prompt_text) + asked.request.prompt_overhead_tokens
+    assert (usage.completion_tokens, usage.reasoning_tokens, usage.cached_tokens) == (75, 15, 0)
+
+
+async def test_echo_says_the_last_user_message_without_markers() -> None:
+    said = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "Grüße [sandbox] 👩‍🚀"},
+    ]
+    answer = await answer_to(messages=said, upstream_model="sandbox-echo")
+    assert text_of(answer) == "Grüße  👩‍🚀"
+    assert usage_of(answer).completion_tokens == tokens.count(text_of(answer))
+
+
+async def test_choices_differ_and_come_in_turns() -> None:
+    deltas = await deltas_of(call("[sandbox tokens=3]", n=3))
+    assert [delta.index for delta in deltas if isinstance(delta, Text)] == [0, 1, 2] * 3
+    completion = collect(deltas)
+    assert len({text_of(completion, index) for index in range(3)}) == 3
+
+
+async def test_reasoning_comes_first_and_is_counted_apart() -> None:
+    answer = await answer_to(upstream_model="sandbox-reasoning")
+    assert tokens.count(answer.choices[0].reasoning or "") == 16 == usage_of(answer).reasoning_tokens
+    assert text_of(answer)
+
+
+async def test_a_refusal_is_no_text() -> None:
+    answer = await answer_to(upstream_model="sandbox-refusal", logprobs=True)
+    assert answer.choices[0].refusal == "I'm sorry, but I can't help with that."
+    assert answer.choices[0].text is None
+    assert "".join(known.token for known in answer.choices[0].refusal_logprobs or []) == answer.choices[0].refusal
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("sandbox-length", "length"), ("sandbox-content-filter", "content_filter"), ("sandbox", "stop")]
+)
+async def test_a_model_name_chooses_the_finish_reason(name: str, reason: str) -> None:
+    assert (await answer_to(upstream_model=name)).choices[0].finish_reason == reason
+
+
+async def test_a_marker_chooses_the_finish_reason() -> None:
+    assert (await answer_to("Hi [sandbox finish=content_filter]")).choices[0].finish_reason == "content_filter"
+
+
+@pytest.mark.parametrize("said", ["[sandbox tokens=50]", "[sandbox reasoning_tokens=50]", "[sandbox tool_calls=3]"])
+async def test_the_cap_cuts_each_choice_and_says_so(said: str) -> None:
+    answer = await answer_to(said, cap=7, n=2)
+    assert [answer.choices[index].finish_reason for index in range(2)] == ["length", "length"]
+    assert usage_of(answer).completion_tokens == 14
+
+
+async def test_a_stop_string_ends_the_text_before_it() -> None:
+    whole = text_of(await answer_to("stories"))
+    stop = whole[20:27]
+    answer = await answer_to("stories", stop=["never", stop], logprobs=True)
+    assert text_of(answer) == whole[: whole.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    assert "".join(known.token for known in answer.choices[0].logprobs or []) == text_of(answer)
+
+
+async def test_log_probabilities_match_the_text_and_are_probabilities() -> None:
+    answer = await answer_to(logprobs=True, top_logprobs=20)
+    known = answer.choices[0].logprobs or []
+    assert "".join(token.token for token in known) == text_of(answer)
+    for token in known:
+        ranked = [alternative.logprob for alternative in token.top_logprobs]
+        assert (token.top_logprobs[0].token, ranked[0]) == (token.token, token.logprob)
+        assert ranked == sorted(ranked, reverse=True)
+        assert len(ranked) == len({alternative.token for alternative in token.top_logprobs}) == 20
+        assert sum(map(math.exp, ranked)) <= 1
+        assert bytes(token.bytes or []) == token.token.encode()
+
+
+async def test_log_probabilities_come_only_when_asked_for() -> None:
+    assert (await answer_to()).choices[0].logprobs is None
+    assert all(not token.top_logprobs for token in (await answer_to(logprobs=True)).choices[0].logprobs or [])
+
+
+async def test_a_tool_call_names_the_tool_and_fits_its_schema() -> None:
+    answer = await answer_to(upstream_model="sandbox-tool-call", tools=[WEATHER, CLOCK])
+    choice = answer.choices[0]
+    assert (choice.text, choice.finish_reason, len(choice.tool_calls)) == (None, "tool_calls", 1)
+    made = choice.tool_calls[0]
+    assert made.name == "weather"
+    assert made.id.startswith("call_")
+    jsonschema.validate(json.loads(made.arguments), WEATHER["function"]["parameters"])  # type: ignore[index]
+    assert usage_of(answer).completion_tokens == tokens.count(made.name) + tokens.count(made.arguments)
+
+
+async def test_parallel_tool_calls_take_the_tools_in_turn() -> None:
+    answer = await answer_to(upstream_model="sandbox-parallel-tool-calls", tools=[WEATHER, CLOCK], n=2)
+    made = [answer.choices[index].tool_calls[position] for index in range(2) for position in range(2)]
+    assert [one.name for one in made] == ["weather", "clock"] * 2
+    assert len({one.id for one in made}) == 4
+
+
+async def test_fragments_carry_id_and_name_once() -> None:
+    deltas = await deltas_of(call("[sandbox tool_calls=1]", tools=[WEATHER]))
+    fragments = [delta for delta in deltas if isinstance(delta, ToolCall)]
+    assert len(fragments) > 3
+    assert [bool(fragment.id and fragment.name) for fragment in fragments] == [True] + [False] * (len(fragments) - 1)
+
+
+async def test_a_custom_tool_gets_text() -> None:
+    made = (await answer_to("[sandbox tool_calls=1]", tools=[SCRIBBLE])).choices[0].tool_calls[0]
+    assert (made.name, made.kind, tokens.count(made.arguments)) == ("scribble", "custom", 8)
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("none", []),
+        ("required", ["weather"]),
+        ({"type": "function", "function": {"name": "clock"}}, ["clock"]),
+        ({"type": "custom", "custom": {"name": "scribble"}}, ["scribble"]),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CLOCK]}}, ["clock"]),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CLOCK]}}, []),
+    ],
+)
+async def test_tool_choice_is_obeyed_by_the_plain_sandbox(choice: Any, names: list[str]) -> None:
+    answer = await answer_to(tools=[WEATHER, CLOCK, SCRIBBLE], tool_choice=choice)
+    assert [made.name for made in answer.choices[0].tool_calls.values()] == names
+
+
+async def test_no_parallel_calls_when_the_request_forbids_them() -> None:
+    answer = await answer_to(upstream_model="sandbox-parallel-tool-calls", tools=[WEATHER, CLOCK], parallel_tool_calls=False)
+    assert len(answer.choices[0].tool_calls) == 1
+
+
+async def test_without_tools_an_example_is_called() -> None:
+    assert (await answer_to(upstream_model="sandbox-tool-call")).choices[0].tool_calls[0].name == "get_weather"
+
+
+async def test_a_tools_answer_gets_text_so_that_an_agent_ends() -> None:
+    made = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "[sandbox tool_calls=1]"},
+        {"role": "assistant", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+    ]
+    answer = await answer_to(messages=messages, tools=[CLOCK])
+    assert (bool(text_of(answer)), answer.choices[0].finish_reason) == (True, "stop")
+
+
+async def test_old_functions_are_called_too() -> None:
+    answer = await answer_to(functions=[CLOCK["function"]], function_call={"name": "clock"})
+    assert answer.choices[0].tool_calls[0].name == "clock"
+
+
+async def test_json_mode_gives_an_object() -> None:
+    assert isinstance(json.loads(text_of(await answer_to(response_format={"type": "json_object"}))), dict)
+
+
+NODE = {"type": "object", "properties": {"value": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["b"], "additionalProperties": False},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 3},
+    {"type": "array", "prefixItems": [{"const": 7}, {"type": "null"}]},
+    {"type": ["null", "string"], "minLength": 12, "maxLength": 14},
+    {"type": "string", "format": "date-time"},
+    {"type": "integer", "exclusiveMinimum": 4.5, "multipleOf": 4},
+    {"type": "number", "maximum": -3},
+    {"type": "integer", "minimum": 1, "exclusiveMaximum": 2},
+    {"enum": [{"x": [1]}, 2]},
+    {"allOf": [{"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, {"required": ["b"], "properties": {"b": {}}}]},
+    {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+    {"$ref": "#/$defs/node", "$defs": {"node": {**NODE, "required": ["value", "next"]}}},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+async def test_structured_output_fits_its_schema(schema: dict[str, Any]) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    jsonschema.validate(json.loads(text_of(await answer_to(response_format=wanted))), schema)
+
+
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+BOMB: dict[str, Any] = {"$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 100}}, "$ref": "#/$defs/x"}
+FAN = {"anyOf": [{"$ref": "#"}] * 1_000}
+JUNK = [{"type": "object", "properties": [1]}, {"anyOf": 5}, {"type": "integer", "multipleOf": 0}, {"$ref": "#/nowhere"}, {"allOf": [1]}]
+
+
+@pytest.mark.parametrize("schema", [ENDLESS, BOMB, FAN, *JUNK])
+async def test_an_unusable_schema_is_a_400_that_names_the_parameter(schema: dict[str, Any]) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    got, failure = await broken_off(call(response_format=wanted))
+    assert (got, failure.status, failure.code) == ([], 400, "unsupported_schema")
+    assert failure.param == "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize("name", ERRORS)
+async def test_an_error_before_the_first_token_has_its_status(name: str) -> None:
+    got, failure = await broken_off(call(f"[sandbox error={name}]"))
+    assert (got, failure) == ([], ERRORS[name])
+
+
+async def test_the_time_to_wait_can_be_chosen() -> None:
+    _, failure = await broken_off(call("[sandbox error=rate_limit retry_after_ms=2500]"))
+    assert (failure.status, failure.retry_after_ms) == (429, 2500)
+
+
+@pytest.mark.parametrize(("said", "pieces"), [("Hi", 5), ("[sandbox after=2]", 2), ("[sandbox tokens=3 after=9]", 3)])
+async def test_an_error_in_mid_stream_comes_after_that_many_tokens(said: str, pieces: int) -> None:
+    got, failure = await broken_off(call(said, upstream_model="sandbox-error-midstream"))
+    assert [type(delta) for delta in got] == [Started] + [Text] * pieces
+    assert failure.code == "server_error"
+
+
+async def test_a_stall_runs_into_the_deployments_timeout() -> None:
+    timeouts = Timeouts(first_delta_ms=10, between_deltas_ms=20)
+    got, failure = await broken_off(call("[sandbox stall_after=3]", timeouts=timeouts))
+    assert (len(got), failure.status, failure.code) == (4, 504, "upstream_timeout")
+    got, failure = await broken_off(call(upstream_model="sandbox-slow-start", timeouts=timeouts))
+    assert (got, failure.code) == ([], "upstream_timeout")
+
+
+async def test_a_stall_can_be_cancelled() -> None:
+    stream = SandboxEngine().stream(call(upstream_model="sandbox-stall"))
+    assert isinstance(stream, AsyncIterator)
+    got = [await anext(stream), await anext(stream)]
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert len(got[1]) == 5
+
+
+async def test_tokens_come_on_an_absolute_schedule() -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    stream = SandboxEngine().stream(call("[sandbox tokens=4 delay_ms=10 first_delay_ms=30]"))
+    due = []
+    async for batch in stream:
+        if isinstance(batch[0], Text):
+            due.append(loop.time() - started)
+        await asyncio.sleep(0.004)  # a reader that takes its time does not push the later tokens back
+    assert due[0] >= 0.03
+    assert due[3] >= 0.06
+    assert len(due) == 4
+
+
+async def test_without_a_delay_much_comes_at_once_but_the_loop_turns() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    batches = await batches_of(call("[sandbox tokens=1000]"))
+    turning.cancel()
+    assert len(batches) < 20 < turns
+
+
+@pytest.mark.parametrize(
+    ("marker", "named"),
+    [
+        ("tokns=3", "'tokns=3' is unknown"),
+        ("tokens", "'tokens' is unknown"),
+        ("tokens=-1", "tokens='-1' must be a whole number from 0 to 100000"),
+        ("tokens=١٢", "must be a whole number"),
+        ("tokens=1 tokens=2", "'tokens' is given twice"),
+        ("finish=later", "finish='later' must be one of stop, length"),
+        ("error=odd", "error='odd' must be one of invalid_request"),
+        ("after=3", "need 'error'"),
+    ],
+)
+async def test_a_bad_marker_is_a_400_that_names_it(marker: str, named: str) -> None:
+    got, failure = await broken_off(call(f"Hi [sandbox {marker}]"))
+    assert (got, failure.status, failure.type, failure.param) == ([], 400, "invalid_request_error", "messages")
+    assert named in failure.message
+
+
+async def test_only_markers_of_the_last_user_message_count() -> None:
+    messages = [{"role": "user", "content": "[sandbox bad]"}, {"role": "user", "content": [{"type": "text", "text": "[sandbox tokens=2]"}]}]
+    assert usage_of(await answer_to(messages=messages)).completion_tokens == 2
+    assert usage_of(await answer_to(messages=[{"role": "system", "content": "[sandbox bad]"}])).completion_tokens == 32
+    assert text_of(await answer_to("[sandboxed] [sandbox-echo]", upstream_model="sandbox-echo")) == "[sandboxed] [sandbox-echo]"
+
+
+async def test_a_text_request_has_choices_for_each_prompt() -> None:
+    completion = collect(await deltas_of(text_call(prompt=["one [sandbox tokens=4]", "two"], n=2)))
+    assert len({text_of(completion, index) for index in range(4)}) == 4
+    assert usage_of(completion).completion_tokens == 16
+
+
+async def test_an_echoed_prompt_comes_first_and_costs_nothing() -> None:
+    completion = collect(await deltas_of(text_call(prompt="Once upon a time", echo=True, logprobs=2, max_tokens=0, cap=0)))
+    known = completion.choices[0].logprobs or []
+    assert text_of(completion) == "Once upon a time" == "".join(token.token for token in known)
+    assert (known[0].logprob, known[0].top_logprobs, len(known[1].top_logprobs)) == (-9999.0, [], 2)
+    assert (usage_of(completion).completion_tokens, completion.choices[0].finish_reason) == (0, "length")
+
+
+async def test_a_prompt_of_token_ids_is_read() -> None:
+    completion = collect(await deltas_of(text_call(model="sandbox-echo", prompt=[13225, 2375])))
+    assert text_of(completion) == "Hello world"
+    assert usage_of(completion).prompt_tokens == 2

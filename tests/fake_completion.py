@@ -1,0 +1,153 @@
+"""What the fake upstream says, as a function of a script and a request; how it says it is in fake_upstream.py."""
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+from typing import Any, Literal
+
+import msgspec
+
+WORDS = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he", "his", "but", "at"]
+ARGUMENTS = ['{"', "city", '":"', " the", '"}']
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How one model behaves; `*_after` and the other positions count the tokens sent before it happens."""
+
+    # what it says
+    tokens: int = 5
+    reasoning: int = 0
+    """So many tokens of reasoning come before the text."""
+    reasoning_field: str = "reasoning_content"
+    refusal: bool = False
+    tool_calls: int = 0
+    """So many tool calls instead of text."""
+    prompt_tokens: int = 7
+    finish_reason: str = ""
+    """Other than what it would be; `none` leaves it out."""
+    ignore_max_tokens: bool = False
+    raw: str | None = None
+    """The whole body of the answer instead of all this, as it is."""
+    # how fast
+    ttft_ms: float = 0
+    rate: float = 0
+    """Tokens a second; 0 is as fast as they are taken."""
+    # how it is refused
+    status: int = 200
+    error_message: str = "refused by script"
+    error_type: str = "invalid_request_error"
+    error_code: str | None = None
+    retry_after: str | None = None
+    html: bool = False
+    redirect: str | None = None
+    # how it breaks off
+    stall_after: int | None = None
+    rst_after: int | None = None
+    fin_after: int | None = None
+    error_frame: int | None = None
+    bad_json: int | None = None
+    huge_frame: int | None = None
+    huge_bytes: int = 2 << 20
+    flat_error: bool = False
+    """The error frame is `event: error` with a flat object."""
+    fin_without_done: bool = False
+    # how it deviates
+    crlf: bool = False
+    comments: bool = False
+    split: int = 0
+    """So many bytes a write, wherever that cuts."""
+    as_json: bool = False
+    """Ignores `stream`."""
+    null_choices: bool = False
+    no_index: bool = False
+    repeat_role: bool = False
+    tool_index: Literal["right", "zero", "none"] = "right"
+    no_tool_ids: bool = False
+    repeat_tool_names: bool = False
+    no_usage: bool = False
+    zero_usage: bool = False
+    usage_on_finish: bool = False
+    usage_every_chunk: bool = False
+    usage_after_done: bool = False
+
+
+def error(script: Script) -> dict[str, Any]:
+    """The error object that the script refuses with."""
+    return {"error": {"message": script.error_message, "type": script.error_type, "param": None, "code": script.error_code}}
+
+
+class Completion:
+    """What is said: a pure function of the script and the request."""
+
+    def __init__(self, script: Script, body: dict[str, Any], *, is_text: bool) -> None:
+        self.script = script
+        self.body = body
+        self.is_text = is_text
+        self.n = body.get("n") or 1
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        deltas = list(_deltas(script))
+        self.deltas = deltas if limit is None or script.ignore_max_tokens else deltas[:limit]
+        self.finish_reason = self._finish_reason(is_whole=len(self.deltas) == len(deltas))
+        self.total_tokens = len(self.deltas) * self.n
+        self.sends_usage = bool((body.get("stream_options") or {}).get("include_usage")) and not script.no_usage
+
+    def chunk(self, choices: list[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
+        """A chunk around choices."""
+        kind = "text_completion" if self.is_text else "chat.completion.chunk"
+        return {"id": "up-1", "object": kind, "created": 1700000000, "system_fingerprint": "fp_fake", "choices": choices, **more}
+
+    def choice(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        """A choice of a chunk, as chat or as text."""
+        text = delta.get("content") or ""
+        said = {"text": text} if self.is_text else {"delta": delta}
+        logprobs = self._logprobs(text) if text and self.body.get("logprobs") else None
+        numbered = {} if self.script.no_index else {"index": index}
+        return {**numbered, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def usage(self, tokens: int) -> dict[str, Any]:
+        """The usage object when so many tokens were said."""
+        prompt, completion = (0, 0) if self.script.zero_usage else (self.script.prompt_tokens, tokens)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def whole(self) -> dict[str, Any]:
+        """The answer without streaming."""
+        text = "".join(delta.get("content", "") for delta in self.deltas)
+        said: dict[str, Any] = {"text": text} if self.is_text else {"message": {"role": "assistant", "content": text}}
+        choices = [{"index": index, **said, "finish_reason": self.finish_reason} for index in range(self.n)]
+        return self.chunk(choices, usage=self.usage(self.total_tokens))
+
+    def _finish_reason(self, *, is_whole: bool) -> str | None:
+        if self.script.finish_reason:
+            return None if self.script.finish_reason == "none" else self.script.finish_reason
+        if not is_whole:
+            return "length"
+        return "tool_calls" if self.script.tool_calls else "stop"
+
+    def _logprobs(self, text: str) -> dict[str, Any]:
+        if self.is_text:
+            return {"tokens": [text], "token_logprobs": [-0.5], "top_logprobs": [{text: -0.5, " other": -1.5}], "text_offset": [0]}
+        token = {"token": text, "logprob": -0.5, "bytes": list(text.encode())}
+        return {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
+
+
+def _deltas(script: Script) -> Iterator[dict[str, Any]]:
+    """One delta for each token of a choice."""
+    for word in islice(cycle(WORDS), script.reasoning):
+        yield {script.reasoning_field: " " + word}
+    if script.tool_calls:
+        for number in range(script.tool_calls):
+            yield from ({"tool_calls": [fragment]} for fragment in _fragments(script, number))
+        return
+    for word in islice(cycle(WORDS), script.tokens):
+        yield {"refusal" if script.refusal else "content": " " + word}
+
+
+def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:
+    """The pieces of one tool call, a token each."""
+    index = {"right": {"index": number}, "zero": {"index": 0}, "none": {}}[script.tool_index]
+    identifier = {} if script.no_tool_ids else {"id": f"call_up_{number}"}
+    name = {"name": "lookup"}
+    yield {**index, **identifier, "type": "function", "function": {**name, "arguments": ARGUMENTS[0]}}
+    if not script.repeat_tool_names:
+        identifier, name = {}, {}
+    for piece in ARGUMENTS[1:]:
+        yield {**index, **identifier, "function": {**name, "arguments": piece}}

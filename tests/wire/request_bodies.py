@@ -1,0 +1,52 @@
+"""Request bodies for tests: the smallest valid ones, what they become, and why they are refused."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest, parse_chat, parse_text
+
+HELLO = {"role": "user", "content": "Hello!"}
+FUNCTION = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+CUSTOM = {"type": "custom", "custom": {"name": "run_code"}}
+
+
+def chat_body(**members: Any) -> bytes:
+    """A chat request with these members beside `model` and `messages`."""
+    return json.dumps({"model": "m", "messages": [HELLO]} | members).encode()
+
+
+def text_body(**members: Any) -> bytes:
+    """A text request with these members beside `model` and `prompt`."""
+    return json.dumps({"model": "m", "prompt": "Once"} | members).encode()
+
+
+def chat(**members: Any) -> ChatRequest:
+    return parse_chat(chat_body(**members))
+
+
+def text(**members: Any) -> TextRequest:
+    return parse_text(text_body(**members))
+
+
+def refusal(body: bytes, parse: Callable[[bytes], Any] = parse_chat) -> InvalidRequest:
+    """The error that this body meets."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body)
+    return caught.value
+
+
+def chat_refusal(**members: Any) -> tuple[str | None, str | None]:
+    """Which parameter of this chat request is refused, and with which code."""
+    error = refusal(chat_body(**members))
+    assert error.status == 400
+    return error.param, error.code
+
+
+def text_refusal(**members: Any) -> tuple[str | None, str | None]:
+    """Which parameter of this text request is refused, and with which code."""
+    error = refusal(text_body(**members), parse_text)
+    assert error.status == 400
+    return error.param, error.code
