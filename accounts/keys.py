@@ -1,9 +1,11 @@
-"""Making API keys, and the organizations and projects they belong to."""
+"""Making and revoking API keys, and making the organizations and projects they belong to."""
 
 from typing import TypeVar
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
 
 from accounts import api_keys
 from accounts.models import APIKey, Organization, Project
@@ -40,3 +42,8 @@ def _saved(row: Row) -> Row:
     row.full_clean()
     row.save()
     return row
+
+
+def revoke(rows: QuerySet[APIKey]) -> int:
+    """Refuse these keys from now on, for good; returns how many of them were still valid."""
+    return rows.filter(revoked_at=None).update(revoked_at=Now())

@@ -1,14 +1,10 @@
 """The client routes that read: models, the calling key, receipts. Everything is JSON, errors are OpenAI's envelope."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
-from rest_framework.exceptions import MethodNotAllowed
-from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -25,20 +21,6 @@ from usage import spending
 from usage.models import Generation
 
 log = logging.getLogger(__name__)
-
-
-class JSONAlways(BaseContentNegotiation):
-    """Answers in the view's first format whatever `Accept` says: clients of streams send `text/event-stream`."""
-
-    def select_parser(self, request: Request, parsers: Sequence[Any]) -> Any:
-        """The first parser."""
-        return parsers[0]
-
-    def select_renderer(  # type: ignore[override]  DRF's own class leaves the types open
-        self, request: Request, renderers: Sequence[BaseRenderer], format_suffix: str | None = None
-    ) -> tuple[BaseRenderer, str]:
-        """The first renderer."""
-        return renderers[0], str(renderers[0].media_type)
 
 
 def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:

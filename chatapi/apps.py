@@ -13,6 +13,8 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
+from chatapi.wire.dialects import DIALECTS
+
 CHECK_TAG = "chatapi"
 POSITIVE = (
     "DATABASE_TIMEOUT_MS",
@@ -45,8 +47,6 @@ class ChatAPIConfig(AppConfig):
 
 def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
     """The server's default dialect exists."""
-    from chatapi.wire.dialects import DIALECTS
-
     if settings.DEFAULT_DIALECT in DIALECTS:
         return []
     message = f"CHATAPI_DEFAULT_DIALECT={settings.DEFAULT_DIALECT!r} is not a dialect."

@@ -1,7 +1,8 @@
 """Makes the database's catalog what a catalog file says, and tells what that changed."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -79,11 +80,15 @@ def _save_deployment(row: Deployment, deployment: FileDeployment) -> list[str]:
 
 
 def _load_price(model: Model, before: pricing.Price | None) -> list[str]:
-    """A change is a new row from now on; what was charged keeps its price."""
+    """A change is a new row, in effect from now on; what has been charged keeps its price."""
     if model.price is UNSET or not prices.change(model.id, model.price.value):
         return []
-    after = msgspec.structs.asdict  # placeholder
-    return []
+    old = asdict(before) if before else {}
+    return [
+        f"price {name.removesuffix('_nanodollars')} {_usd(old.get(name))} -> {_usd(new)}"
+        for name, new in asdict(model.price.value).items()
+        if new != old.get(name)
+    ]
 
 
 def _assign(row: ServedModel | Deployment, values: Mapping[str, Any]) -> list[str]:
@@ -92,3 +97,22 @@ def _assign(row: ServedModel | Deployment, values: Mapping[str, Any]) -> list[st
     for name, value in values.items():
         setattr(row, name, value)
     return changes
+
+
+def _usd(nanodollars: int | None) -> str:
+    return "none" if nanodollars is None else pricing.to_usd(nanodollars)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, default=str)
+
+
+def _summary(is_new: bool, changes: list[str]) -> str:
+    if is_new:
+        return "created"
+    return f"changed: {'; '.join(changes)}" if changes else "unchanged"
+
+
+def _warning(model: Model, price_before: pricing.Price | None) -> str:
+    is_priced = price_before is not None or model.price is not UNSET
+    return "" if is_priced else " (it has no price, so its requests are refused)"

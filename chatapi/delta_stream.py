@@ -70,7 +70,7 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS))
 
 
-def connect(url: str, *, max_connections: int = 64) -> "Redis[bytes]":
+def connect(url: str, *, max_connections: int = 64) -> Redis:
     """A client that never retries by itself (a lost reply of XADD would write twice) and never times out a blocking read."""
     pool = BlockingConnectionPool.from_url(
         url,
@@ -82,6 +82,9 @@ def connect(url: str, *, max_connections: int = 64) -> "Redis[bytes]":
         health_check_interval=0,
     )
     return Redis(connection_pool=pool)
+
+
+LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 
 class StreamUnavailable(Exception):
@@ -109,7 +112,7 @@ class Entry(msgspec.Struct, frozen=True):
 class DeltaStream:
     """The Redis side of all generations of a process."""
 
-    def __init__(self, redis: "Redis[bytes]", prefix: str, *, ttl_ms: int) -> None:
+    def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
         """`ttl_ms`: how long a log outlives its generation's end, for those who resume."""
         self.redis = redis
         self._prefix = prefix
@@ -124,7 +127,7 @@ class DeltaStream:
 
     # ---- the request
 
-    def keep_job(self, pipe: "Pipeline[bytes]", generation_id: UUID, job: Job) -> None:
+    def keep_job(self, pipe: Pipeline, generation_id: UUID, job: Job) -> None:
         """Put the job into the caller's pipeline, so that keeping and enqueueing cost one round trip."""
         pipe.set(self.key("job", generation_id.hex), self._job_encoder.encode(job), px=RUN_TTL_MS)
 
@@ -132,7 +135,7 @@ class DeltaStream:
         """Each one's job, None when it has expired or Redis has lost it; and whether the generation was cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         found = await self.redis.mget(keys)
-        jobs = [self._job_decoder.decode(data) if data else None for data in found[: len(ids)]]
+        jobs = [self._job_decoder.decode(cast(bytes, data)) if data else None for data in found[: len(ids)]]
         return [(job, flag is not None) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
 
     # ---- deltas
@@ -164,7 +167,7 @@ class DeltaStream:
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
         """The deltas that the log holds after that seq."""
-        entries = await self.redis.xrange(self.key("log", generation_id.hex))
+        entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
         found: list[AnyDelta] = []
         for first_seq, batch in _batches(entries):
             found += batch[max(0, after_seq + 1 - first_seq) :]
@@ -206,7 +209,7 @@ class DeltaStream:
             await pipe.execute()
 
 
-def _batches(entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[int, list[AnyDelta]]]:
+def _batches(entries: Sequence[LogEntry]) -> list[tuple[int, list[AnyDelta]]]:
     """The log's entries as (first seq, deltas); a seal carries none."""
     return [(int(name.partition(b"-")[2]), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
 
@@ -307,8 +310,9 @@ class Inbox:
             try:
                 found = await self._stream.redis.xread({key: last}, block=1_000, count=64)
                 self._down_since = None
-                for _, entries in found or ():
-                    for last, fields in entries:  # noqa: B007  the last name is where to read on
+                for _, entries in cast(list[tuple[bytes, list[LogEntry]]], found or []):
+                    for name, fields in entries:
+                        last = name
                         self._dispatch(fields[b"b"])
             except RedisError as error:
                 self._down_since = self._down_since or loop.time()

@@ -4,6 +4,9 @@ Each function returns an `APIError`; nobody builds an error envelope by hand. Th
 it has them (errors are read by its SDKs), ours where it has none.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
@@ -37,26 +40,10 @@ def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
 
 def from_exception(error: Exception) -> APIError:
     """The API error for anything that a request can raise; what is not foreseen is a 500 that tells nothing."""
-    match error:
-        case APIError():
-            return error
-        case InvalidRequest():
-            return APIError(Failed(error.message, INVALID, error.code, error.param, error.status))
-        case NotAuthenticated():
-            return not_authenticated()
-        case PermissionDenied():
-            return APIError(Failed(str(error), INVALID, "permission_denied", status=403))
-        case UnknownDialect():
-            allowed = ", ".join(sorted(DIALECTS))
-            return APIError(Failed(f"Unknown dialect. X-ChatAPI-Dialect can be: {allowed}.", INVALID, "unknown_dialect", status=400))
-        case BudgetExceeded():
-            return _budget_exceeded(error)
-        case NotPriced():
-            return APIError(Failed("This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503))
-        case DatabaseUnavailable():
-            return unavailable("The service can't write its books right now. Nothing was charged.")
-        case _:
-            return internal_error()
+    if isinstance(error, APIError):
+        return error
+    told = _TOLD.get(type(error))
+    return internal_error() if told is None else APIError(told(error))
 
 
 def not_authenticated() -> APIError:
@@ -96,11 +83,27 @@ def unsupported_media_type() -> APIError:
     return APIError(Failed("Send the body as 'Content-Type: application/json'.", INVALID, "unsupported_media_type", status=415))
 
 
-def _budget_exceeded(error: BudgetExceeded) -> APIError:
+def _budget_exceeded(error: BudgetExceeded) -> Failed:
     scope, _, period, _ = error.budget_id.split("/")
     of = {"organization": "organization's", "project": "project's", "key": "API key's"}[scope]
     budget = f"Your {of} budget {'' if period == 'ever' else f'of this {period} '}"
     if error.is_in_flight:
         message = f"{budget}is held by requests that are still running. Try again when they have ended."
-        return APIError(Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS))
-    return APIError(Failed(f"{budget}has no room for what this request can cost.", "insufficient_quota", "insufficient_quota", status=402))
+        return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
+    return Failed(f"{budget}has no room for what this request can cost.", "insufficient_quota", "insufficient_quota", status=402)
+
+
+def _unknown_dialect(error: UnknownDialect) -> Failed:
+    allowed = ", ".join(sorted(DIALECTS))
+    return Failed(f"Unknown dialect. X-ChatAPI-Dialect can be: {allowed}.", INVALID, "unknown_dialect", status=400)
+
+
+_TOLD: dict[type[Exception], Callable[[Any], Failed]] = {
+    InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
+    NotAuthenticated: lambda error: not_authenticated().failure,
+    PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
+    UnknownDialect: _unknown_dialect,
+    BudgetExceeded: _budget_exceeded,
+    NotPriced: lambda error: Failed("This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503),
+    DatabaseUnavailable: lambda error: unavailable("The service can't write its books right now. Nothing was charged.").failure,
+}

@@ -8,7 +8,7 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from chatapi import resources
 from chatapi.wire.dialects import DIALECTS
@@ -36,7 +36,8 @@ answer in that dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_t
 def describe(operation_id: str, summary: str, schema: str, *statuses: int, parameter: str = "", meaning: str = "") -> Callable[[View], View]:
     """Document a reading route: what it answers, which errors it knows, and its parameter in the path."""
     path = [OpenApiParameter(parameter, str, OpenApiParameter.PATH, description=meaning)] if parameter else []
-    responses: dict[Any, Any] = {200: _ref(schema)} | dict.fromkeys((401, *statuses), _ref("Error"))
+    responses: dict[Any, Any] = {200: OpenApiResponse(_ref(schema), description=summary)}
+    responses |= {status: OpenApiResponse(_ref("Error"), description=_STATUSES[status]) for status in (401, *statuses)}
     decorate: Callable[[View], View] = extend_schema(
         operation_id=operation_id, summary=summary, responses=responses, parameters=path, tags=[operation_tag(operation_id)]
     )
@@ -77,6 +78,7 @@ def only_client_routes(endpoints: list[tuple[str, str, str, Any]]) -> list[tuple
 
 def add_hot_routes(result: Schema, **context: Any) -> Schema:
     """Add what does not pass through Django, and all schemas (drf-spectacular's postprocessing hook)."""
+    result["info"]["description"] = DESCRIPTION
     result["paths"] = {"/v1/chat/completions": {"post": _create_chat_completion()}} | result["paths"]
     result["components"].setdefault("schemas", {}).update(_schemas())
     return result

@@ -46,9 +46,9 @@ class Budget(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """The key that asks."""
+    """The key that asks; its id is the one that `createkey` told."""
 
-    id: str
+    id: int
     name: str
     redacted: str
     organization: str
@@ -144,7 +144,7 @@ def model(row: ServedModel) -> Model:
 def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
     """The key as it may be shown to itself."""
     return Key(
-        id=row.public,
+        id=row.pk,
         name=row.name,
         redacted=row.redacted,
         organization=row.project.organization.name,

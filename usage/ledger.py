@@ -160,7 +160,7 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
         RETURNING id, fence, model, max_output_tokens, choices_count, is_test""",  # noqa: S608
         [*parameters, db_value(now)],
     )
-    taken = {_uuid(row[0]): Claimed(_uuid(row[0]), *row[1:5], is_test=bool(row[5])) for row in rows}
+    taken = {_uuid(row[0]): Claimed(_uuid(row[0]), row[1], row[2], row[3], row[4], bool(row[5])) for row in rows}
     return [taken.get(item.id) or AlreadyResolved(str(item.id)) for item in items]
 
 

@@ -25,7 +25,9 @@ class Price(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["model", "effective_from"], name="one_price_per_model_and_start"),
             models.CheckConstraint(
-                condition=Q(input_per_mtok_nanodollars__gte=0, cached_input_per_mtok_nanodollars__gte=0, output_per_mtok_nanodollars__gte=0),
+                condition=Q(
+                    input_per_mtok_nanodollars__gte=0, cached_input_per_mtok_nanodollars__gte=0, output_per_mtok_nanodollars__gte=0
+                ),
                 name="prices_are_not_negative",
             ),
         ]
@@ -97,7 +99,9 @@ class Generation(models.Model):
     outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True, db_default="")
     error_code = models.CharField(max_length=64, blank=True, db_default="")
     error_message = models.CharField(max_length=500, blank=True, db_default="")
-    finish_reason = models.CharField(max_length=2_048, blank=True, db_default="", help_text="Of several choices that differ: each, by index, with commas.")
+    finish_reason = models.CharField(
+        max_length=2_048, blank=True, db_default="", help_text="Of several choices that differ: each, by index, with commas."
+    )
     deployment = models.CharField(max_length=128, blank=True, db_default="")
     attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
     usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)
@@ -117,7 +121,9 @@ class Generation(models.Model):
             models.Index(fields=["api_key", "-admitted_at"], name="api_key_generations"),
         ]
         constraints = [
-            models.CheckConstraint(condition=Q(reserved_nanodollars__gte=0, amount_nanodollars__gte=0), name="generation_amounts_not_negative"),
+            models.CheckConstraint(
+                condition=Q(reserved_nanodollars__gte=0, amount_nanodollars__gte=0), name="generation_amounts_not_negative"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -249,7 +255,9 @@ class HourlyUsage(models.Model):
     class Meta:
         verbose_name_plural = "hourly usage"
         constraints = [
-            models.UniqueConstraint(fields=["organization", "hour", "project", "api_key", "model", "outcome"], name="one_row_per_hour_and_group")
+            models.UniqueConstraint(
+                fields=["organization", "hour", "project", "api_key", "model", "outcome"], name="one_row_per_hour_and_group"
+            )
         ]
 
     def __str__(self) -> str:

@@ -72,7 +72,7 @@ def from_usd(text: str) -> int:
     try:
         usd = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text!r} is not an amount of US dollars, such as \"0.15\"") from None
+        raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
     if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
         raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
     nanodollars = usd * NANODOLLARS

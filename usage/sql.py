@@ -49,8 +49,8 @@ def db_value(value: Any) -> Any:
 
 _ADAPTERS: dict[type, Callable[[Any], Any]] = {
     UUID: lambda value: value if connection.features.has_native_uuid_field else value.hex,
-    datetime: lambda value: connection.ops.adapt_datetimefield_value(value),
-    date: lambda value: connection.ops.adapt_datefield_value(value),
+    datetime: lambda value: connection.ops.adapt_datetimefield_value(value),  # noqa: PLW0108  a connection is its thread's
+    date: lambda value: connection.ops.adapt_datefield_value(value),  # noqa: PLW0108
 }
 
 

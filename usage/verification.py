@@ -80,7 +80,10 @@ def _entries_match_rows() -> Iterator[Difference]:
     for entry in wrong.select_related("generation")[:MAX_SHOWN]:
         row = entry.generation
         yield Difference(
-            "I11 told = charged", str(row), f"{row.prompt_tokens}+{row.completion_tokens}", f"{entry.prompt_tokens}+{entry.completion_tokens}"
+            "I11 told = charged",
+            str(row),
+            f"{row.prompt_tokens}+{row.completion_tokens}",
+            f"{entry.prompt_tokens}+{entry.completion_tokens}",
         )
 
 
@@ -88,7 +91,9 @@ def _overage_is_apart() -> Iterator[Difference]:
     """I4: a charge never exceeds its hold."""
     wrong = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=F("generation__reserved_nanodollars"))
     for entry in wrong.select_related("generation")[:MAX_SHOWN]:
-        yield Difference("I4 hold", str(entry.generation), f"≤ {entry.generation.reserved_nanodollars} n$", f"{entry.amount_nanodollars} n$")
+        yield Difference(
+            "I4 hold", str(entry.generation), f"≤ {entry.generation.reserved_nanodollars} n$", f"{entry.amount_nanodollars} n$"
+        )
 
 
 def _budgets_conserve() -> Iterator[Difference]:
@@ -123,7 +128,9 @@ def _rollup_is_the_ledger() -> Iterator[Difference]:
     expected = {group: tuple(numbers) for group, numbers in _ledger_by_hour().items()}
     columns = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
     found = {
-        (row.organization_id, row.hour, row.project_id, row.api_key_id, row.model, row.outcome): tuple(getattr(row, name) for name in columns)
+        (row.organization_id, row.hour, row.project_id, row.api_key_id, row.model, row.outcome): tuple(
+            getattr(row, name) for name in columns
+        )
         for row in HourlyUsage.objects.iterator()
     }
     for group in sorted(expected.keys() | found.keys()):
@@ -133,15 +140,15 @@ def _rollup_is_the_ledger() -> Iterator[Difference]:
 
 
 def _ledger_by_hour() -> dict[Group, list[int]]:
-    sums = {name: Sum(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")}
+    keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
+    sums = [Sum(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")]
     rows = (
         LedgerEntry.objects.annotate(hour=TruncHour("created_at"))
-        .values("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
-        .annotate(requests=Count("id", filter=Q(kind=Kind.CHARGE)), **{f"sum_{name}": total for name, total in sums.items()})
+        .values_list(*keys)
+        .annotate(Count("id", filter=Q(kind=Kind.CHARGE)), *sums)
         .order_by()
     )
-    keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
-    return {tuple(row[key] for key in keys): [row["requests"], *(row[f"sum_{name}"] for name in sums)] for row in rows}
+    return {tuple(row[: len(keys)]): list(row[len(keys) :]) for row in rows}
 
 
 CHECKS: tuple[Callable[[], Iterator[Difference]], ...] = (

@@ -13,7 +13,9 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReas
 from usage import reports
 from usage.errors import DatabaseUnavailable
 
-LOST = Failed("The connection to the model was lost. What was generated is charged; see the receipt.", code="stream_unavailable", status=503)
+LOST = Failed(
+    "The connection to the model was lost. What was generated is charged; see the receipt.", code="stream_unavailable", status=503
+)
 CLOSING = Failed("The server is shutting down. What was generated is charged; see the receipt.", code="server_shutting_down", status=503)
 
 

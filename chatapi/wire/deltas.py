@@ -39,13 +39,13 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="d
     """The root of all deltas; never sent itself."""
 
 
-class Started(Delta, tag=1):
+class Started(Delta, tag=1, frozen=True):
     """The engine answers: from here on the HTTP status is 200 and a failure is told inside the stream."""
 
     system_fingerprint: str | None = None
 
 
-class Text(Delta, tag=2):
+class Text(Delta, tag=2, frozen=True):
     """A piece of choice `index`'s visible text; `logprobs` covers exactly this piece."""
 
     text: str
@@ -53,14 +53,14 @@ class Text(Delta, tag=2):
     logprobs: list[TokenLogprob] | None = None
 
 
-class Reasoning(Delta, tag=3):
+class Reasoning(Delta, tag=3, frozen=True):
     """A piece of choice `index`'s reasoning text (`reasoning_content` on the wire)."""
 
     text: str
     index: int = 0
 
 
-class Refusal(Delta, tag=4):
+class Refusal(Delta, tag=4, frozen=True):
     """A piece of choice `index`'s refusal text."""
 
     text: str
@@ -68,7 +68,7 @@ class Refusal(Delta, tag=4):
     logprobs: list[TokenLogprob] | None = None
 
 
-class ToolCall(Delta, tag=5):
+class ToolCall(Delta, tag=5, frozen=True):
     """A piece of choice `index`'s tool call number `call_index`.
 
     `id` and `name` are set on the call's first piece only; `arguments` (a custom tool's `input`) is a fragment to append.
@@ -82,14 +82,14 @@ class ToolCall(Delta, tag=5):
     kind: ToolKind = "function"
 
 
-class Finished(Delta, tag=6):
+class Finished(Delta, tag=6, frozen=True):
     """Choice `index` has ended."""
 
     finish_reason: FinishReason
     index: int = 0
 
 
-class Usage(Delta, tag=7):
+class Usage(Delta, tag=7, frozen=True):
     """Tokens of the whole request, equal to the settled row: the good terminal.
 
     `None` for a detail means not known, and then it is left out on the wire (null would violate OpenAI's schema).
@@ -106,7 +106,7 @@ class Usage(Delta, tag=7):
         return self.prompt_tokens + self.completion_tokens
 
 
-class Failed(Delta, tag=8):
+class Failed(Delta, tag=8, frozen=True):
     """Why a request came to nothing or a stream broke off: the bad terminal.
 
     `status` is the HTTP status if no byte has been sent yet; `retry_after_ms` becomes `retry-after` headers.

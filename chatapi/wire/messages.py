@@ -20,7 +20,7 @@ PartData = Annotated[str, Meta(max_length=MAX_PART_DATA_CHARS)]
 _DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}")
 # A domain name that ends in letters: no address in any notation, no localhost, no user@, no backslash. What the name resolves to
 # is the concern of the upstream that fetches it, which is why a deployment must ask for remote pictures.
-_REMOTE_URL = re.compile(r"https?://(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,63}(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*)?")
+_REMOTE_URL = re.compile(r"https?://(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,63}(?::[0-9]{1,5})?(?:/[!-\[\]-~]*)?")
 _MAX_REMOTE_URL_CHARS = 2_048
 
 

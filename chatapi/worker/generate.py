@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from contextlib import aclosing
+from dataclasses import replace
 from uuid import UUID
 
 from django.conf import settings
@@ -67,30 +69,36 @@ async def _produce(process: Process, run: Run, request: ChatRequest | TextReques
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
     routes = [SANDBOX] if run.claimed.is_test else (await process.routes.get()).get(run.claimed.model, [])
-    failure, attempts = NO_DEPLOYMENT, 0
+    end = End(Ending.FAILED, NO_DEPLOYMENT)
     for attempts, route in enumerate(process.health.in_order(routes), start=1):
-        if run.stopped:
+        # Whether anyone still wants the answer is asked before every attempt.
+        reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(process, run, request, route)
+        end = replace(reason, deployment=route.target.name, attempts=attempts)
+        if not may_retry:
             break
-        try:
-            await _stream(process, run, request, route)
-            return End(Ending.COMPLETED, None, route.target.name, attempts)
-        except TimeoutError:
-            break
-        except EngineError as error:
-            failure = error.failure
-            if error.is_retryable:
-                process.health.failed(route.target)
-            if run.has_published or not error.is_retryable:
-                return End(Ending.FAILED, failure, route.target.name, attempts)
-    return _named(run.stopped or End(Ending.FAILED, failure), attempts)
+    return end
+
+
+async def _attempt(process: Process, run: Run, request: ChatRequest | TextRequest, route: Route) -> tuple[End, bool]:
+    """How the stream of one deployment ended, and whether another one may be tried."""
+    try:
+        await _stream(process, run, request, route)
+    except TimeoutError:
+        return run.stopped or End(Ending.FAILED, INTERNAL), False
+    except EngineError as error:
+        if error.is_retryable:
+            process.health.failed(route.target)
+        return End(Ending.FAILED, error.failure), error.is_retryable and not run.has_published
+    return End(Ending.COMPLETED), False
 
 
 async def _stream(process: Process, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
     run.stops_when_client_leaves = route.stops_when_client_leaves
     call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens)
-    async with run.scope():
-        async for batch in process.engines[route.target.engine].stream(call):
+    # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
+    async with run.scope(), aclosing(process.engines[route.target.engine].stream(call)) as batches:
+        async for batch in batches:
             run.publish(process.publisher, run.tally.add(batch))
 
 

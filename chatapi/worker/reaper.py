@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 
 BATCH = 50
 WORKER_LOST = Failed("The worker was lost while it generated. What you received is charged.", code="worker_lost", status=502)
-NOT_STARTED = Failed(
-    "No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000
-)
+NOT_STARTED = Failed("No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000)
 
 
 class Reaper:

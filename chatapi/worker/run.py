@@ -1,6 +1,8 @@
 """One running generation in this process: its fence, its tally, and the ways to stop it from outside."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 from chatapi.wire.deltas import AnyDelta, Failed
@@ -30,10 +32,14 @@ class Run:
     def __hash__(self) -> int:
         return hash(self.id)
 
-    def scope(self) -> asyncio.Timeout:
-        """The scope to run the engine in: `stop` ends it with a TimeoutError, which closes the upstream at once."""
-        self._scope = asyncio.timeout(None)
-        return self._scope
+    @asynccontextmanager
+    async def scope(self) -> AsyncIterator[None]:
+        """The scope to run an engine in: `stop` ends it with a TimeoutError from whatever it awaits."""
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                yield
+        finally:
+            self._scope = None
 
     def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
         """Hand a batch to the publisher, which keeps the order."""

@@ -23,7 +23,7 @@ class Command(BaseCommand):
         """The options, and an example below them."""
         parser.epilog = 'Example: manage.py createkey --organization "Acme Inc" --project chat --name backend'
         parser.add_argument("--organization", required=True, metavar="NAME", help="who pays")
-        parser.add_argument("--project", default="default", metavar="NAME", help="the part of the organization it belongs to (default: default)")
+        parser.add_argument("--project", default="default", metavar="NAME", help="the part of it that calls (default: default)")
         parser.add_argument("--name", default="default", metavar="NAME", help="what the key is called in lists (default: default)")
         parser.add_argument("--test", action="store_true", help="a ck_test_ key: reaches only the sandbox engine and costs nothing")
         parser.add_argument("--admin", action="store_true", help="it may also read its organization's usage and manage its keys")

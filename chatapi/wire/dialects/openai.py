@@ -4,7 +4,7 @@ Role chunk, content chunks, one finish chunk per choice with an empty delta, a u
 asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A failure in mid-stream is an error frame and `[DONE]`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ import msgspec
 from chatapi.wire.deltas import (
     AnyDelta,
     Choice,
+    CollectedToolCall,
     Completion,
     Failed,
     Finished,
@@ -52,7 +53,6 @@ class OpenAI:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self._usage_field = b',"usage":null' if answer.include_usage else b""
-        self._fingerprint: str | None = None
         self._frame(None)
 
     # ---- what the other dialects may override
@@ -75,34 +75,33 @@ class OpenAI:
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
         """The batch's chunks as server-sent events; a terminal delta brings the stream's end with it."""
-        return b"".join([self._chunk(delta) for delta in batch])
+        writers = _WRITERS
+        return b"".join([writers[type(delta)](self, delta) for delta in batch])
 
-    def _chunk(self, delta: AnyDelta) -> bytes:
-        match delta:
-            case Text(text, index, logprobs):
-                return self._choice(index, b'{"content":' + _json(text) + b"}", _logprobs(logprobs, None))
-            case Reasoning(text, index):
-                return self._choice(index, b'{"reasoning_content":' + _json(text) + b"}")
-            case Refusal(text, index, logprobs):
-                return self._choice(index, b'{"refusal":' + _json(text) + b"}", _logprobs(None, logprobs))
-            case ToolCall():
-                return self._choice(delta.index, b'{"tool_calls":[' + _json(_tool_fragment(delta)) + b"]}")
-            case Finished(reason, index):
-                return self._choice(index, b"{}", finish=_json(reason))
-            case Started(fingerprint):
-                self._frame(fingerprint)
-                return b"".join([self._choice(index, b'{"role":"assistant"}') for index in range(self.answer.choices_count)])
-            case Usage():
-                return self._usage(delta)
-            case Failed():
-                return self.failed(delta)
+    def _started(self, delta: Started) -> bytes:
+        self._frame(delta.system_fingerprint)
+        return b"".join([self._choice(index, b'{"role":"assistant"}') for index in range(self.answer.choices_count)])
+
+    def _text(self, delta: Text) -> bytes:
+        return self._choice(delta.index, b'{"content":' + _json(delta.text) + b"}", _logprobs(delta.logprobs, None))
+
+    def _reasoning(self, delta: Reasoning) -> bytes:
+        return self._choice(delta.index, b'{"reasoning_content":' + _json(delta.text) + b"}")
+
+    def _refusal(self, delta: Refusal) -> bytes:
+        return self._choice(delta.index, b'{"refusal":' + _json(delta.text) + b"}", _logprobs(None, delta.logprobs))
+
+    def _tool_call(self, delta: ToolCall) -> bytes:
+        return self._choice(delta.index, b'{"tool_calls":[' + _json(_tool_fragment(delta)) + b"]}")
+
+    def _finished(self, delta: Finished) -> bytes:
+        return self._choice(delta.index, b"{}", finish=_json(delta.finish_reason))
 
     def _frame(self, fingerprint: str | None) -> None:
         """Lay ready what all chunks share, so that a chunk costs three copies."""
         head = {"id": self.public_id, "object": self.chunk_object, "created": self.answer.created, "model": self.answer.model}
         if fingerprint is not None:
             head["system_fingerprint"] = fingerprint
-        self._fingerprint = fingerprint
         self._head = b"data: " + _json(head)[:-1] + b',"choices":['
         self._tail = b'"finish_reason":null}]' + self._usage_field + b"}\n\n"
 
@@ -110,7 +109,8 @@ class OpenAI:
         tail = b'"finish_reason":' + finish + b"}]" + self._usage_field + b"}\n\n" if finish else self._tail
         return b'%s{"index":%d,"delta":%s,%s%s' % (self._head, index, delta, logprobs, tail)
 
-    def _usage(self, usage: Usage) -> bytes:
+    def usage(self, usage: Usage) -> bytes:
+        """The frames that end a stream well."""
         if not self.sends_usage:
             return DONE
         return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
@@ -137,6 +137,19 @@ class OpenAI:
         """The error envelope, as an HTTP body and inside a stream (OpenAI's `ErrorResponse`)."""
         error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
         return _json({"error": error})
+
+
+_WRITERS: dict[type[AnyDelta], Callable[[OpenAI, Any], bytes]] = {
+    Started: OpenAI._started,
+    Text: OpenAI._text,
+    Reasoning: OpenAI._reasoning,
+    Refusal: OpenAI._refusal,
+    ToolCall: OpenAI._tool_call,
+    Finished: OpenAI._finished,
+    # Looked up on the instance: dialects override how a stream ends.
+    Usage: lambda self, delta: self.usage(delta),
+    Failed: lambda self, delta: self.failed(delta),
+}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
@@ -171,15 +184,17 @@ def _tool_fragment(delta: ToolCall) -> dict[str, Any]:
     return fragment
 
 
+def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
+    payload = {"name": call.name, "arguments" if call.kind == "function" else "input": call.arguments}
+    return {"id": call.id, "type": call.kind, call.kind: payload}
+
+
 def _choice_body(choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": choice.refusal}
     if choice.reasoning is not None:
         message["reasoning_content"] = choice.reasoning
     if choice.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": call.kind, call.kind: {"name": call.name, "arguments" if call.kind == "function" else "input": call.arguments}}
-            for _, call in sorted(choice.tool_calls.items())
-        ]
+        message["tool_calls"] = [_whole_tool_call(call) for _, call in sorted(choice.tool_calls.items())]
     elif choice.text is None and choice.refusal is None:
         message["content"] = ""
     logprobs = None

@@ -1,6 +1,6 @@
 """Engines: code that produces a generation's deltas. An engine is one async method; adding one: README.md."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,11 +63,10 @@ class Engine(Protocol):
     among them. Cancelling the consumer closes the upstream at once.
     """
 
-    def stream(self, call: Call) -> AsyncIterator[Sequence[AnyDelta]]:
-        """The call's batches of deltas, as they come."""
+    def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
+        """The call's batches of deltas, as they come. The caller closes the generator, which closes the upstream."""
         ...
 
     async def close(self) -> None:
         """Give back connections; called once when the process ends."""
         ...
-

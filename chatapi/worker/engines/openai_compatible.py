@@ -74,9 +74,11 @@ class _Exchange:
         self._timeouts = call.target.timeouts
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._waiting_since = self._loop.time()
+        self._ends_at = self._opened_at + self._timeouts.total_ms / 1000
         self._parser = sse.Parser()
         self._response: aiohttp.ClientResponse | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._is_document = False
         self._is_waiting = False
         self._has_ended = False
         self.has_old_connection = False
@@ -99,11 +101,12 @@ class _Exchange:
             raise UpstreamError(failure_of_status(response.status, body, response.headers.get("Retry-After")))
         if response.content_type == "text/html":
             raise UpstreamError(upstream_errors.INVALID_RESPONSE)
+        self._is_document = response.content_type == "application/json"
 
     async def read(self) -> list[AnyDelta]:
         """The deltas that came since the last read, waiting for some bytes; maybe none."""
         assert self._response is not None
-        if self._response.content_type == "application/json":
+        if self._is_document:
             return self.reader.read_answer(await self._read_body(MAX_ANSWER_BYTES))
         try:
             data = await self._receive(self._response)
@@ -183,6 +186,8 @@ class _Exchange:
         """What has come, or the next bytes to come; empty at the end."""
         self._is_waiting = True
         try:
+            if self._loop.time() >= self._ends_at:  # of an upstream that never lets us wait
+                raise TimeoutError
             return await response.content.readany()
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
@@ -207,7 +212,7 @@ class _Exchange:
             wait_until = self._waiting_since + timeouts.between_deltas_ms / 1000
         else:
             wait_until = self._opened_at + timeouts.first_delta_ms / 1000
-        return min(wait_until, self._opened_at + timeouts.total_ms / 1000)
+        return min(wait_until, self._ends_at)
 
 
 def _new_session() -> aiohttp.ClientSession:

@@ -75,8 +75,7 @@ class Answer:
         self.reasoning_tokens = 0
         speaker = ChatSpeaker(request, script) if isinstance(request, ChatRequest) else TextSpeaker(request, script)
         self._choices = [
-            _capped(speaker.steps(index), max_output_tokens, script.finish or speaker.finish_reason)
-            for index in range(self.choices_count)
+            _capped(speaker.steps(index), max_output_tokens, script.finish or speaker.finish_reason) for index in range(self.choices_count)
         ]
 
     def rounds(self) -> Iterator[list[AnyDelta]]:

@@ -48,6 +48,7 @@ class _Builder:
         self._root = root
         self._words = words
         self._left = MAX_VALUES
+        self._path: list[object] = []
         self._by_type: dict[str, Callable[[Schema, int], object]] = {
             "object": self._object,
             "array": self._array,
@@ -75,7 +76,7 @@ class _Builder:
 
     def _composed(self, schema: Schema, depth: int) -> object:
         if "$ref" in schema:
-            return self.build(self._resolve(schema["$ref"]), depth + 1)
+            return self._referenced(schema["$ref"], depth)
         for alternatives in ("anyOf", "oneOf"):
             if schema.get(alternatives):
                 return self._first_of(schema[alternatives], depth + 1)
@@ -83,8 +84,18 @@ class _Builder:
             return self.build(self._merged(schema), depth + 1)
         return self._by_type.get(_type_of(schema), self._object)(schema, depth)
 
+    def _referenced(self, reference: object, depth: int) -> object:
+        """A type inside itself can't be part of the smallest instance: there must be another alternative further up."""
+        if reference in self._path:
+            raise SchemaError("the JSON schema never ends")
+        self._path.append(reference)
+        try:
+            return self.build(self._resolve(reference), depth + 1)
+        finally:
+            self._path.pop()
+
     def _first_of(self, schemas: list[object], depth: int) -> object:
-        """The first alternative that ends: in a recursive type that may be the second one, `null`."""
+        """The first alternative that ends; in a recursive type that is often the second one, `null`."""
         for schema in schemas[:-1]:
             try:
                 return self.build(schema, depth)

@@ -94,6 +94,8 @@ _WORDS = {
     "error": tuple(ERRORS),
 }
 
+MARKERS: Final = (*_INTEGERS, *_WORDS)
+
 _MARKER = re.compile(r"\[sandbox(?:\s([^\]]*))?\]")
 _INTEGER = re.compile(r"[0-9]{1,9}")
 
@@ -124,8 +126,8 @@ def without_markers(text: str) -> str:
 
 def _setting(setting: str) -> tuple[str, int | str]:
     name, equals, value = setting.partition("=")
-    if not equals or not (name in _INTEGERS or name in _WORDS):
-        raise MarkerError(f"sandbox marker {setting[:80]!r} is unknown: use name=value with one of {', '.join([*_INTEGERS, *_WORDS])}")
+    if not equals or name not in MARKERS:
+        raise MarkerError(f"sandbox marker {setting[:80]!r} is unknown: use name=value with one of {', '.join(MARKERS)}")
     if name in _WORDS:
         return name, _word(name, value)
     return name, _integer(name, value)

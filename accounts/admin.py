@@ -1,0 +1,217 @@
+"""The operator's pages about who may call: organizations, projects, members, API keys, and the people of this admin."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.decorators import action, display
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldBooleanSwitchWidget
+
+from accounts import keys
+from accounts.models import APIKey, Member, Organization, Project
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg, misc]  the theme has no types
+    """People, in the theme's forms."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+
+
+@admin.register(Group)
+class GroupAdmin(DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]
+    """What groups of people may do in this admin."""
+
+
+class MemberInline(TabularInline):  # type: ignore[misc]
+    """An organization's people."""
+
+    model = Member
+    extra = 0
+    autocomplete_fields = ["user"]
+
+
+class ProjectInline(TabularInline):  # type: ignore[misc]
+    """An organization's projects."""
+
+    model = Project
+    extra = 0
+    show_change_link = True
+    can_delete = False
+
+
+@admin.register(Organization)
+class OrganizationAdmin(ModelAdmin):  # type: ignore[misc]
+    """The tenants."""
+
+    list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
+    list_filter = ["is_active"]
+    search_fields = ["name"]
+    show_full_result_count = False
+    inlines = [ProjectInline, MemberInline]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
+        """With the counts, so that a list costs one query."""
+        counts = {"projects_counted": Count("projects", distinct=True), "members_counted": Count("members", distinct=True)}
+        rows: QuerySet[Organization] = super().get_queryset(request).annotate(**counts)
+        return rows
+
+    @display(description="Projects", ordering="projects_counted")
+    def projects_count(self, row: Any) -> int:
+        """How many projects it has."""
+        return int(row.projects_counted)
+
+    @display(description="Members", ordering="members_counted")
+    def members_count(self, row: Any) -> int:
+        """How many members it has."""
+        return int(row.members_counted)
+
+
+@admin.register(Project)
+class ProjectAdmin(ModelAdmin):  # type: ignore[misc]
+    """The organizations' parts."""
+
+    list_display = ["name", "organization", "is_active", "created_at"]
+    list_filter = ["is_active", "organization"]
+    list_select_related = ["organization"]
+    search_fields = ["name", "organization__name"]
+    autocomplete_fields = ["organization"]
+    show_full_result_count = False
+
+
+@admin.register(Member)
+class MemberAdmin(ModelAdmin):  # type: ignore[misc]
+    """Who belongs to which organization."""
+
+    list_display = ["user", "organization", "role", "created_at"]
+    list_filter = ["role", "organization"]
+    list_select_related = ["user", "organization"]
+    search_fields = ["user__username", "user__email", "organization__name"]
+    autocomplete_fields = ["user", "organization"]
+    show_full_result_count = False
+
+
+class NewKeyForm(forms.ModelForm[APIKey]):
+    """A key to be: its kind can be chosen now and never again."""
+
+    is_test = forms.BooleanField(
+        label="Test key",
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Reaches only the sandbox engine and costs nothing.",
+    )
+
+    class Meta:
+        model = APIKey
+        fields = ["project", "name", "is_admin", "default_dialect", "expires_at"]
+
+
+@admin.register(APIKey)
+class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
+    """API keys. The secret is shown once, as the answer to its creation; keys are revoked and never deleted."""
+
+    list_display = ["name", "redacted", "organization", "project_name", "kind", "status", "created_at"]
+    list_filter = ["is_test", "is_admin", ("revoked_at", admin.EmptyFieldListFilter), "project__organization"]
+    list_select_related = ["project__organization"]
+    search_fields = ["name", "public", "project__name", "project__organization__name"]
+    search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
+    autocomplete_fields = ["project"]
+    show_full_result_count = False
+    actions = ["revoke_selected"]
+    actions_detail = ["revoke_one"]
+
+    def get_form(
+        self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm[APIKey]]:
+        """A new key also has a kind."""
+        form: type[forms.ModelForm[APIKey]] = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
+        return form
+
+    def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
+        """What is asked for, or shown; never the digest."""
+        if obj is None:
+            return ["project", "name", "is_test", "is_admin", "default_dialect", "expires_at"]
+        return ["name", "redacted", "project", "kind", "status", "is_admin", "default_dialect", "expires_at", "revoked_at", "created_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
+        """What a key is stays; what it may do can change."""
+        return ["redacted", "project", "kind", "status", "revoked_at", "created_at"] if obj else []
+
+    def has_delete_permission(self, request: HttpRequest, obj: APIKey | None = None) -> bool:
+        """Never: the ledger speaks of it."""
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Any, form: forms.ModelForm[APIKey], change: bool) -> None:
+        """A new key is made by `keys.create_key`; its secret stays in this request."""
+        if change:
+            obj.save(update_fields=["name", "is_admin", "default_dialect", "expires_at"])
+            return
+        is_test = form.cleaned_data["is_test"]
+        row, secret = keys.create_key(obj.project, name=obj.name, is_test=is_test, is_admin=obj.is_admin)
+        row.default_dialect, row.expires_at = obj.default_dialect, obj.expires_at
+        row.save(update_fields=["default_dialect", "expires_at"])
+        # Django goes on with its own object: that is the made key now.
+        obj.__dict__.update(row.__dict__, secret=secret)
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+        """The secret, once: in this answer and in no message, session or cookie."""
+        context = self.admin_site.each_context(request) | {"opts": self.opts, "title": "API key created", "row": obj, "secret": obj.secret}
+        return TemplateResponse(request, "admin/accounts/apikey/created.html", context, headers={"cache-control": "no-store"})
+
+    @action(description="Revoke selected keys", permissions=["change"])
+    def revoke_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
+        """Revoke all that still work."""
+        count = keys.revoke(rows)
+        messages.success(request, f"Revoked {count} key{'' if count == 1 else 's'}. They are refused within a second.")
+
+    @action(description="Revoke", permissions=["change"], icon="block", url_path="revoke")
+    def revoke_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Revoke this key."""
+        if keys.revoke(APIKey.objects.filter(pk=object_id)):
+            messages.success(request, "The key is revoked. It is refused within a second.")
+        return redirect(reverse("admin:accounts_apikey_change", args=[object_id]))
+
+    @display(description="Key")
+    def redacted(self, row: APIKey) -> str:
+        """The key as it may be shown again."""
+        return row.redacted
+
+    @display(description="Organization", ordering="project__organization__name")
+    def organization(self, row: APIKey) -> str:
+        """Whose key it is."""
+        return row.project.organization.name
+
+    @display(description="Project", ordering="project__name")
+    def project_name(self, row: APIKey) -> str:
+        """The project's name, without its organization's."""
+        return row.project.name
+
+    @display(description="Kind", label={"live": "info", "live, admin": "info", "test": "warning", "test, admin": "warning"})
+    def kind(self, row: APIKey) -> str:
+        """Live or test, and whether it is an admin key."""
+        return f"{'test' if row.is_test else 'live'}{', admin' if row.is_admin else ''}"
+
+    @display(description="Status", label={"active": "success", "revoked": "danger", "expired": "danger", "owner inactive": "warning"})
+    def status(self, row: APIKey) -> str:
+        """Whether it would be let in now."""
+        if row.revoked_at is not None:
+            return "revoked"
+        if row.expires_at is not None and row.expires_at <= timezone.now():
+            return "expired"
+        return "active" if row.project.is_active and row.project.organization.is_active else "owner inactive"

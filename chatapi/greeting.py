@@ -1,0 +1,61 @@
+"""What `serve` prints when everything answers: where it is, and two snippets that work when pasted."""
+
+import sys
+from pathlib import Path
+
+from chatapi.first_start import ADMINISTRATOR, ORGANIZATION, Credentials
+
+_KEY_VARIABLE = "CHATAPI_KEY"
+
+
+def base_url(host: str, port: int) -> str:
+    """The address that a client on this machine uses."""
+    if host in ("", "0.0.0.0"):  # noqa: S104  what it means, not an address to bind
+        host = "127.0.0.1"
+    if host == "::":
+        host = "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def first_words(credentials: Credentials) -> str:
+    """What a first start has made, at once: nothing later may keep it from being seen."""
+    lines = [f'First start: made the organization "{ORGANIZATION}" and the sandbox models. Shown only now:']
+    lines.append(f"  API key   {credentials.api_key}")
+    if credentials.password:
+        lines.append(f"  /admin/   user {ADMINISTRATOR}, password {credentials.password}")
+    return "\n".join(lines)
+
+
+def greeting(url: str, credentials: Credentials | None) -> str:
+    """Where everything is and what to try; the key itself only when it has just been made."""
+    hint = f"With {_KEY_VARIABLE} set to an API key ({_python()} manage.py createkey --organization {ORGANIZATION} makes one), try:"
+    return f"""Ready at {url}. Ctrl-C stops it. For operators: {url}/admin/, for developers: {url}/docs
+{"Try it:" if credentials else hint}
+
+{_curl(url, credentials)}
+
+or in Python, after pip install openai:
+
+{_openai(url, credentials)}
+"""
+
+
+def _curl(url: str, credentials: Credentials | None) -> str:
+    key = credentials.api_key if credentials else f"${_KEY_VARIABLE}"
+    body = '{"model": "sandbox", "stream": true, "messages": [{"role": "user", "content": "Hello!"}]}'
+    return f"""curl -N {url}/v1/chat/completions -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{body}'"""
+
+
+def _openai(url: str, credentials: Credentials | None) -> str:
+    key = repr(credentials.api_key) if credentials else f"os.environ[{_KEY_VARIABLE!r}]"
+    return f"""import os
+from openai import OpenAI
+client = OpenAI(base_url="{url}/openai/v1", api_key={key})
+completion = client.chat.completions.create(model="sandbox", messages=[{{"role": "user", "content": "Hello!"}}])
+print(completion.choices[0].message.content)"""
+
+
+def _python() -> str:
+    """This interpreter, as a shell in this folder would call it."""
+    executable = Path(sys.executable)
+    return str(executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable)

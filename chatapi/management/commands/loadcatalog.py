@@ -1,0 +1,37 @@
+"""`manage.py loadcatalog`: load models, prices and deployments from a TOML file."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from chatapi import catalog_file, catalog_loading
+
+
+class Command(BaseCommand):
+    """Loads a catalog file and says what changed."""
+
+    help = (
+        "Load models, prices and deployments from a TOML file: all of it or, when there is a mistake in it, nothing. "
+        "Safe to repeat. Running processes see the change within a second. Models that the file does not have are left alone."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The arguments, and an example below them."""
+        parser.epilog = "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
+        parser.add_argument("file", type=Path, metavar="FILE.toml")
+        parser.add_argument("--deactivate-missing", action="store_true", help="stop serving the models that the file does not have")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Load it; a mistake in the file is one line."""
+        try:
+            catalog = catalog_file.read(options["file"])
+        except catalog_file.CatalogError as error:
+            raise CommandError(str(error)) from error
+        report = catalog_loading.load(catalog, deactivate_missing=options["deactivate_missing"])
+        for line in report.lines:
+            self.stdout.write(line)
+        if report.missing and options["deactivate_missing"]:
+            self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")
+        elif report.missing:
+            self.stdout.write(f"Not in the file, left as they are: {', '.join(report.missing)}. --deactivate-missing stops serving them.")

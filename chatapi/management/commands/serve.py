@@ -1,0 +1,55 @@
+"""`manage.py serve`: run the whole service, or one of its processes."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from chatapi import preflight, serving
+from chatapi.preflight import CannotStart
+
+ROLES = ("web", "worker", "reaper")
+
+
+class Command(BaseCommand):
+    """Runs the service."""
+
+    help = (
+        "Run the service until Ctrl-C: an embedded Valkey (unless REDIS_URL is set), web, worker and reaper. "
+        "The first time it also makes a demo organization with an API key, an administrator and the sandbox models."
+    )
+    requires_system_checks = []  # `preflight` runs those that matter here, and tells each in one line
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options, and examples below them."""
+        parser.epilog = "Examples: manage.py serve --port 9000; one process alone, as in docker-compose.yml: manage.py serve --only worker"
+        parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is every network)")
+        parser.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000)")
+        parser.add_argument("--only", choices=ROLES, help="only this process, in the foreground; Redis and database must be there")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run it; exits with 0 after a clean stop, and with 1 and one line when it can't start."""
+        try:
+            sys.exit(self._run(options["only"], options["host"], options["port"]))
+        except CannotStart as error:
+            sys.exit(f"chatapi: {error}")
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    def _run(self, only: str | None, host: str, port: int) -> int:
+        if only is None:
+            return serving.run(host, port, self._say)
+        preflight.check_settings()
+        # Imported here: each process loads only what it runs.
+        if only != "web":
+            return import_module(f"chatapi.worker.{only}_process").run() or 0
+        try:
+            import_module("chatapi.web.process").run(host=host, port=port)
+        except (OSError, OverflowError) as error:
+            raise preflight.cannot_listen(host, port, error) from error
+        return 0
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()

@@ -1,0 +1,120 @@
+"""Runs the whole service on one machine: embedded Valkey, web, worker and reaper, from a first start to a clean stop."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
+
+from chatapi import embedded_valkey, first_start, preflight
+from chatapi.first_start import Credentials
+from chatapi.greeting import base_url, first_words, greeting
+from chatapi.preflight import CannotStart
+from chatapi.supervisor import Program, Say, Supervisor
+
+READY_WITHIN_S = 60.0
+POLL_S = 0.05
+STOP_MARGIN_S = 5.0
+
+
+def run(host: str, port: int, say: Say) -> int:
+    """Start everything, wait for a signal, stop everything; returns the exit code. Raises `CannotStart`."""
+    preflight.check_settings()
+    with preflight.only_one(settings.STATE_DIR):
+        preflight.check_port(host, port)
+        if not settings.EMBEDDED_VALKEY:
+            preflight.check_redis()
+        credentials = prepare_database()
+        if credentials:
+            say(first_words(credentials))
+        return asyncio.run(_supervise(host, port, credentials, say))
+
+
+def prepare_database() -> Credentials | None:
+    """Bring the tables up to date and, the very first time, put something into them; then let go of the database."""
+    preflight.check_database()
+    call_command("migrate", verbosity=0, interactive=False)
+    credentials = first_start.set_up()
+    connection.close()
+    if connection.vendor == "postgresql":
+        connection.close_pool()  # type: ignore[attr-defined]  # its threads must not be there when we fork
+    return credentials
+
+
+async def _supervise(host: str, port: int, credentials: Credentials | None, say: Say) -> int:
+    supervisor = Supervisor(say)
+    try:
+        await _start(supervisor, host, port)
+        if not supervisor.is_stopping:
+            say(greeting(base_url(host, port), credentials))
+            await supervisor.until_stopped()
+        say("Stopping: running answers may finish. Ctrl-C again stops at once.")
+    finally:
+        code = await supervisor.stop()
+    say("Stopped.")
+    return code
+
+
+async def _start(supervisor: Supervisor, host: str, port: int) -> None:
+    if settings.EMBEDDED_VALKEY:
+        await _start_valkey(supervisor)
+    stop_s = settings.DRAIN_MS / 1_000 + STOP_MARGIN_S
+    # The one started last is stopped first: web lets its answers finish while the worker still produces them.
+    web = _python("web", stop_s, "--host", host, "--port", str(port))
+    for program in (_python("reaper", STOP_MARGIN_S), _python("worker", stop_s), web):
+        if not supervisor.is_stopping:
+            await supervisor.start(program)
+    url = base_url(host, port)
+    await supervisor.unless_stopped(_until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why."))
+
+
+async def _start_valkey(supervisor: Supervisor) -> None:
+    state_dir = settings.STATE_DIR
+    try:
+        embedded_valkey.prepare(state_dir)
+        await supervisor.start(Program("valkey", embedded_valkey.command(state_dir), stop_s=STOP_MARGIN_S))
+    except OSError as error:
+        raise CannotStart(f"the embedded Valkey can't be started ({error}): set REDIS_URL to a Redis or Valkey of your own.") from error
+    log_path = embedded_valkey.log_path(state_dir)
+    await supervisor.unless_stopped(_until(_valkey_answers, f"the embedded Valkey does not answer; see {log_path}"))
+
+
+def _python(role: str, stop_s: float, *arguments: str) -> Program:
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "serve", "--only", role, *arguments]
+    return Program(role, command, stop_s)
+
+
+async def _until(condition: Callable[[], Coroutine[Any, Any, bool]], otherwise: str) -> None:
+    """Ask until it holds; raises `CannotStart` with `otherwise` when it takes too long."""
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            while not await condition():  # noqa: ASYNC110  it is another process that changes
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise CannotStart(otherwise) from None
+
+
+async def _valkey_answers() -> bool:
+    with suppress(OSError):
+        reader, writer = await asyncio.open_unix_connection(embedded_valkey.socket_path(settings.STATE_DIR))
+        writer.write(b"PING\r\n")
+        answer = await reader.readline()
+        writer.close()
+        return answer == b"+PONG\r\n"
+    return False
+
+
+async def _is_ready(url: str) -> bool:
+    address = urlsplit(url)
+    with suppress(OSError):
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(f"GET /readyz HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n".encode())
+        status = await reader.readline()
+        writer.close()
+        return b" 200 " in status
+    return False

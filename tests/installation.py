@@ -1,0 +1,258 @@
+"""A whole installation for tests: real Valkey, web, worker and upstream processes on a database of their own.
+
+Its time limits are those of the test profile (lease 1.5 s), so that the death of a process is noticed quickly. Everything it
+starts dies with the tests, and is stopped by its own process id.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+from chatapi import embedded_valkey
+
+ROOT = Path(__file__).parent.parent
+PROFILE = {
+    "CHATAPI_LEASE_MS": "1500",
+    "CHATAPI_HEARTBEAT_MS": "500",
+    "CHATAPI_REAPER_MS": "300",
+    "CHATAPI_QUEUE_TTL_MS": "5000",
+    "CHATAPI_DRAIN_MS": "3000",
+    "CHATAPI_LOG_LEVEL": "INFO",
+}
+SET_UP = """
+import json, os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "chatapi.settings"
+import django
+django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+call_command("loadcatalog", sys.argv[1], verbosity=0, stdout=sys.stderr)
+from accounts.keys import create_key, get_or_create_project
+project = get_or_create_project("Tests", "default")
+print(json.dumps({name: create_key(project, name=name, is_test=name == "test")[1] for name in ("live", "test")}))
+"""
+
+
+class Installation:
+    """Its processes by name, its addresses and keys."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        """Nothing runs yet; `environment` goes on top of the test profile."""
+        self.folder = folder
+        self.port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.keys: dict[str, str] = {}
+        self.upstream_url = ""
+        self.environment = os.environ | PROFILE | {"CHATAPI_STATE_DIR": str(folder)} | environment
+        for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL"):
+            self.environment.pop(name, None)
+        if "DATABASE_URL" in os.environ:
+            self.environment["DATABASE_URL"] = _own_database(os.environ["DATABASE_URL"])
+
+    @property
+    def url(self) -> str:
+        """The web process, without `/v1`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    # ---- life
+
+    def start(self, scripts: dict[str, dict[str, Any]]) -> None:
+        """Set up and start everything; `scripts` are the served models and how the upstream behaves for each."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.start_valkey()
+        self._start_upstream()
+        for name, script in scripts.items():
+            self.script(name, **script)
+        catalog = self.folder / "catalog.toml"
+        catalog.write_text("\n".join(self._model(name) for name in [*scripts, "sandbox"]))
+        done = self._python("-c", SET_UP, str(catalog))
+        self.keys = json.loads(done.stdout)
+        self.start_worker()
+        self.start_web()
+
+    def start_valkey(self) -> None:
+        """Start Valkey and wait until it answers."""
+        embedded_valkey.prepare(self.folder)
+        self._spawn("valkey", embedded_valkey.command(self.folder))
+        wait_for(lambda: _answers(embedded_valkey.socket_path(self.folder)), "Valkey")
+
+    def start_web(self) -> None:
+        """Start the web process and wait until it is ready."""
+        self._spawn("web", [sys.executable, "manage.py", "serve", "--only", "web", "--port", str(self.port)])
+        wait_for(lambda: self.get("/readyz")[0] == 200, "the web process")
+
+    def start_worker(self, name: str = "worker") -> None:
+        """Start a worker; it takes tasks as soon as it can."""
+        self._spawn(name, [sys.executable, "manage.py", "serve", "--only", "worker"])
+
+    def start_reaper(self) -> None:
+        """Start a reaper of its own."""
+        self._spawn("reaper", [sys.executable, "manage.py", "serve", "--only", "reaper"])
+
+    def stop(self) -> None:
+        """Stop everything, web first."""
+        for name in ("web", "worker", "reaper", "upstream", "valkey", *self.processes):
+            self.end(name, signal.SIGTERM)
+
+    def end(self, name: str, with_signal: signal.Signals = signal.SIGKILL, timeout_s: float = 20) -> int | None:
+        """Send the process a signal and wait until it has ended; its exit code, None when there is none."""
+        process = self.processes.pop(name, None)
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(with_signal)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def send(self, name: str, a_signal: signal.Signals) -> None:
+        """Send the process a signal."""
+        self.processes[name].send_signal(a_signal)
+
+    # ---- asking
+
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a management command; its exit code is the caller's to judge."""
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def verify(self) -> None:
+        """Fail unless the books are right."""
+        done = self.manage("verifyledger")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def get(self, path: str, key: str | None = None) -> tuple[int, Any]:
+        """GET: status and JSON body (or text); 0 when nobody answers."""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return _fetch(urllib.request.Request(self.url + path, headers=headers))
+
+    def receipt(self, generation_id: str) -> dict[str, Any]:
+        """The generation's receipt once it is settled."""
+        found: dict[str, Any] = {}
+
+        def is_settled() -> bool:
+            nonlocal found
+            status, found = self.get(f"/v1/generations/{generation_id}", self.keys["live"])
+            return status == 200 and found["state"] == "settled"
+
+        wait_for(is_settled, f"the settlement of {generation_id}")
+        return found
+
+    def script(self, model: str, **script: Any) -> None:
+        """Say how the upstream behaves for that model."""
+        body = json.dumps({"name": model, "script": script}).encode()
+        status, answer = _fetch(urllib.request.Request(self.upstream_url + "/script", body, {"Content-Type": "application/json"}))
+        assert status in {200, 201, 204}, answer
+
+    def calls(self, model: str) -> list[dict[str, Any]]:
+        """What the upstream counted for that model, oldest first."""
+        _, answer = _fetch(urllib.request.Request(self.upstream_url + "/stats"))
+        return [call for call in answer["calls"] if call["body"].get("model") == model]
+
+    def log(self, name: str) -> str:
+        """What the process has printed."""
+        return (self.folder / f"{name}.log").read_text()
+
+    # ---- inside
+
+    def _start_upstream(self) -> None:
+        process = self._spawn("upstream", [sys.executable, "-m", "tests.fake_upstream", "--port", "0"])
+        wait_for(lambda: bool(self.log("upstream").strip()) or process.poll() is not None, "the upstream")
+        self.upstream_url = f"http://127.0.0.1:{json.loads(self.log('upstream').splitlines()[0])['port']}"
+
+    def _model(self, name: str) -> str:
+        deployment = '{ name = "sandbox", engine = "sandbox" }'
+        if name != "sandbox":
+            timeouts = "{ connect_ms = 1000, first_delta_ms = 3000, between_deltas_ms = 1500, total_ms = 60000 }"
+            address = f'base_url = "{self.upstream_url}/v1", upstream_model = "{name}", timeouts = {timeouts}'
+            deployment = f'{{ name = "upstream", engine = "openai_compatible", {address} }}'
+        price = 'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }'
+        return f'[[models]]\nid = "{name}"\ncontext_window = 8192\nmax_output_tokens = 1024\n{price}\ndeployments = [{deployment}]\n'
+
+    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def _spawn(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509
+        self.processes[name] = process
+        return process
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this child when the tests end, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30, pause_s: float = 0.02) -> None:
+    """Return when the condition holds; fail when it does not in time."""
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited {timeout_s} s for {what}"
+        time.sleep(pause_s)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        probe.sendall(b"PING\r\n")
+        return probe.recv(64).startswith(b"+PONG")
+
+
+def _fetch(request: urllib.request.Request) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            status, body = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        status, body = error.code, error.read()
+    except OSError:
+        return 0, None
+    try:
+        return status, json.loads(body)
+    except ValueError:
+        return status, body.decode(errors="replace")
+
+
+def _own_database(url: str) -> str:
+    """A fresh database on the same PostgreSQL server."""
+    import psycopg
+
+    name = f"chatapi_{uuid4().hex[:12]}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))

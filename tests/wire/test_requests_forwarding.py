@@ -1,0 +1,190 @@
+"""What becomes of a request: its way through Redis, the upstream's body, what is left out, and the bound of its prompt."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
+from chatapi.wire.requests import (
+    ENGINE_PARAMETERS,
+    ChatRequest,
+    TextRequest,
+    from_bytes,
+    ignored_parameters,
+    parse_chat,
+    parse_text,
+    to_bytes,
+    upstream_body,
+)
+from tests.wire.request_bodies import CUSTOM, FUNCTION, HELLO, chat, chat_body, chat_refusal, refusal, text, text_body
+
+NOTHING: frozenset[str] = frozenset()
+CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"é"}'}}
+SCHEMA = {"type": "object", "properties": {"größe": {"type": "number", "maximum": 10**30, "multipleOf": 0.1, "default": None}}}
+
+EVERYTHING: dict[str, Any] = {
+    "messages": [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "file", "file": {"file_id": "file-1"}}], "name": "ann"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "22 C", "tool_call_id": "call_1"},
+    ],
+    "audio": {"format": "mp3", "voice": {"id": "v"}},
+    "frequency_penalty": -0.5,
+    "function_call": {"name": "f"},
+    "functions": [{"name": "f", "description": "d", "parameters": SCHEMA}],
+    "logit_bias": {"50256": -100},
+    "logprobs": True,
+    "top_logprobs": 5,
+    "max_completion_tokens": 100,
+    "metadata": {"a": "b"},
+    "modalities": ["text", "audio"],
+    "moderation": {"model": "omni", "policy": {"input": {"mode": "score"}}},
+    "n": 2,
+    "parallel_tool_calls": False,
+    "prediction": {"type": "content", "content": "x"},
+    "presence_penalty": 0.5,
+    "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
+    "prompt_cache_retention": "24h",
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}},
+    "safety_identifier": "s",
+    "seed": 7,
+    "service_tier": "auto",
+    "stop": ["a", "b"],
+    "store": False,
+    "temperature": 0.5,
+    "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+    "tools": [
+        FUNCTION,
+        CUSTOM | {"custom": {"name": "c", "format": {"type": "grammar", "grammar": {"definition": "x", "syntax": "lark"}}}},
+    ],
+    "top_p": 0.9,
+    "user": "u",
+    "verbosity": "high",
+    "web_search_options": {"search_context_size": "low", "user_location": {"type": "approximate", "approximate": {"city": "Rome"}}},
+}
+
+
+def test_everything_in_openai_s_reference_is_forwarded_as_sent() -> None:
+    request = chat(**EVERYTHING, stream=False, stream_options={"include_usage": False})
+    body = upstream_body(request, model="upstream/model", max_output_tokens=50, extra_parameters=NOTHING)
+    always = {"model": "upstream/model", "stream": True, "stream_options": {"include_usage": True}, "max_completion_tokens": 50}
+    assert json.loads(json.dumps(body)) == EVERYTHING | always
+    assert request.ignored == ()
+
+
+def test_everything_in_the_text_reference_is_forwarded_as_sent() -> None:
+    sent = {"best_of": 2, "echo": True, "frequency_penalty": 1.0, "logit_bias": {"1": 1}, "logprobs": 2, "n": 1, "presence_penalty": 1.0}
+    sent |= {"prompt": [[1, 2]], "seed": 1, "stop": "x", "suffix": "s", "temperature": 0.0, "top_p": 1.0, "user": "u"}
+    body = upstream_body(text(**sent), model="m", max_output_tokens=16, extra_parameters=NOTHING)
+    assert body == sent | {"model": "m", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 16}
+
+
+def test_what_the_client_left_out_stays_out() -> None:
+    body = upstream_body(chat(), model="m", max_output_tokens=9, extra_parameters=NOTHING)
+    assert body == {"model": "m", "messages": [HELLO], "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("members", "limit"),
+    [({}, "max_tokens"), ({"max_tokens": 99}, "max_tokens"), ({"max_completion_tokens": 99}, "max_completion_tokens")],
+)
+def test_the_limit_keeps_the_client_s_name_and_takes_the_capped_value(members: dict[str, Any], limit: str) -> None:
+    body = upstream_body(chat(**members), model="m", max_output_tokens=9, extra_parameters=NOTHING)
+    assert {name: value for name, value in body.items() if name.startswith("max")} == {limit: 9}
+
+
+def test_only_one_limit_is_sent() -> None:
+    body = upstream_body(chat(max_tokens=5, max_completion_tokens=7), model="m", max_output_tokens=7, extra_parameters=NOTHING)
+    assert "max_tokens" not in body
+
+
+def test_a_deployment_gets_the_extras_that_it_asks_for() -> None:
+    request = chat(top_k=40, min_p=0.1, repetition_penalty=1.1)
+    body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=frozenset({"top_k", "model", "api_key"}))
+    assert (body["top_k"], body["model"]) == (40, "m")
+    assert not {"min_p", "repetition_penalty", "extras", "ignored", "request"} & set(body)
+    assert ignored_parameters(request, frozenset({"top_k"})) == ("min_p", "repetition_penalty")
+
+
+NEVER_FORWARDED = "api_base base_url api_key headers extra_headers extra_body user_id tenant is_admin n_predict chat_template echo"
+OURS = "extras ignored request type prompt_bytes Model prompt"
+
+
+def test_anything_else_is_dropped_and_named() -> None:
+    for name in [*NEVER_FORWARDED.split(), *OURS.split(), "m\u043edel"]:
+        request = parse_chat(chat_body(**{name: "canary"}))
+        assert b"canary" not in to_bytes(request)
+        assert request.extras == {}
+        assert request.ignored == (name.replace("\u043e", "?"),)
+        body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=ENGINE_PARAMETERS | {name})
+        assert "canary" not in json.dumps(body)
+
+
+def test_clients_can_not_set_what_is_ours() -> None:
+    request = chat(ignored=["x"], extras={"top_k": 1, "api_key": "k"}, request="text", top_k=2)
+    assert (request.extras, request.ignored) == ({"top_k": 2}, ("ignored", "extras", "request"))
+    assert isinstance(from_bytes(to_bytes(request)), ChatRequest)
+
+
+def test_names_of_ignored_parameters_are_safe_to_print() -> None:
+    assert chat(**{"a\r\nSet-Cookie: b": 1, "x" * 100: 1}).ignored == ("a??Set-Cookie??b", "x" * 64)
+
+
+def test_what_is_not_ours_is_capped() -> None:
+    assert chat_refusal(documents="x" * MAX_EXTRA_BYTES) == ("documents", "invalid_value")
+    assert chat(**{f"x{number}": 1 for number in range(MAX_IGNORED)})
+    assert refusal(chat_body(**{f"x{number}": 1 for number in range(MAX_IGNORED + 1)})).code == "unknown_parameter"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        parse_chat(chat_body()),
+        parse_chat(chat_body(**EVERYTHING, stream=True, top_k=5, api_key="k")),
+        parse_chat(chat_body(messages=[{"role": "assistant", "refusal": "No."}, {"role": "assistant", "content": None, "refusal": "No."}])),
+        parse_text(text_body()),
+        parse_text(text_body(prompt=[[1, 2], [3]], logprobs=True, n=2, min_p=0.25)),
+        parse_text(b'{"model":"m"}'),
+    ],
+)
+def test_a_request_comes_back_from_redis_as_it_was(request_: ChatRequest | TextRequest) -> None:
+    returned = from_bytes(to_bytes(request_))
+    assert returned == request_
+    assert type(returned) is type(request_)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\x80", b'{"request":"other"}', b'{"request":"chat","model":"m"}'])
+def test_nothing_else_comes_back_from_redis(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        from_bytes(data)
+
+
+def test_requests_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        chat().model = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("content", ["Hello!", "漢字" * 50, "👩‍👩‍👧‍👦" * 20, '\\"\n' * 50, ""])
+def test_prompt_bytes_count_all_that_becomes_prompt(content: str) -> None:
+    request = chat(messages=[{"role": "user", "content": content}])
+    with_tools = chat(**EVERYTHING | {"messages": [{"role": "user", "content": content}]})
+    assert request.prompt_bytes >= len(content.encode()) + request.prompt_overhead_tokens
+    assert with_tools.prompt_bytes > request.prompt_bytes + len(json.dumps(SCHEMA)) * 2
+
+
+def test_all_text_of_a_chat_is_part_of_the_prompt() -> None:
+    prompt = chat(**EVERYTHING).prompt_text
+    for part in ("Be brief.", "Hi", "ann", "get_weather", '{"city":"é"}', "22 C", "größe", "lark"):
+        assert part in prompt
+    legacy = [
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "Never"}], "function_call": {"name": "f", "arguments": "args"}}
+    ]
+    legacy.append(
+        {"role": "assistant", "refusal": "No", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "cu", "input": "stom"}}]}
+    )
+    assert chat(messages=legacy).prompt_text.split("\n") == ["Never", "f", "args", "No", "cu", "stom"]

@@ -1,0 +1,243 @@
+"""The messages of a chat request: every role, every content part, and media that no one may fetch."""
+
+from typing import Any
+
+import pytest
+
+from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_MESSAGES, MAX_PART_DATA_CHARS
+from chatapi.wire.messages import AssistantMessage
+from chatapi.wire.requests import ChatRequest, parse_chat, upstream_body
+from tests.wire.request_bodies import HELLO, chat, chat_body, chat_refusal, refusal
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+FILE = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}}
+TEXT = {"type": "text", "text": "Hello!"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CUSTOM_CALL = {"id": "call_2", "type": "custom", "custom": {"name": "c", "input": "x"}}
+
+
+def picture(url: str) -> dict[str, Any]:
+    return {"role": "user", "content": [TEXT, {"type": "image_url", "image_url": {"url": url}}]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "developer", "content": "Be brief.", "name": "boss"},
+        {"role": "system", "content": [TEXT, TEXT]},
+        {"role": "user", "content": ""},
+        {"role": "user", "content": [TEXT, PICTURE, SOUND, FILE], "name": "ann"},
+        {"role": "user", "content": [TEXT | {"prompt_cache_breakpoint": {"mode": "explicit"}}]},
+        {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]},
+        {"role": "assistant", "content": "Hi."},
+        {"role": "assistant", "content": [TEXT, {"type": "refusal", "refusal": "No."}]},
+        {"role": "assistant", "content": None, "refusal": "No."},
+        {"role": "assistant", "content": None, "tool_calls": [CALL, CUSTOM_CALL]},
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "assistant", "audio": {"id": "audio_1"}},
+        {"role": "tool", "content": "22 C", "tool_call_id": "call_1"},
+        {"role": "tool", "content": [TEXT], "tool_call_id": "call_1"},
+        {"role": "function", "content": None, "name": "f"},
+    ],
+)
+def test_it_takes_and_forwards_every_kind_of_message(message: dict[str, Any]) -> None:
+    body = upstream_body(chat(messages=[message]), model="m", max_output_tokens=1, extra_parameters=frozenset())
+    assert body["messages"] == [message]
+
+
+def test_null_members_of_a_message_are_absent() -> None:
+    replayed = {
+        "role": "assistant",
+        "content": "Hi.",
+        "refusal": None,
+        "tool_calls": None,
+        "function_call": None,
+        "audio": None,
+        "name": None,
+    }
+    assert chat(messages=[replayed]).messages == [AssistantMessage(content="Hi.")]
+
+
+def test_members_that_openai_does_not_know_are_dropped() -> None:
+    replayed = {"role": "assistant", "content": "Hi.", "annotations": [], "reasoning_content": "Hm."}
+    assert chat(messages=[replayed]).messages == [AssistantMessage(content="Hi.")]
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "code"),
+    [
+        ("Hello!", "", "invalid_type"),
+        ({}, ".role", "missing_required_parameter"),
+        ({"content": "x"}, ".role", "missing_required_parameter"),
+        ({"role": None, "content": "x"}, ".role", "invalid_type"),
+        ({"role": 5, "content": "x"}, ".role", "invalid_type"),
+        ({"role": "wizard", "content": "x"}, ".role", "invalid_value"),
+        ({"role": "User", "content": "x"}, ".role", "invalid_value"),
+        ({"role": "user"}, ".content", "missing_required_parameter"),
+        ({"role": "user", "content": None}, ".content", "invalid_type"),
+        ({"role": "user", "content": 5}, ".content", "invalid_type"),
+        ({"role": "user", "content": {}}, ".content", "invalid_type"),
+        ({"role": "user", "content": []}, ".content", "invalid_value"),
+        ({"role": "user", "content": ["a"]}, ".content[0]", "invalid_type"),
+        ({"role": "user", "content": [TEXT, "a"]}, ".content[1]", "invalid_type"),
+        ({"role": "user", "content": [TEXT] * (MAX_CONTENT_PARTS + 1)}, ".content", "invalid_value"),
+        ({"role": "user", "content": "x", "name": ""}, ".name", "invalid_value"),
+        ({"role": "user", "content": "x", "name": "n" * 65}, ".name", "invalid_value"),
+        ({"role": "user", "content": "x", "name": 5}, ".name", "invalid_type"),
+        ({"role": "system", "content": None}, ".content", "invalid_type"),
+        ({"role": "system", "content": [PICTURE]}, ".content[0].type", "invalid_value"),
+        ({"role": "tool", "content": [PICTURE], "tool_call_id": "c"}, ".content[0].type", "invalid_value"),
+        ({"role": "tool", "content": "x"}, ".tool_call_id", "missing_required_parameter"),
+        ({"role": "tool", "content": "x", "tool_call_id": ""}, ".tool_call_id", "invalid_value"),
+        ({"role": "tool", "tool_call_id": "c"}, ".content", "missing_required_parameter"),
+        ({"role": "function", "content": "x"}, ".name", "missing_required_parameter"),
+        ({"role": "function", "name": "f"}, ".content", "missing_required_parameter"),
+        ({"role": "assistant"}, ".content", "missing_required_parameter"),
+        ({"role": "assistant", "content": None}, ".content", "missing_required_parameter"),
+        ({"role": "assistant", "content": None, "tool_calls": []}, ".content", "missing_required_parameter"),
+        ({"role": "assistant", "content": "x", "tool_calls": {}}, ".tool_calls", "invalid_type"),
+        ({"role": "assistant", "content": "x", "tool_calls": [CALL] * 129}, ".tool_calls", "invalid_value"),
+        ({"role": "assistant", "tool_calls": [CALL | {"id": None}]}, ".tool_calls[0].id", "invalid_type"),
+        (
+            {"role": "assistant", "tool_calls": [{"type": "function", "function": CALL["function"]}]},
+            ".tool_calls[0].id",
+            "missing_required_parameter",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": CALL["function"]}]},
+            ".tool_calls[0].type",
+            "missing_required_parameter",
+        ),
+        ({"role": "assistant", "tool_calls": [CALL | {"type": "x"}]}, ".tool_calls[0].type", "invalid_value"),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": {}}}]},
+            ".tool_calls[0].function.arguments",
+            "invalid_type",
+        ),
+        ({"role": "assistant", "content": [PICTURE]}, ".content[0].type", "invalid_value"),
+    ],
+)
+def test_it_names_what_is_wrong_with_a_message(message: Any, param: str, code: str) -> None:
+    assert chat_refusal(messages=[HELLO, message]) == (f"messages[1]{param}", code)
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "code"),
+    [
+        ({}, ".type", "missing_required_parameter"),
+        ({"text": "x"}, ".type", "missing_required_parameter"),
+        ({"type": "video"}, ".type", "invalid_value"),
+        ({"type": "refusal", "refusal": "x"}, ".type", "invalid_value"),
+        ({"type": "text"}, ".text", "missing_required_parameter"),
+        ({"type": "text", "text": None}, ".text", "invalid_type"),
+        ({"type": "image_url"}, ".image_url", "missing_required_parameter"),
+        ({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}, ".image_url", "invalid_type"),
+        ({"type": "image_url", "image_url": {}}, ".image_url.url", "missing_required_parameter"),
+        ({"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}}, ".image_url.detail", "invalid_value"),  # type: ignore[operator]
+        ({"type": "input_audio", "input_audio": {"data": "x", "format": "ogg"}}, ".input_audio.format", "invalid_value"),
+        ({"type": "input_audio", "input_audio": {"format": "wav"}}, ".input_audio.data", "missing_required_parameter"),
+        ({"type": "file", "file": {}}, ".file.file_data", "missing_required_parameter"),
+        ({"type": "file", "file": {"file_data": "x", "file_id": "y"}}, ".file.file_data", "missing_required_parameter"),
+    ],
+)
+def test_it_names_what_is_wrong_with_a_part(part: Any, param: str, code: str) -> None:
+    assert chat_refusal(messages=[{"role": "user", "content": [TEXT, part]}]) == (f"messages[0].content[1]{param}", code)
+
+
+def test_it_takes_messages_up_to_the_cap() -> None:
+    assert len(chat(messages=[HELLO] * MAX_MESSAGES).messages) == MAX_MESSAGES
+    assert chat_refusal(messages=[HELLO] * (MAX_MESSAGES + 1)) == ("messages", "invalid_value")
+    assert chat_refusal(messages=[]) == ("messages", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/cat.png",
+        "http://example.com",
+        "http://127.0.0.1/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://0x7f.1/",
+        "http://2130706433/",
+        "http://localhost./",
+        "http://good@evil.example/",
+        "http://good.example\\@evil.example/",
+        "http://good.example#@evil.example/",
+        "http://[fe80::1%25eth0]/",
+        "HTTP://EXAMPLE.COM/",
+        "//example.com/cat.png",
+        "file:///etc/passwd",
+        "ftp://example.com/cat.png",
+        "gopher://example.com/",
+        "",
+        "cat.png",
+        " data:image/png;base64,AAAA",
+        "data:",
+        "data:image/png;base64," + "," * 10_000,
+        "data:image/png,AAAA",
+        "data:text/html;base64,AAAA",
+        "data:image/png;base64,",
+        "data:image/png;base64,AAAA\n",
+        "data:image/png;base64,AA==AA",
+        "DATA:image/png;base64,AAAA",
+    ],
+)
+def test_it_refuses_every_picture_that_is_not_in_the_request(url: str) -> None:
+    assert chat_refusal(messages=[HELLO, picture(url)]) == ("messages[1].content[1].image_url.url", "unsupported_media")
+
+
+def allowing_body(body: bytes) -> ChatRequest:
+    return parse_chat(body, remote_media_allowed=True)
+
+
+def allowing(url: str) -> ChatRequest:
+    return allowing_body(chat_body(messages=[picture(url)]))
+
+
+@pytest.mark.parametrize("url", ["https://example.com/cat.png?x=1#y", "http://a.b-c.example:8080", "https://example.com/@me"])
+def test_remote_pictures_are_for_deployments_that_allow_them(url: str) -> None:
+    assert allowing(url).has_remote_media
+    assert not allowing("data:image/png;base64,AAAA").has_remote_media
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/",
+        "http://0x7f.1/",
+        "http://2130706433/",
+        "http://[::1]/",
+        "http://localhost/",
+        "http://localhost./",
+        "http://redis:6379/",
+        "http://user@example.com/",
+        "http://example.com\\@10.0.0.1/",
+        "http://example.com#@10.0.0.1/",
+        "http://example.com/ x",
+        "http://example.com/\n",
+        "http://exämple.com/",
+        "file:///etc/passwd",
+        "gopher://example.com/",
+        "https://example.com/" + "x" * 2_048,
+    ],
+)
+def test_no_deployment_gets_an_address_that_is_not_a_public_name(url: str) -> None:
+    error = refusal(chat_body(messages=[picture(url)]), allowing_body)
+    assert (error.param, error.code) == ("messages[0].content[1].image_url.url", "unsupported_media")
+
+
+def test_media_are_capped() -> None:
+    fits = "data:image/png;base64,"
+    fits += "A" * (MAX_PART_DATA_CHARS - len(fits))
+    assert chat(messages=[picture(fits)]).has_media
+    assert chat_refusal(messages=[picture(fits + "A")]) == ("messages[0].content[1].image_url.url", "invalid_value")
+    sound = {"type": "input_audio", "input_audio": {"data": "A" * (MAX_PART_DATA_CHARS + 1), "format": "mp3"}}
+    assert chat_refusal(messages=[{"role": "user", "content": [sound]}]) == ("messages[0].content[0].input_audio.data", "invalid_value")
+
+
+@pytest.mark.parametrize("part", [PICTURE, SOUND, FILE])
+def test_it_knows_whether_there_are_media(part: dict[str, Any]) -> None:
+    assert chat(messages=[HELLO, {"role": "user", "content": [TEXT, part]}]).has_media
+    assert not chat(messages=[HELLO, {"role": "user", "content": [TEXT]}]).has_media
