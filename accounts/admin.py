@@ -9,12 +9,12 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import action, display
+from unfold.enums import ActionVariant
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
@@ -107,7 +107,7 @@ class MemberAdmin(ModelAdmin):  # type: ignore[misc]
     show_full_result_count = False
 
 
-class NewKeyForm(forms.ModelForm[APIKey]):
+class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  not subscriptable at run time
     """A key to be: its kind can be chosen now and never again."""
 
     is_test = forms.BooleanField(
@@ -138,9 +138,9 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
 
     def get_form(
         self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any
-    ) -> type[forms.ModelForm[APIKey]]:
+    ) -> "type[forms.ModelForm[APIKey]]":
         """A new key also has a kind."""
-        form: type[forms.ModelForm[APIKey]] = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
+        form: "type[forms.ModelForm[APIKey]]" = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
         return form
 
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
@@ -157,7 +157,7 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
         """Never: the ledger speaks of it."""
         return False
 
-    def save_model(self, request: HttpRequest, obj: Any, form: forms.ModelForm[APIKey], change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool) -> None:
         """A new key is made by `keys.create_key`; its secret stays in this request."""
         if change:
             obj.save(update_fields=["name", "is_admin", "default_dialect", "expires_at"])
@@ -172,7 +172,7 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """The secret, once: in this answer and in no message, session or cookie."""
         context = self.admin_site.each_context(request) | {"opts": self.opts, "title": "API key created", "row": obj, "secret": obj.secret}
-        return TemplateResponse(request, "admin/accounts/apikey/created.html", context, headers={"cache-control": "no-store"})
+        return TemplateResponse(request, "accounts/key_created.html", context, headers={"cache-control": "no-store"})
 
     @action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
@@ -180,12 +180,25 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
         count = keys.revoke(rows)
         messages.success(request, f"Revoked {count} key{'' if count == 1 else 's'}. They are refused within a second.")
 
-    @action(description="Revoke", permissions=["change"], icon="block", url_path="revoke")
-    def revoke_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Revoke this key."""
+    @action(
+        description="Revoke",
+        permissions=["change"],
+        icon="block",
+        url_path="revoke",
+        variant=ActionVariant.DANGER,
+        dialog={
+            "title": "Revoke this key?",
+            "description": "It is refused within a second, for good. There is no way back: a new key would have another secret.",
+            "form_class": None,
+            "form_submit_text": "Revoke",
+        },
+    )
+    def revoke_one(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        """Revoke this key, after a dialog asked."""
         if keys.revoke(APIKey.objects.filter(pk=object_id)):
-            messages.success(request, "The key is revoked. It is refused within a second.")
-        return redirect(reverse("admin:accounts_apikey_change", args=[object_id]))
+            messages.success(request, "The key is revoked.")
+        # The dialog is sent by htmx, which follows this header with the whole page.
+        return HttpResponse(headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])})
 
     @display(description="Key")
     def redacted(self, row: APIKey) -> str:

@@ -64,13 +64,13 @@ async def _start(supervisor: Supervisor, host: str, port: int) -> None:
     if settings.EMBEDDED_VALKEY:
         await _start_valkey(supervisor)
     stop_s = settings.DRAIN_MS / 1_000 + STOP_MARGIN_S
-    # The one started last is stopped first: web lets its answers finish while the worker still produces them.
-    web = _python("web", stop_s, "--host", host, "--port", str(port))
-    for program in (_python("reaper", STOP_MARGIN_S), _python("worker", stop_s), web):
-        if not supervisor.is_stopping:
-            await supervisor.start(program)
     url = base_url(host, port)
+    # The one started last is stopped first: web lets its answers finish while the worker still produces them.
+    await supervisor.start(_python("worker", stop_s))
+    await supervisor.start(_python("web", stop_s, "--host", host, "--port", str(port)))
     await supervisor.unless_stopped(_until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why."))
+    # Later than the others, as nobody waits for it.
+    await supervisor.start(_python("reaper", STOP_MARGIN_S))
 
 
 async def _start_valkey(supervisor: Supervisor) -> None:

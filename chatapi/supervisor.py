@@ -96,7 +96,9 @@ class Supervisor:
         return self._stop.is_set()
 
     async def start(self, program: Program) -> None:
-        """Run the program from now on. The one started last is stopped first."""
+        """Run the program from now on, unless a signal has come. The one started last is stopped first. Raises `OSError`."""
+        if self.is_stopping:
+            return
         watched = Watched(program, self._say)
         self._watched.append(watched)
         await watched.start()

@@ -1,0 +1,311 @@
+"""The operator's pages about money: what ran, what it cost, what may be spent. The service's own rows are read-only."""
+
+import re
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Case, CharField, F, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models.functions import Concat
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from unfold.admin import ModelAdmin
+from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
+
+from accounts.models import APIKey, Organization, Project
+from accounts.read_only_admin import ReadOnlyAdmin
+from usage import receipts
+from usage.forms import LimitForm, NewLimitForm
+from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEntry, Price, Scope
+from usage.pricing import to_usd
+
+_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_OUTCOMES = {
+    "completed": "success",
+    "client_cancelled": "warning",
+    "failed": "danger",
+    "worker_lost": "danger",
+    "not_started": "danger",
+    "admitted": "info",
+    "running": "info",
+}
+
+
+def usd(nanodollars: int) -> str:
+    """The amount as it is shown."""
+    return f"-${to_usd(-nanodollars)}" if nanodollars < 0 else f"${to_usd(nanodollars)}"
+
+
+def moment(time: datetime | None) -> str | None:
+    """The time as logs write it, in UTC."""
+    return time and f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+class ModelFilter(admin.SimpleListFilter):
+    """By served model: the priced ones, which costs no look through all rows."""
+
+    title = "model"
+    parameter_name = "model"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The models that ever had a price."""
+        return [(name, name) for name in Price.objects.order_by("model").values_list("model", flat=True).distinct()]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows of the chosen model."""
+        return rows.filter(model=self.value()) if self.value() else rows
+
+
+class RecordAdmin(ReadOnlyAdmin):
+    """Rows that the service writes, newest first; there may be very many, so they are never counted."""
+
+    paginator = InfinitePaginator
+    show_full_result_count = False
+    list_per_page = 50
+    list_select_related = ["organization", "project", "api_key"]
+
+    @display(description="Project", ordering="project__name")
+    def project_name(self, row: Any) -> str:
+        """The project's name, without its organization's."""
+        return str(row.project.name)
+
+    @display(description="Key")
+    def key_name(self, row: Any) -> str:
+        """The key's name and its first characters."""
+        return str(row.api_key)
+
+    @display(description="Amount", ordering="amount_nanodollars")
+    def amount(self, row: Any) -> str:
+        """In US dollars, exact."""
+        return usd(row.amount_nanodollars)
+
+    @display(description="Tokens in", ordering="prompt_tokens")
+    def tokens_in(self, row: Any) -> str:
+        """The prompt's tokens."""
+        return f"{row.prompt_tokens:,}"
+
+    @display(description="Tokens out", ordering="completion_tokens")
+    def tokens_out(self, row: Any) -> str:
+        """The completion's tokens."""
+        return f"{row.completion_tokens:,}"
+
+    @display(description="Outcome", label=_OUTCOMES)
+    def result(self, row: Any) -> str:
+        """How it ended, or where it stands."""
+        return str(row.outcome or row.state)
+
+
+@admin.register(Generation)
+class GenerationAdmin(RecordAdmin):
+    """What ran; the page of one generation is its receipt."""
+
+    list_display = ["admitted", "model", "organization", "project_name", "key_name", "result", "tokens_in", "tokens_out", "amount", "id"]
+    list_display_links = ["admitted", "id"]
+    list_filter = ["outcome", "state", "usage_source", "is_test", ModelFilter, "organization", "admitted_at"]
+    ordering = ["-id"]  # UUIDs of version 7 sort by time, and the primary key's index has them in order
+    search_fields = ["id"]
+    search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
+    readonly_fields = [
+        "public_id", "result", "amount", "receipt", "hold", "admitted", "claimed", "settled",
+        "queue_ms", "total_ms", "error", "lease", "project_name", "key_name",
+    ]  # fmt: skip
+    fieldsets = [
+        (None, {"fields": ["public_id", "result", "error", "finish_reason", "receipt"]}),
+        ("Request", {"fields": ["organization", "project_name", "key_name", "is_test", "model", "endpoint", "dialect", "is_stream", "choices_count"]}),
+        ("Timings", {"fields": ["admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms"]}),
+        ("Tokens and hold", {"fields": ["usage_source", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "max_output_tokens", "hold", "budget_day"]}),  # noqa: E501
+        ("Execution", {"fields": ["state", "deployment", "attempts", "worker", "fence", "lease"]}),
+    ]
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Generation], search_term: str) -> tuple[QuerySet[Generation], bool]:
+        """Rows of the id that is somewhere in what was typed."""
+        if not search_term:
+            return queryset, False
+        found = _UUID.search(search_term.lower())
+        return (queryset.filter(pk=UUID(found[0])) if found else queryset.none()), False
+
+    @display(description="Id")
+    def public_id(self, row: Generation) -> str:
+        """As clients know it."""
+        return str(row)
+
+    @display(description="Admitted (UTC)", ordering="id")
+    def admitted(self, row: Generation) -> str | None:
+        """When its hold was taken."""
+        return moment(row.admitted_at)
+
+    @display(description="Claimed (UTC)")
+    def claimed(self, row: Generation) -> str | None:
+        """When a worker took it."""
+        return moment(row.claimed_at)
+
+    @display(description="Settled (UTC)")
+    def settled(self, row: Generation) -> str | None:
+        """When its hold became a charge."""
+        return moment(row.settled_at)
+
+    @display(description="Lease until (UTC)")
+    def lease(self, row: Generation) -> str | None:
+        """Until when an open one is believed alive."""
+        return None if row.state == "settled" else moment(row.lease_expires_at)
+
+    @display(description="Queue ms")
+    def queue_ms(self, row: Generation) -> int | None:
+        """How long it waited."""
+        return receipts.queue_ms(row)
+
+    @display(description="Total ms")
+    def total_ms(self, row: Generation) -> int | None:
+        """How long it took."""
+        return receipts.total_ms(row)
+
+    @display(description="Error")
+    def error(self, row: Generation) -> str | None:
+        """What the client was told."""
+        return f"{row.error_code}: {row.error_message}" if row.error_code else None
+
+    @display(description="Held")
+    def hold(self, row: Generation) -> str:
+        """The most that it could cost."""
+        return usd(row.reserved_nanodollars)
+
+    @display(description="Receipt")
+    def receipt(self, row: Generation) -> str:
+        """The line items and their sum."""
+        lines = [
+            {"name": line.name.replace("_", " "), "tokens": line.tokens, "price": usd(line.price_per_mtok_nanodollars), "amount": usd(line.amount_nanodollars)}
+            for line in receipts.line_items(row)
+        ]
+        return render_to_string("usage/receipt.html", {"row": row, "lines": lines, "amount": usd(row.amount_nanodollars)})
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(RecordAdmin):
+    """Every movement of money, written once."""
+
+    list_display = ["created", "kind", "organization", "project_name", "key_name", "model", "result", "tokens_in", "tokens_out", "amount", "generation"]
+    list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
+    list_select_related = ["organization", "project", "api_key", "generation"]
+    ordering = ["-id"]
+    readonly_fields = ["created", "project_name", "key_name", "result", "amount"]
+    fields = [
+        "created", "kind", "amount", "generation", "organization", "project_name", "key_name", "model", "result",
+        "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
+    ]  # fmt: skip
+
+    @display(description="Written (UTC)", ordering="id")
+    def created(self, row: LedgerEntry) -> str | None:
+        """When it was written."""
+        return moment(row.created_at)
+
+
+@admin.register(HourlyUsage)
+class HourlyUsageAdmin(RecordAdmin):
+    """The ledger by hour."""
+
+    list_display = ["hour_utc", "organization", "project_name", "key_name", "model", "result", "requests", "tokens_in", "tokens_out", "amount"]
+    list_filter = ["outcome", ModelFilter, "organization", "hour"]
+    ordering = ["-hour", "organization_id", "-id"]
+    readonly_fields = ["hour_utc", "project_name", "key_name", "result", "amount"]
+    fields = [
+        "hour_utc", "organization", "project_name", "key_name", "model", "result", "requests",
+        "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount",
+    ]  # fmt: skip
+
+    @display(description="Hour (UTC)", ordering="hour")
+    def hour_utc(self, row: HourlyUsage) -> str:
+        """The hour that begins then."""
+        return f"{row.hour:%Y-%m-%d %H:00}"
+
+
+def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows with `subject`: the name of what they are about, in the same query."""
+    this = OuterRef("scope_id")
+    path = Concat(F("organization__name"), Value(" / "), F("name"))
+    key_path = Concat(F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name"))
+    named = Case(
+        When(scope=Scope.ORGANIZATION, then=Subquery(Organization.objects.filter(pk=this).values("name"))),
+        When(scope=Scope.PROJECT, then=Subquery(Project.objects.filter(pk=this).values(path=path))),
+        When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
+        output_field=CharField(),
+    )
+    return rows.annotate(subject_name=named)
+
+
+@admin.register(BudgetLimit)
+class BudgetLimitAdmin(ModelAdmin):  # type: ignore[misc]  the theme has no types
+    """What may be spent at most; without a row here there is no limit."""
+
+    list_display = ["subject", "scope", "period", "limit"]
+    list_display_links = ["subject"]
+    list_filter = ["scope", "period"]
+    ordering = ["scope", "scope_id", "period"]
+    show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
+        """With the names of what is limited."""
+        return _with_subject(super().get_queryset(request))
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> type[forms.ModelForm[BudgetLimit]]:
+        """What is limited is chosen once; the amount may change."""
+        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
+        return form
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """The form's fields, and for a row that exists what it is about."""
+        return ["subject", "scope", "period", "limit_nanodollars"] if obj else list(NewLimitForm.Meta.fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """All but the amount."""
+        return ["subject", "scope", "period"] if obj else []
+
+    @display(description="Applies to", ordering="scope_id")
+    def subject(self, row: Any) -> str:
+        """The name of what is limited."""
+        return row.subject_name or f"{row.scope} {row.scope_id}"
+
+    @display(description="Limit", ordering="limit_nanodollars")
+    def limit(self, row: BudgetLimit) -> str:
+        """The amount."""
+        return usd(row.limit_nanodollars)
+
+
+@admin.register(Budget)
+class BudgetAdmin(ReadOnlyAdmin):
+    """What is spent and held in each period."""
+
+    list_display = ["subject", "scope", "period", "period_start", "posted", "pending", "limit"]
+    list_filter = ["scope", "period", "period_start"]
+    ordering = ["-period_start", "scope", "scope_id"]
+    paginator = InfinitePaginator
+    show_full_result_count = False
+    readonly_fields = ["subject", "posted", "pending", "limit"]
+    fields = ["subject", "scope", "period", "period_start", "posted", "pending", "limit"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
+        """With the names, and the limits that apply."""
+        same = BudgetLimit.objects.filter(scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period"))
+        return _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=Subquery(same.values("limit_nanodollars")))
+
+    @display(description="Budget of", ordering="scope_id")
+    def subject(self, row: Any) -> str:
+        """The name of whose it is."""
+        return row.subject_name or f"{row.scope} {row.scope_id}"
+
+    @display(description="Spent", ordering="posted_nanodollars")
+    def posted(self, row: Budget) -> str:
+        """What is charged."""
+        return usd(row.posted_nanodollars)
+
+    @display(description="Held", ordering="pending_nanodollars")
+    def pending(self, row: Budget) -> str:
+        """What running requests hold."""
+        return usd(row.pending_nanodollars)
+
+    @display(description="Limit", empty_value="no limit")
+    def limit(self, row: Any) -> str | None:
+        """The most that may be spent."""
+        return None if row.limit_nanodollars is None else usd(row.limit_nanodollars)

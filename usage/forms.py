@@ -1,0 +1,74 @@
+"""Money and limits as people type them: US dollars in, nanodollars out."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from unfold.widgets import UnfoldAdminAutocompleteWidget, UnfoldAdminTextInputWidget
+
+from accounts.models import APIKey, Organization, Project
+from usage import pricing
+from usage.models import BudgetLimit, Generation, Scope
+
+
+class USDField(forms.CharField):
+    """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", "placeholder": "0.15"}), **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        """Nanodollars; what is not an amount is told as it is."""
+        text = super().to_python(value)
+        if not text:
+            return None
+        try:
+            return pricing.from_usd(text.removeprefix("$"))
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+
+    def prepare_value(self, value: Any) -> Any:
+        """Nanodollars of the database as dollars; what was typed stays."""
+        return pricing.to_usd(value) if isinstance(value, int) else value
+
+
+def _choice(model: type[Any], field: str) -> forms.ModelChoiceField[Any]:
+    # The widget searches through a foreign key; a generation has the three that a limit is for.
+    widget = UnfoldAdminAutocompleteWidget(Generation._meta.get_field(field), admin.site)
+    return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget)
+
+
+class NewLimitForm(forms.ModelForm[BudgetLimit]):
+    """A limit for one organization, project or key."""
+
+    organization = _choice(Organization, "organization")
+    project = _choice(Project, "project")
+    api_key = _choice(APIKey, "api_key")
+    limit_nanodollars = USDField(label="Limit (USD)")
+
+    class Meta:
+        model = BudgetLimit
+        fields = ["organization", "project", "api_key", "period", "limit_nanodollars"]
+
+    def clean(self) -> dict[str, Any]:
+        """Exactly one of the three is limited, and has no limit of this period yet."""
+        data = self.cleaned_data
+        scopes = {Scope.ORGANIZATION: data.get("organization"), Scope.PROJECT: data.get("project"), Scope.API_KEY: data.get("api_key")}
+        chosen = [(scope, row.pk) for scope, row in scopes.items() if row is not None]
+        if len(chosen) != 1:
+            raise ValidationError("Choose one: an organization, a project or an API key.")
+        self.instance.scope, self.instance.scope_id = chosen[0]
+        if BudgetLimit.objects.filter(scope=chosen[0][0], scope_id=chosen[0][1], period=data.get("period")).exists():
+            raise ValidationError("There is a limit for this period already: change that one.")
+        return data
+
+
+class LimitForm(forms.ModelForm[BudgetLimit]):
+    """Another amount for a limit."""
+
+    limit_nanodollars = USDField(label="Limit (USD)")
+
+    class Meta:
+        model = BudgetLimit
+        fields = ["limit_nanodollars"]
