@@ -85,7 +85,7 @@ class ServedModelAdmin(ModelAdmin):  # type: ignore[misc]
         return int(row.active_deployments)
 
 
-class NewPriceForm(forms.ModelForm[Price]):
+class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
     """A price from some moment on."""
 
     model = forms.ModelChoiceField(ServedModel.objects.all(), widget=UnfoldAdminSelectWidget)

@@ -64,7 +64,7 @@ for i = 1, tonumber(ARGV[1]) do
   end
 end
 for inbox, parts in pairs(frames) do
-  redis.call('XADD', inbox, 'MAXLEN', '~', 4096, '*', 'b', table.concat(parts))
+  redis.call('XADD', inbox, 'MAXLEN', '~', 1024, '*', 'b', table.concat(parts))
 end
 return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS))
@@ -201,10 +201,11 @@ class DeltaStream:
         found = await self.redis.mget([self.key("web", name) for name in inboxes])
         return {name for name, value in zip(inboxes, found, strict=True) if value is not None}
 
-    async def announce(self, inbox: str, *, ttl_ms: int) -> None:
-        """Say that this web process lives; its inbox goes when it does not say so any more."""
+    async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> None:
+        """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now."""
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.set(self.key("web", inbox), b"1", px=ttl_ms)
+            pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)
             pipe.pexpire(self.key("inbox", inbox), 10 * ttl_ms)
             await pipe.execute()
 
@@ -277,6 +278,7 @@ class Inbox:
         self._followers: dict[bytes, Follower] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._down_since: float | None = None
+        self._read_up_to = b"0"
 
     def follow(self, generation_id: UUID) -> Follower:
         """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
@@ -305,14 +307,14 @@ class Inbox:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self) -> None:
-        key, last, loop = self._stream.key("inbox", self.name), b"0", asyncio.get_running_loop()
+        key, loop = self._stream.key("inbox", self.name), asyncio.get_running_loop()
         while True:
             try:
-                found = await self._stream.redis.xread({key: last}, block=1_000, count=64)
+                found = await self._stream.redis.xread({key: self._read_up_to}, block=1_000, count=64)
                 self._down_since = None
                 for _, entries in cast(list[tuple[bytes, list[LogEntry]]], found or []):
                     for name, fields in entries:
-                        last = name
+                        self._read_up_to = name
                         self._dispatch(fields[b"b"])
             except RedisError as error:
                 self._down_since = self._down_since or loop.time()
@@ -339,6 +341,6 @@ class Inbox:
         while True:
             await asyncio.sleep(self.ANNOUNCE_S)
             try:
-                await self._stream.announce(self.name, ttl_ms=5_000)
+                await self._stream.announce(self.name, ttl_ms=5_000, read_up_to=self._read_up_to)
             except RedisError as error:
                 log.warning("announce: %s", error)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from chatapi import embedded_valkey, local_secrets
+from chatapi.admin_theme import THEME
 from chatapi.environment import Environment
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -158,60 +159,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "/static/chatapi/icon.svg",
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "persistAuthorization": False},
 }
-
-
-def _page(title: str, icon: str, model: str) -> dict[str, Any]:
-    """An entry of the admin's sidebar: icons are names in the Material Symbols font, which the theme brings."""
-    app, _, name = model.partition(".")
-    link = reverse_lazy(f"admin:{app}_{name}_changelist")
-    return {"title": title, "icon": icon, "link": link, "permission": lambda request: request.user.has_module_perms(app)}
-
-
-UNFOLD = {
-    "SITE_TITLE": "chatapi",
-    "SITE_HEADER": "chatapi",
-    "SITE_SYMBOL": "forum",
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}],
-    "SHOW_HISTORY": False,
-    "SHOW_VIEW_ON_SITE": False,
-    "SIDEBAR": {
-        "navigation": [
-            {
-                "title": "Usage",
-                "items": [
-                    _page("Generations", "receipt_long", "usage.generation"),
-                    _page("Ledger", "account_balance", "usage.ledgerentry"),
-                    _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
-                    _page("Budgets", "savings", "usage.budget"),
-                    _page("Budget limits", "speed", "usage.budgetlimit"),
-                ],
-            },
-            {
-                "title": "Tenants",
-                "items": [
-                    _page("Organizations", "domain", "accounts.organization"),
-                    _page("Projects", "folder", "accounts.project"),
-                    _page("API keys", "key", "accounts.apikey"),
-                    _page("Members", "group", "accounts.member"),
-                ],
-            },
-            {
-                "title": "Catalog",
-                "items": [
-                    _page("Models", "deployed_code", "chatapi.servedmodel"),
-                    _page("Prices", "sell", "usage.price"),
-                ],
-            },
-            {
-                "title": "This admin",
-                "items": [
-                    _page("Users", "person", "auth.user"),
-                    _page("Groups", "groups", "auth.group"),
-                ],
-            },
-        ],
-    },
-}
+UNFOLD = THEME
 
 LOG_LEVEL = env.choice("CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
 LOGGING = {

@@ -249,9 +249,9 @@ class BudgetLimitAdmin(ModelAdmin):  # type: ignore[misc]  the theme has no type
         """With the names of what is limited."""
         return _with_subject(super().get_queryset(request))
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> type[forms.ModelForm[BudgetLimit]]:
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
         """What is limited is chosen once; the amount may change."""
-        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
+        form: "type[forms.ModelForm[BudgetLimit]]" = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
         return form
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

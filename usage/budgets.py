@@ -5,6 +5,7 @@ Budgets are named by their id, `scope/scope_id/period/period_start`. Rows are al
 
 from collections.abc import Iterable, Mapping
 from datetime import date
+from functools import lru_cache
 
 from django.db import connection
 
@@ -15,11 +16,12 @@ from usage.sql import execute, fetch_all, rows_of_values
 EVER = date(1970, 1, 1)
 
 
-def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -> list[str]:
+@lru_cache(maxsize=4_096)
+def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
     """The nine budgets that a request admitted on that day counts in."""
     scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
     periods = ((Period.DAY, day), (Period.MONTH, day.replace(day=1)), (Period.EVER, EVER))
-    return [f"{scope.value}/{scope_id}/{period.value}/{start}" for scope, scope_id in scopes for period, start in periods]
+    return tuple(f"{scope.value}/{scope_id}/{period.value}/{start}" for scope, scope_id in scopes for period, start in periods)
 
 
 def hold(amounts: Mapping[str, int]) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
-from unfold.widgets import UnfoldAdminAutocompleteWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts.models import APIKey, Organization, Project
 from usage import pricing
@@ -33,13 +34,13 @@ class USDField(forms.CharField):
         return pricing.to_usd(value) if isinstance(value, int) else value
 
 
-def _choice(model: type[Any], field: str) -> forms.ModelChoiceField[Any]:
+def _choice(model: type[Any], field: str) -> "forms.ModelChoiceField[Any]":
     # The widget searches through a foreign key; a generation has the three that a limit is for.
-    widget = UnfoldAdminAutocompleteWidget(Generation._meta.get_field(field), admin.site)
+    widget = AutocompleteSelect(Generation._meta.get_field(field), admin.site)
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget)
 
 
-class NewLimitForm(forms.ModelForm[BudgetLimit]):
+class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
     """A limit for one organization, project or key."""
 
     organization = _choice(Organization, "organization")
@@ -64,7 +65,7 @@ class NewLimitForm(forms.ModelForm[BudgetLimit]):
         return data
 
 
-class LimitForm(forms.ModelForm[BudgetLimit]):
+class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
     """Another amount for a limit."""
 
     limit_nanodollars = USDField(label="Limit (USD)")

@@ -93,7 +93,7 @@ def _hold_alone(now: datetime, item: Admission) -> UUID | BudgetExceeded:
     return item.id
 
 
-def _budget_ids(now: datetime, item: Admission) -> list[str]:
+def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
     return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, local_day(now, item.time_zone))
 
 

@@ -145,10 +145,10 @@ def _ledger_by_hour() -> dict[Group, list[int]]:
     rows = (
         LedgerEntry.objects.annotate(hour=TruncHour("created_at"))
         .values_list(*keys)
-        .annotate(Count("id", filter=Q(kind=Kind.CHARGE)), *sums)
+        .annotate(*sums, charges=Count("id", filter=Q(kind=Kind.CHARGE)))
         .order_by()
     )
-    return {tuple(row[: len(keys)]): list(row[len(keys) :]) for row in rows}
+    return {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in rows}
 
 
 CHECKS: tuple[Callable[[], Iterator[Difference]], ...] = (

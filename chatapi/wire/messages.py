@@ -97,7 +97,7 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if (self.file_data is None) == (self.file_id is None):
-            raise Violation("file_data", "a file has either file_data or file_id", "missing_required_parameter")
+            raise Violation("file_data", "a file has either file_data or file_id")
 
 
 class FilePart(_Part, frozen=True, tag="file"):

@@ -138,8 +138,8 @@ def test_it_names_what_is_wrong_with_a_message(message: Any, param: str, code: s
         ({"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}}, ".image_url.detail", "invalid_value"),  # type: ignore[operator]
         ({"type": "input_audio", "input_audio": {"data": "x", "format": "ogg"}}, ".input_audio.format", "invalid_value"),
         ({"type": "input_audio", "input_audio": {"format": "wav"}}, ".input_audio.data", "missing_required_parameter"),
-        ({"type": "file", "file": {}}, ".file.file_data", "missing_required_parameter"),
-        ({"type": "file", "file": {"file_data": "x", "file_id": "y"}}, ".file.file_data", "missing_required_parameter"),
+        ({"type": "file", "file": {}}, ".file.file_data", "invalid_value"),
+        ({"type": "file", "file": {"file_data": "x", "file_id": "y"}}, ".file.file_data", "invalid_value"),
     ],
 )
 def test_it_names_what_is_wrong_with_a_part(part: Any, param: str, code: str) -> None:

@@ -1,0 +1,92 @@
+"""Who the tests are about, and what they have run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import Client
+
+from accounts import keys
+from accounts.authentication import Caller, look_up
+from accounts.models import APIKey, Member, Organization, Project, Role
+from chatapi import identity
+from usage import ledger
+from usage.clock import database_now
+from usage.models import Generation, Outcome, UsageSource
+from usage.pricing import Price, Tokens
+
+PRICE = Price(150_000_000, 75_000_000, 600_000_000)
+"""$0.15, $0.075 and $0.60 per million tokens."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """Someone with a place in an organization, and a key of a project."""
+
+    user: User
+    project: Project
+    api_key: APIKey
+    key: str
+
+    @property
+    def caller(self) -> Caller:
+        """Who the key stands for."""
+        return look_up(self.key)
+
+    def get(self, path: str, **headers: str) -> Any:
+        """What the person's key gets to see."""
+        return Client().get(path, headers={"authorization": f"Bearer {self.key}", **headers})
+
+
+def join(name: str, role: Role, organization: Organization, project: str) -> Person:
+    """A person in that organization, with a live key of that project."""
+    user = User.objects.create_user(name)
+    Member.objects.create(organization=organization, user=user, role=role)
+    home, _ = Project.objects.get_or_create(organization=organization, name=project)
+    row, key = keys.create_key(home, name=f"{name}'s key".replace("'", ""))
+    return Person(user, home, row, key)
+
+
+def admit(person: Person, **changes: Any) -> Generation:
+    """A generation that waits for a worker."""
+    caller = person.caller
+    wish: dict[str, Any] = {
+        "id": identity.new_id(),
+        "organization_id": caller.organization_id,
+        "project_id": caller.project_id,
+        "api_key_id": caller.api_key_id,
+        "time_zone": caller.time_zone,
+        "is_test": caller.is_test,
+        "model": "small",
+        "endpoint": "chat.completions",
+        "dialect": "openai",
+        "is_stream": True,
+        "choices_count": 1,
+        "max_output_tokens": 1_000,
+        "prompt_tokens_bound": 2_000,
+        "price": PRICE,
+        "queue_ttl_ms": 60_000,
+    }
+    with transaction.atomic():
+        (result,) = ledger.admit(database_now(), [ledger.Admission(**wish | changes)])
+    assert not isinstance(result, Exception), result
+    return Generation.objects.get(pk=result)
+
+
+def run(person: Person, *, tokens: Tokens | None = None, **ending: Any) -> Generation:
+    """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400 cached), 200 out."""
+    generation = admit(person)
+    end: dict[str, Any] = {"outcome": Outcome.COMPLETED, "usage_source": UsageSource.UPSTREAM, "finish_reason": "stop"}
+    with transaction.atomic():
+        (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker-1", 6_000)])
+        assert isinstance(claimed, ledger.Claimed)
+        settlement = ledger.Settlement(
+            id=generation.pk,
+            fence=claimed.fence,
+            tokens=tokens or Tokens(1_000, 200, cached_tokens=400),
+            **end | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900} | ending,
+        )
+        ledger.settle(database_now(), [settlement])
+    generation.refresh_from_db()
+    return generation

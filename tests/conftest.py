@@ -1,0 +1,52 @@
+"""The cast: alice owns Acme, bob is her colleague with a project of his own, charlie is a stranger from Umbrella."""
+
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import connections
+
+from accounts.models import Organization, Role
+from chatapi.models import Deployment, ServedModel
+from tests.cast import PRICE, Person, join
+from usage import prices
+
+
+def pytest_configure() -> None:
+    """A file as the test database: threads of their own connections must see what a test has committed."""
+    database = connections.settings["default"]
+    if database["ENGINE"].endswith("sqlite3"):
+        database["TEST"]["NAME"] = str(Path(settings.STATE_DIR) / "tests.sqlite3")
+
+
+@pytest.fixture
+def acme(db: None) -> Organization:
+    """Alice's and Bob's organization."""
+    return Organization.objects.create(name="Acme")
+
+
+@pytest.fixture
+def alice(acme: Organization) -> Person:
+    """She owns Acme."""
+    return join("alice", Role.OWNER, acme, "default")
+
+
+@pytest.fixture
+def bob(acme: Organization) -> Person:
+    """Alice's colleague, in another project."""
+    return join("bob", Role.MEMBER, acme, "research")
+
+
+@pytest.fixture
+def charlie(db: None) -> Person:
+    """A stranger."""
+    return join("charlie", Role.OWNER, Organization.objects.create(name="Umbrella"), "default")
+
+
+@pytest.fixture
+def small(db: None) -> ServedModel:
+    """A model that is served: active, deployed and priced."""
+    model = ServedModel.objects.create(id="small", owned_by="acme")
+    Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
+    prices.change(model.id, PRICE)
+    return model

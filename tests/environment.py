@@ -1,0 +1,18 @@
+"""The tests' own environment, set before Django reads it: a pytest plugin, named in pyproject.toml.
+
+`DATABASE_URL` is left as it is: the same tests run on SQLite and on PostgreSQL.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the first process made
+    state_dir = tempfile.mkdtemp(prefix="chatapi-tests-")
+    atexit.register(shutil.rmtree, state_dir, ignore_errors=True)
+    os.environ |= {
+        "CHATAPI_STATE_DIR": state_dir,
+        "CHATAPI_SECRET_KEY": "only-for-tests-" + "x" * 50,
+        "CHATAPI_KEY_PEPPER": "only-for-tests",
+    }
