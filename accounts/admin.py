@@ -66,6 +66,10 @@ class OrganizationAdmin(ModelAdmin):  # type: ignore[misc]
     show_full_result_count = False
     inlines = [ProjectInline, MemberInline]
 
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: the ledger speaks of it. It can be made inactive."""
+        return False
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         """With the counts, so that a list costs one query."""
         counts = {"projects_counted": Count("projects", distinct=True), "members_counted": Count("members", distinct=True)}
@@ -94,6 +98,10 @@ class ProjectAdmin(ModelAdmin):  # type: ignore[misc]
     autocomplete_fields = ["organization"]
     show_full_result_count = False
 
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: the ledger speaks of it. It can be made inactive."""
+        return False
+
 
 @admin.register(Member)
 class MemberAdmin(ModelAdmin):  # type: ignore[misc]
@@ -110,8 +118,7 @@ class MemberAdmin(ModelAdmin):  # type: ignore[misc]
 class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  not subscriptable at run time
     """A key to be: its kind can be chosen now and never again."""
 
-    is_test = forms.BooleanField(
-        label="Test key",
+    test_key = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
         help_text="Reaches only the sandbox engine and costs nothing.",
@@ -146,7 +153,7 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """What is asked for, or shown; never the digest."""
         if obj is None:
-            return ["project", "name", "is_test", "is_admin", "default_dialect", "expires_at"]
+            return ["project", "name", "test_key", "is_admin", "default_dialect", "expires_at"]
         return ["name", "redacted", "project", "kind", "status", "is_admin", "default_dialect", "expires_at", "revoked_at", "created_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
@@ -157,12 +164,16 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
         """Never: the ledger speaks of it."""
         return False
 
+    def has_revoke_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Whoever may change keys, while there is something to revoke."""
+        return bool(self.has_change_permission(request)) and APIKey.objects.filter(pk=object_id, revoked_at=None).exists()
+
     def save_model(self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool) -> None:
         """A new key is made by `keys.create_key`; its secret stays in this request."""
         if change:
             obj.save(update_fields=["name", "is_admin", "default_dialect", "expires_at"])
             return
-        is_test = form.cleaned_data["is_test"]
+        is_test = form.cleaned_data["test_key"]
         row, secret = keys.create_key(obj.project, name=obj.name, is_test=is_test, is_admin=obj.is_admin)
         row.default_dialect, row.expires_at = obj.default_dialect, obj.expires_at
         row.save(update_fields=["default_dialect", "expires_at"])
@@ -182,7 +193,7 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
 
     @action(
         description="Revoke",
-        permissions=["change"],
+        permissions=["revoke"],
         icon="block",
         url_path="revoke",
         variant=ActionVariant.DANGER,

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "var" / "live-venv"
@@ -50,10 +50,10 @@ class Case:
 CASES = (
     Case("chat, cut by length", (("user", "Hello river"),), parameters={"max_tokens": 40}),
     Case("chat, system and Unicode", (("system", "Sei kurz."), ("user", "Grüße aus Köln, 你好")), parameters={"max_tokens": 60}),
-    Case("chat, 300 tokens", (("user", "Count the tokens of every stream."),), parameters={"max_tokens": 300}),
+    Case("chat, until it stops", (("user", "Count the tokens of every stream."),), parameters={"max_tokens": 300}),
     Case("chat, one token", (("user", "The letter"),), parameters={"max_tokens": 1}),
-    Case("text", prompt="The quiet bridge", parameters={"max_tokens": 40}),
-    Case("text, default length", prompt="bytes are tokens as well", parameters={}),
+    Case("text, cut by length", prompt="The quiet bridge", parameters={"max_tokens": 40}),
+    Case("text, until it stops", prompt="bytes are tokens as well", parameters={"max_tokens": 300}),
 )
 
 
@@ -71,7 +71,7 @@ def main() -> int:
     """Install, start both, compare, stop both."""
     step("virtualenv")
     ensure_venv()
-    with ExitStack() as running, tempfile.TemporaryDirectory(prefix="chatapi-live-") as folder:
+    with tempfile.TemporaryDirectory(prefix="chatapi-live-") as folder, ExitStack() as running:
         step("tiny model")
         model = make_model(Path(folder))
         step("inference server")
@@ -82,7 +82,7 @@ def main() -> int:
         direct = OpenAI(base_url=upstream, api_key="none", max_retries=0)
         through = OpenAI(base_url=gateway, api_key=key, max_retries=0)
         differences = sum(compare(case, direct, through, str(model)) for case in CASES)
-    print(f"\n{differences} differences")
+    print(f"{differences} differences")
     return 1 if differences else 0
 
 
@@ -125,7 +125,7 @@ def inference_server(model: Path, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """chatapi with an empty state directory and that upstream; gives its base URL and a key."""
+    """chatapi with an empty state directory and that upstream; gives its base URL and a key, and checks the books at the end."""
     environment = {**os.environ, "CHATAPI_STATE_DIR": str(folder / "state")}
     catalog = folder / "catalog.toml"
     catalog.write_text(CATALOG.format(model=SERVED_MODEL, upstream=upstream, upstream_model=model))
@@ -136,6 +136,8 @@ def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str
     with process([sys.executable, "manage.py", "serve", "--port", str(port)], environment, folder / "chatapi.log"):
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", folder / "chatapi.log")
         yield f"http://127.0.0.1:{port}/openai/v1", key
+    step("verifyledger")
+    print(manage(environment, "verifyledger"), end="")
 
 
 CATALOG = """
@@ -164,10 +166,14 @@ def compare(case: Case, direct: OpenAI, through: OpenAI, upstream_model: str) ->
     expected, _ = ask(case, direct, upstream_model, stream=True)
     differences = 0
     for stream in (True, False):
-        got, generation_id = ask(case, through, SERVED_MODEL, stream=stream)
-        receipt = receipt_of(through, generation_id)
-        problems = [*unequal(asdict(expected), asdict(got)), *unequal(asdict(expected), receipt, "receipt ")]
-        print_line(case, "stream" if stream else "whole", got, problems)
+        try:
+            got, generation_id = ask(case, through, SERVED_MODEL, stream=stream)
+            receipt = receipt_of(through, generation_id)
+        except OpenAIError as error:
+            problems = [str(error)]
+        else:
+            problems = [*unequal(asdict(expected), asdict(got)), *unequal(asdict(expected), receipt, "receipt's ")]
+        print_lines(case, "stream" if stream else "whole", expected, problems)
         differences += bool(problems)
     return differences
 
@@ -215,10 +221,11 @@ def unequal(expected: dict[str, Any], got: dict[str, Any], prefix: str = "") -> 
     return [f"{prefix}{name}: {expected[name]!r} became {value!r}" for name, value in got.items() if value != expected[name]]
 
 
-def print_line(case: Case, way: str, got: Answer, problems: list[str]) -> None:
+def print_lines(case: Case, way: str, expected: Answer, problems: list[str]) -> None:
     """One line of the table, and one more for each problem."""
     verdict = "DIFFERS" if problems else "equal"
-    print(f"          {case.name:26} {way:7} {got.prompt_tokens:5} + {got.completion_tokens:4} tokens  {verdict}")
+    counted = f"{expected.prompt_tokens:5} + {expected.completion_tokens:4} tokens"
+    print(f"          {case.name:26} {way:7} {counted} {expected.finish_reason or '':8} {verdict}", flush=True)
     for problem in problems:
         print(f"            {problem}")
 

@@ -8,9 +8,10 @@ what the model says is nonsense, but every token of it is sampled, counted and s
 
 import sys
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+import torch  # type: ignore[import-not-found]
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-not-found]
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # type: ignore[import-not-found]
+from transformers.utils import logging  # type: ignore[import-not-found]
 
 SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 CHAT_TEMPLATE = (
@@ -26,6 +27,7 @@ TEXT = [
 
 def main(folder: str) -> None:
     """Train the tokenizer on three sentences, draw the weights, save both."""
+    logging.disable_progress_bar()
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
     make_model(tokenizer).save_pretrained(folder)

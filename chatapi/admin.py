@@ -4,13 +4,14 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db import models
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminSelectWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminURLInputWidget
 
 from accounts.admin import APIKeyAdmin
 from accounts.models import APIKey
@@ -26,9 +27,10 @@ class DeploymentInline(StackedInline):  # type: ignore[misc]  the theme has no t
 
     model = Deployment
     extra = 0
+    formfield_overrides = {models.URLField: {"widget": UnfoldAdminURLInputWidget, "assume_scheme": "https"}}
     fields = [
-        ("name", "engine", "is_active"), ("base_url", "upstream_model", "api_key_env"),
-        ("priority", "weight", "on_disconnect"), ("timeouts", "extra_parameters"),
+        ("name", "engine"), ("base_url", "upstream_model"), ("api_key_env", "is_active"),
+        ("priority", "weight"), "on_disconnect", "timeouts", "extra_parameters",
     ]  # fmt: skip
 
 
@@ -36,12 +38,12 @@ class DeploymentInline(StackedInline):  # type: ignore[misc]  the theme has no t
 class ServedModelAdmin(ModelAdmin):  # type: ignore[misc]
     """The models that clients can name."""
 
-    list_display = ["id", "status", "input_price", "cached_input_price", "output_price", "deployments_count", "context_window", "max_output_tokens"]
+    list_display = ["id", "status", "input_price", "output_price", "deployments_count", "context_window"]
     list_filter = ["is_active"]
     search_fields = ["id"]
     show_full_result_count = False
     inlines = [DeploymentInline]
-    readonly_fields = ["created_at"]
+    fields = ["id", "owned_by", "context_window", "max_output_tokens", "is_active", "created_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
         """A model's id is what history names it by."""
@@ -50,7 +52,7 @@ class ServedModelAdmin(ModelAdmin):  # type: ignore[misc]
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
         """With the price in effect and the count of deployments, so that a list costs one query."""
         current = Price.objects.filter(model=OuterRef("pk"), effective_from__lte=Now()).order_by("-effective_from")
-        names = ("input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars")
+        names = ("input_per_mtok_nanodollars", "output_per_mtok_nanodollars")
         rows: QuerySet[ServedModel] = super().get_queryset(request)
         active = Count("deployments", filter=Q(deployments__is_active=True))
         return rows.annotate(active_deployments=active, **{name: Subquery(current.values(name)[:1]) for name in names})
@@ -68,11 +70,6 @@ class ServedModelAdmin(ModelAdmin):  # type: ignore[misc]
     def input_price(self, row: Any) -> str | None:
         """In effect now."""
         return _usd(row.input_per_mtok_nanodollars)
-
-    @display(description="Cached input / Mtok")
-    def cached_input_price(self, row: Any) -> str | None:
-        """In effect now."""
-        return _usd(row.cached_input_per_mtok_nanodollars)
 
     @display(description="Output / Mtok")
     def output_price(self, row: Any) -> str | None:
@@ -95,7 +92,13 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at r
 
     class Meta:
         model = Price
-        fields = ["model", "effective_from", "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars"]
+        fields = [
+            "model",
+            "effective_from",
+            "input_per_mtok_nanodollars",
+            "cached_input_per_mtok_nanodollars",
+            "output_per_mtok_nanodollars",
+        ]
 
     def clean_model(self) -> str:
         """Prices keep the name, so that they outlive the model."""

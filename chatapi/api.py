@@ -101,7 +101,9 @@ class Key(ClientRoute):
 class Receipt(ClientRoute):
     """`GET /v1/generations/{id}`: what one generation used and cost."""
 
-    @describe("retrieveGeneration", "Show a generation's receipt", "Receipt", 404, parameter="generation_id", meaning="In any dialect's form.")
+    @describe(
+        "retrieveGeneration", "Show a generation's receipt", "Receipt", 404, parameter="generation_id", meaning="In any dialect's form."
+    )
     def get(self, request: Request, generation_id: str) -> Response:
         """The receipt, for keys of the generation's own project."""
         row = access.visible_to(_caller(request), Generation.objects.filter(id=identity.parse_id(generation_id))).first()

@@ -20,7 +20,7 @@ application = ProtocolTypeRouter(
         "http": URLRouter(
             [
                 re_path(_PREFIX + r"chat/completions$", ChatCompletions.as_asgi()),
-                re_path(r"", django_application),
+                re_path(r"", django_application),  # type: ignore[arg-type]  # Channels routes to ASGI applications
             ]
         ),
     }

@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 RUN_TTL_MS = 2 * 3_600_000
 """How long a job and its log live if nobody ever ends them; longer than any generation may run."""
+INBOX_TTL_MS = 60_000
+"""How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
+REPLY_TIMEOUT_S = 3.0
+"""How long a command may take: a Redis that is frozen is as good as none. Blocking reads ask for less."""
 
 _HEADER = struct.Struct(">16sII")  # generation, first seq, length of the batch that follows
 
@@ -65,18 +69,19 @@ for i = 1, tonumber(ARGV[1]) do
 end
 for inbox, parts in pairs(frames) do
   redis.call('XADD', inbox, 'MAXLEN', '~', 1024, '*', 'b', table.concat(parts))
+  redis.call('PEXPIRE', inbox, INBOX_TTL_MS, 'NX')
 end
 return refused
-""".replace("RUN_TTL_MS", str(RUN_TTL_MS))
+""".replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 
 
 def connect(url: str, *, max_connections: int = 64) -> Redis:
-    """A client that never retries by itself (a lost reply of XADD would write twice) and never times out a blocking read."""
+    """A client that never retries by itself: a lost reply of XADD would write twice."""
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=max_connections,
         timeout=5,
-        socket_timeout=None,
+        socket_timeout=REPLY_TIMEOUT_S,
         socket_connect_timeout=2,
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
@@ -88,7 +93,7 @@ LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 
 class StreamUnavailable(Exception):
-    """Redis can't be reached: deltas neither come nor go."""
+    """Redis can't be reached, or has lost what should be there."""
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -107,6 +112,15 @@ class Entry(msgspec.Struct, frozen=True):
     batch: bytes
     inbox: str = ""
     is_last: bool = False
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """What a sealed log holds."""
+
+    deltas: list[AnyDelta]
+    last_seq: int
+    is_whole: bool
+    """False when its beginning is missing: nothing was published, or Redis has lost it."""
 
 
 class DeltaStream:
@@ -152,7 +166,7 @@ class DeltaStream:
         refused = cast(list[int], await self._publish(keys=keys, args=arguments))
         return {entries[position - 1].id for position in refused}
 
-    async def seal(self, generation_id: UUID, fence: int) -> list[AnyDelta]:
+    async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         """Shut the log for every older fence and answer what it holds: what the client may have seen."""
         key = self.key("log", generation_id.hex)
         async with self.redis.pipeline(transaction=True) as pipe:
@@ -163,14 +177,19 @@ class DeltaStream:
             *_, entries = await pipe.execute(raise_on_error=False)
         if isinstance(entries, Exception):
             raise entries
-        return [delta for _, batch in _batches(entries) for delta in batch]
+        batches = _batches(entries)
+        held = [delta for _, batch in batches for delta in batch]
+        first_seq = batches[0][0] if batches else 0
+        return Sealed(held, max(0, first_seq - 1) + len(held), is_whole=first_seq == 1)
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
-        """The deltas that the log holds after that seq."""
+        """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some of them."""
         entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
-        found: list[AnyDelta] = []
-        for first_seq, batch in _batches(entries):
-            found += batch[max(0, after_seq + 1 - first_seq) :]
+        batches = _batches(entries)
+        found = [delta for first_seq, batch in batches for delta in batch[max(0, after_seq + 1 - first_seq) :]]
+        last_seq = batches[-1][0] + len(batches[-1][1]) - 1 if batches else 0
+        if last_seq != after_seq + len(found):
+            raise StreamUnavailable("Redis has lost a part of the log")
         return found
 
     # ---- nobody wants it
@@ -237,7 +256,10 @@ class Follower:
             self._waiter.set_result(None)
 
     async def next(self, timeout_s: float) -> list[AnyDelta]:
-        """All deltas that have come since; empty after `timeout_s` of silence. Raises `RedisError` when a replay fails."""
+        """All deltas that have come since; empty after `timeout_s` of silence.
+
+        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had.
+        """
         if not self._arrived:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -270,6 +292,7 @@ class Inbox:
     """The one reader of a web process: takes each tick's entry apart and hands the batches to their followers."""
 
     ANNOUNCE_S = 1.0
+    RETRY_S = 0.2
     LOST_AFTER_S = 4.0
 
     def __init__(self, stream: DeltaStream, name: str) -> None:
@@ -319,7 +342,7 @@ class Inbox:
             except RedisError as error:
                 self._down_since = self._down_since or loop.time()
                 log.warning("inbox: %s", error)
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(self.RETRY_S)
                 self.wake_all()
 
     def _dispatch(self, data: bytes) -> None:
@@ -338,9 +361,13 @@ class Inbox:
             follower.wake()
 
     async def _announce(self) -> None:
+        wait_s = self.ANNOUNCE_S
         while True:
-            await asyncio.sleep(self.ANNOUNCE_S)
+            await asyncio.sleep(wait_s)
             try:
                 await self._stream.announce(self.name, ttl_ms=5_000, read_up_to=self._read_up_to)
+                wait_s = self.ANNOUNCE_S
             except RedisError as error:
                 log.warning("announce: %s", error)
+                # A Redis that has lost its data must hear of us before a worker misses us twice.
+                wait_s = self.RETRY_S

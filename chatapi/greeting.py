@@ -47,12 +47,14 @@ def _curl(url: str, credentials: Credentials | None) -> str:
 
 
 def _openai(url: str, credentials: Credentials | None) -> str:
-    key = repr(credentials.api_key) if credentials else f"os.environ[{_KEY_VARIABLE!r}]"
-    return f"""import os
-from openai import OpenAI
-client = OpenAI(base_url="{url}/openai/v1", api_key={key})
-completion = client.chat.completions.create(model="sandbox", messages=[{{"role": "user", "content": "Hello!"}}])
-print(completion.choices[0].message.content)"""
+    lines = ["from openai import OpenAI", f"client = OpenAI(base_url='{url}/openai/v1', api_key={_python_key(credentials)})"]
+    lines.append("completion = client.chat.completions.create(model='sandbox', messages=[{'role': 'user', 'content': 'Hello!'}])")
+    lines.append("print(completion.choices[0].message.content)")
+    return "\n".join(lines if credentials else ["import os", *lines])
+
+
+def _python_key(credentials: Credentials | None) -> str:
+    return repr(credentials.api_key) if credentials else f"os.environ[{_KEY_VARIABLE!r}]"
 
 
 def _python() -> str:

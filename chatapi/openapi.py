@@ -33,7 +33,9 @@ Use any OpenAI client: set its base URL to `/v1` here and its API key to yours. 
 answer in that dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach only the sandbox engine and cost nothing."""
 
 
-def describe(operation_id: str, summary: str, schema: str, *statuses: int, parameter: str = "", meaning: str = "") -> Callable[[View], View]:
+def describe(
+    operation_id: str, summary: str, schema: str, *statuses: int, parameter: str = "", meaning: str = ""
+) -> Callable[[View], View]:
     """Document a reading route: what it answers, which errors it knows, and its parameter in the path."""
     path = [OpenApiParameter(parameter, str, OpenApiParameter.PATH, description=meaning)] if parameter else []
     responses: dict[Any, Any] = {200: OpenApiResponse(_ref(schema), description=summary)}

@@ -1,6 +1,7 @@
 """All settings, from the environment only. README lists each variable with its default; apps.py checks them."""
 
 from pathlib import Path
+from urllib.parse import quote
 
 from chatapi import embedded_valkey, local_secrets
 from chatapi.admin_theme import THEME
@@ -21,7 +22,7 @@ ALLOWED_HOSTS = env.list("CHATAPI_ALLOWED_HOSTS", default=["127.0.0.1", "localho
 CSRF_TRUSTED_ORIGINS = env.list("CHATAPI_CSRF_TRUSTED_ORIGINS", default=[])
 
 # ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production
-DATABASES = {"default": env.database("DATABASE_URL", default=f"sqlite:///{STATE_DIR / 'chatapi.sqlite3'}")}
+DATABASES = {"default": env.database("DATABASE_URL", default=f"sqlite:///{quote(str(STATE_DIR / 'chatapi.sqlite3'))}")}
 DATABASE_TIMEOUT_MS = env.int("CHATAPI_DATABASE_TIMEOUT_MS", default=5_000)
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
@@ -62,7 +63,7 @@ DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
 # ---- Django
 INSTALLED_APPS = [
     "unfold",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # urls.py loads the admin's pages: only the web process needs them
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -160,6 +161,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "persistAuthorization": False},
 }
 UNFOLD = THEME
+LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
 
 LOG_LEVEL = env.choice("CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
 LOGGING = {

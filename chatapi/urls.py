@@ -16,6 +16,8 @@ client_routes = [
     path("generations/<str:generation_id>", api.Receipt.as_view()),
 ]
 
+admin.autodiscover()
+
 urlpatterns = [
     path("", pages.front),
     path("healthz", health.healthz),

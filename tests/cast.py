@@ -44,7 +44,7 @@ def join(name: str, role: Role, organization: Organization, project: str) -> Per
     user = User.objects.create_user(name)
     Member.objects.create(organization=organization, user=user, role=role)
     home, _ = Project.objects.get_or_create(organization=organization, name=project)
-    row, key = keys.create_key(home, name=f"{name}'s key".replace("'", ""))
+    row, key = keys.create_key(home, name=name)
     return Person(user, home, row, key)
 
 

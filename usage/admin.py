@@ -25,18 +25,19 @@ from usage.pricing import to_usd
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _OUTCOMES = {
     "completed": "success",
-    "client_cancelled": "warning",
+    "client cancelled": "warning",
     "failed": "danger",
-    "worker_lost": "danger",
-    "not_started": "danger",
+    "worker lost": "danger",
+    "not started": "danger",
     "admitted": "info",
     "running": "info",
 }
 
 
 def usd(nanodollars: int) -> str:
-    """The amount as it is shown."""
-    return f"-${to_usd(-nanodollars)}" if nanodollars < 0 else f"${to_usd(nanodollars)}"
+    """The amount as it is shown: exact, with cents at least."""
+    dollars, _, fraction = to_usd(nanodollars).partition(".")
+    return f"${int(dollars):,}.{fraction:0<2}"
 
 
 def moment(time: datetime | None) -> str | None:
@@ -95,15 +96,14 @@ class RecordAdmin(ReadOnlyAdmin):
     @display(description="Outcome", label=_OUTCOMES)
     def result(self, row: Any) -> str:
         """How it ended, or where it stands."""
-        return str(row.outcome or row.state)
+        return str(row.outcome or row.state).replace("_", " ")
 
 
 @admin.register(Generation)
 class GenerationAdmin(RecordAdmin):
     """What ran; the page of one generation is its receipt."""
 
-    list_display = ["admitted", "model", "organization", "project_name", "key_name", "result", "tokens_in", "tokens_out", "amount", "id"]
-    list_display_links = ["admitted", "id"]
+    list_display = ["admitted", "model", "organization", "project_name", "key_name", "result", "tokens_in", "tokens_out", "amount"]
     list_filter = ["outcome", "state", "usage_source", "is_test", ModelFilter, "organization", "admitted_at"]
     ordering = ["-id"]  # UUIDs of version 7 sort by time, and the primary key's index has them in order
     search_fields = ["id"]
@@ -114,13 +114,44 @@ class GenerationAdmin(RecordAdmin):
     ]  # fmt: skip
     fieldsets = [
         (None, {"fields": ["public_id", "result", "error", "finish_reason", "receipt"]}),
-        ("Request", {"fields": ["organization", "project_name", "key_name", "is_test", "model", "endpoint", "dialect", "is_stream", "choices_count"]}),
+        (
+            "Request",
+            {
+                "fields": [
+                    "organization",
+                    "project_name",
+                    "key_name",
+                    "is_test",
+                    "model",
+                    "endpoint",
+                    "dialect",
+                    "is_stream",
+                    "choices_count",
+                ]
+            },
+        ),
         ("Timings", {"fields": ["admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms"]}),
-        ("Tokens and hold", {"fields": ["usage_source", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "max_output_tokens", "hold", "budget_day"]}),  # noqa: E501
+        (
+            "Tokens and hold",
+            {
+                "fields": [
+                    "usage_source",
+                    "prompt_tokens",
+                    "cached_tokens",
+                    "completion_tokens",
+                    "reasoning_tokens",
+                    "max_output_tokens",
+                    "hold",
+                    "budget_day",
+                ]
+            },
+        ),  # noqa: E501
         ("Execution", {"fields": ["state", "deployment", "attempts", "worker", "fence", "lease"]}),
     ]
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Generation], search_term: str) -> tuple[QuerySet[Generation], bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Generation], search_term: str
+    ) -> tuple[QuerySet[Generation], bool]:
         """Rows of the id that is somewhere in what was typed."""
         if not search_term:
             return queryset, False
@@ -176,7 +207,12 @@ class GenerationAdmin(RecordAdmin):
     def receipt(self, row: Generation) -> str:
         """The line items and their sum."""
         lines = [
-            {"name": line.name.replace("_", " "), "tokens": line.tokens, "price": usd(line.price_per_mtok_nanodollars), "amount": usd(line.amount_nanodollars)}
+            {
+                "name": line.name.replace("_", " "),
+                "tokens": f"{line.tokens:,}",
+                "price": usd(line.price_per_mtok_nanodollars),
+                "amount": usd(line.amount_nanodollars),
+            }
             for line in receipts.line_items(row)
         ]
         return render_to_string("usage/receipt.html", {"row": row, "lines": lines, "amount": usd(row.amount_nanodollars)})
@@ -186,7 +222,19 @@ class GenerationAdmin(RecordAdmin):
 class LedgerEntryAdmin(RecordAdmin):
     """Every movement of money, written once."""
 
-    list_display = ["created", "kind", "organization", "project_name", "key_name", "model", "result", "tokens_in", "tokens_out", "amount", "generation"]
+    list_display = [
+        "created",
+        "kind",
+        "organization",
+        "project_name",
+        "key_name",
+        "model",
+        "result",
+        "tokens_in",
+        "tokens_out",
+        "amount",
+        "generation",
+    ]
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     list_select_related = ["organization", "project", "api_key", "generation"]
     ordering = ["-id"]
@@ -206,7 +254,18 @@ class LedgerEntryAdmin(RecordAdmin):
 class HourlyUsageAdmin(RecordAdmin):
     """The ledger by hour."""
 
-    list_display = ["hour_utc", "organization", "project_name", "key_name", "model", "result", "requests", "tokens_in", "tokens_out", "amount"]
+    list_display = [
+        "hour_utc",
+        "organization",
+        "project_name",
+        "key_name",
+        "model",
+        "result",
+        "requests",
+        "tokens_in",
+        "tokens_out",
+        "amount",
+    ]
     list_filter = ["outcome", ModelFilter, "organization", "hour"]
     ordering = ["-hour", "organization_id", "-id"]
     readonly_fields = ["hour_utc", "project_name", "key_name", "result", "amount"]
@@ -251,12 +310,19 @@ class BudgetLimitAdmin(ModelAdmin):  # type: ignore[misc]  the theme has no type
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
         """What is limited is chosen once; the amount may change."""
-        form: "type[forms.ModelForm[BudgetLimit]]" = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
+        form: "type[forms.ModelForm[BudgetLimit]]" = super().get_form(
+            request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs
+        )
         return form
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
         """The form's fields, and for a row that exists what it is about."""
-        return ["subject", "scope", "period", "limit_nanodollars"] if obj else list(NewLimitForm.Meta.fields)
+        if obj is not None:
+            return [(None, {"fields": ["subject", "scope", "period", "limit_nanodollars"]})]
+        return [
+            ("Applies to one of these", {"fields": ["organization", "project", "api_key"]}),
+            ("Limit", {"fields": ["period", "limit_nanodollars"]}),
+        ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """All but the amount."""

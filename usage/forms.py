@@ -17,7 +17,7 @@ class USDField(forms.CharField):
     """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", "placeholder": "0.15"}), **kwargs)
+        super().__init__(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", "placeholder": "0.00"}), **kwargs)
 
     def to_python(self, value: Any) -> Any:
         """Nanodollars; what is not an amount is told as it is."""
@@ -34,18 +34,18 @@ class USDField(forms.CharField):
         return pricing.to_usd(value) if isinstance(value, int) else value
 
 
-def _choice(model: type[Any], field: str) -> "forms.ModelChoiceField[Any]":
+def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField[Any]":
     # The widget searches through a foreign key; a generation has the three that a limit is for.
     widget = AutocompleteSelect(Generation._meta.get_field(field), admin.site)
-    return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget)
+    return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
 class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
     """A limit for one organization, project or key."""
 
-    organization = _choice(Organization, "organization")
-    project = _choice(Project, "project")
-    api_key = _choice(APIKey, "api_key")
+    organization = _choice(Organization, "organization", "Organization")
+    project = _choice(Project, "project", "Project")
+    api_key = _choice(APIKey, "api_key", "API key")
     limit_nanodollars = USDField(label="Limit (USD)")
 
     class Meta:

@@ -200,10 +200,14 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """The reaper asks for up to `limit` generations whose lease has run out."""
+    """The reaper asks for up to `limit` generations whose lease had run out at `asked_at`, by the database's clock.
+
+    Not by the transaction's `now`: it may have waited for a lock, and the heartbeats still wait for the same one.
+    """
 
     limit: int
     lease_ms: int
+    asked_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,8 @@ class Orphan:
     was_started: bool
     completion_tokens: int
     """As of the last heartbeat: what is left to charge when Redis has lost the deltas too."""
+    completion_tokens_cap: int
+    """The most that it was asked for, over all choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +241,10 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
         f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', worker = 'reaper', lease_expires_at = %s
         WHERE id IN (SELECT id FROM usage_generation WHERE state <> 'settled' AND lease_expires_at < %s
                      ORDER BY lease_expires_at LIMIT %s {skip_locked})
-        RETURNING id, fence, claimed_at, completion_tokens""",  # noqa: S608
-        [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(now), item.limit],
+        RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens * choices_count""",  # noqa: S608
+        [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(item.asked_at), item.limit],
     )
-    return Orphans([Orphan(_uuid(row[0]), row[1], row[2] is not None, row[3]) for row in rows])
+    return Orphans([Orphan(_uuid(row[0]), row[1], row[2] is not None, row[3], row[4]) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,16 @@ async def _next(services: Services, follower: Follower, timeout_s: float) -> lis
         if not batch:
             services.inbox.check()
     except (StreamUnavailable, RedisError):
-        return await _from_row(services, follower) or [LOST]
+        return await _from_row(services, follower) or _given_up(services, follower, LOST)
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
-        return [*batch, CLOSING]
+        return [*batch, *_given_up(services, follower, CLOSING)]
     return batch
+
+
+def _given_up(services: Services, follower: Follower, failure: Failed) -> list[AnyDelta]:
+    """The failure that ends this stream before its generation has ended, which nobody waits for any more."""
+    services.abandon(follower.id)
+    return [failure]
 
 
 async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
@@ -70,8 +76,9 @@ async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
         return []
     try:
         missed = await follower.catch_up()
-    except RedisError:
-        missed = []
+    except (StreamUnavailable, RedisError):
+        # A good end must not follow a text that may lack its last words.
+        return _terminal(end) if end.error_code else [LOST]
     return missed if missed and isinstance(missed[-1], TERMINAL) else [*missed, *_terminal(end)]
 
 

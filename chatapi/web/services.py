@@ -19,10 +19,13 @@ from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import DeltaStream, Inbox, Job, StreamUnavailable, connect
 from chatapi.task_queue import TaskQueue
 from usage import ledger
-from usage.errors import UsageError
+from usage.errors import AlreadyResolved, UsageError
 from usage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
+
+CANCEL_RETRY_S = (0.5, 1, 2, 5)
+"""Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
 
 
 class Services:
@@ -81,8 +84,8 @@ class Services:
         try:
             await self._enqueue((generation_id, Job(self.inbox.name, request)))
         except (RedisError, OSError, TimeoutError) as error:
-            await self._withdraw(generation_id)
-            raise StreamUnavailable(str(error)) from error
+            if await self._withdraw(generation_id):
+                raise StreamUnavailable(str(error)) from error
 
     async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
         messages = [self.queue.message(generation_id.hex) for generation_id, _ in jobs]
@@ -114,15 +117,22 @@ class Services:
             task.exception()  # looked at, so that asyncio does not log what the request has told its client already
 
     async def _cancel(self, generation_id: UUID) -> None:
-        try:
-            async with asyncio.timeout(5):
+        for wait_s in CANCEL_RETRY_S:
+            try:
                 await self.stream.cancel(generation_id, ttl_ms=2 * settings.QUEUE_TTL_MS)
-        except (RedisError, OSError, TimeoutError) as error:
-            log.warning("could not tell that the client of %s left: %s", generation_id.hex, error)
+                return
+            except (RedisError, OSError) as error:
+                log.warning("could not tell that the client of %s left: %s", generation_id.hex, error)
+            await asyncio.sleep(wait_s)
 
-    async def _withdraw(self, generation_id: UUID) -> None:
+    async def _withdraw(self, generation_id: UUID) -> bool:
+        """Void what could not be queued; False when a worker has it: only the answer to our message was lost then."""
         withdrawal = ledger.Withdrawal(generation_id, "service_unavailable", "The request could not be queued.")
         try:
             await self.commits.write(ledger.withdraw, withdrawal)
+        except AlreadyResolved:
+            return False
         except UsageError as error:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
+            self.abandon(generation_id)
+        return True

@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from django.conf import settings
+from redis.exceptions import RedisError
 
 from chatapi.delta_stream import Job
 from chatapi.wire import requests
@@ -34,7 +35,7 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     (job, is_cancelled), claimed = await asyncio.gather(
-        process.jobs(generation_id),
+        _job(process, generation_id),
         process.commits.write(ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS)),
     )
     run = Run(claimed, job.inbox if job else "")
@@ -45,6 +46,15 @@ async def generate(process: Process, generation_id: UUID) -> None:
         await _run(process, run, job)
     finally:
         del process.running[run.id]
+
+
+async def _job(process: Process, generation_id: UUID) -> tuple[Job | None, bool]:
+    """The job and whether it is cancelled; none when Redis, that has just given us the message, is away."""
+    try:
+        return await process.jobs(generation_id)
+    except (RedisError, OSError) as error:
+        log.warning("the job of %s can't be had: %r", generation_id.hex, error)
+        return None, False
 
 
 async def _run(process: Process, run: Run, job: Job | None) -> None:

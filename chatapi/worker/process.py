@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -52,7 +53,7 @@ class Process:
         """Run the loops while the process lives; at the end everything is published and closed."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
-        loops = [asyncio.create_task(loop) for loop in (self.publisher.run(), self._beat(), self._listen(), reaper.run())]
+        loops = [asyncio.create_task(_for_ever(loop)) for loop in (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run)]
         try:
             yield self
             await self.publisher.drained()
@@ -66,16 +67,24 @@ class Process:
             await self.commits.close()
 
     async def _beat(self) -> None:
-        """Keep the leases of everything that runs here, and notice what nobody waits for."""
+        """Keep the leases of everything that runs here. Needs the database only, so that Redis can't cost a lease."""
         while True:
             await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
-            if not self.running:
-                continue
             try:
-                await self._prolong(list(self.running.values()))
-                await self._drop_unwanted(list(self.running.values()))
-            except (UsageError, RedisError, OSError) as error:
+                if self.running:
+                    await self._prolong(list(self.running.values()))
+            except UsageError as error:
                 log.warning("heartbeat: %r", error)
+
+    async def _sweep(self) -> None:
+        """Notice what nobody waits for any more."""
+        while True:
+            await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
+            try:
+                if self.running:
+                    await self._drop_unwanted(list(self.running.values()))
+            except (RedisError, OSError) as error:
+                log.warning("sweep: %r", error)
 
     async def _prolong(self, runs: list[Run]) -> None:
         pulses = [ledger.Pulse(run.id, run.fence, run.tally.completion_tokens) for run in runs]
@@ -111,3 +120,13 @@ class Process:
         run = self.running.get(generation_id)
         if run is not None:
             run.client_left()
+
+
+async def _for_ever(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a loop, and again when it fails: a bug in one must not leave a process that takes tasks and cannot end them."""
+    while True:
+        try:
+            await loop()
+        except Exception:
+            log.exception("%s failed", loop.__qualname__)
+        await asyncio.sleep(1)

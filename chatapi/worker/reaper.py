@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import time
 
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.delta_stream import DeltaStream, Entry, Job, Sealed
 from chatapi.wire import deltas, requests
-from chatapi.wire.deltas import AnyDelta, Failed
+from chatapi.wire.deltas import Failed
+from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker.tally import Tally, prompt_tokens
 from usage import ledger
+from usage.clock import database_now
 from usage.errors import AlreadyResolved, UsageError
 from usage.group_commit import GroupCommit
 from usage.ledger import Orphan, Settlement
@@ -30,6 +33,7 @@ class Reaper:
     def __init__(self, commits: GroupCommit, stream: DeltaStream) -> None:
         self._commits = commits
         self._stream = stream
+        self._was_blind_at = float("-inf")
 
     async def run(self) -> None:
         """Look every `REAPER_MS`, for ever."""
@@ -37,49 +41,71 @@ class Reaper:
             try:
                 while await self.reap() == BATCH:
                     pass
-            except (UsageError, RedisError, OSError) as error:
+            except UsageError as error:
                 log.warning("reaper: %r", error)
             await asyncio.sleep(settings.REAPER_MS / 1_000)
 
     async def reap(self) -> int:
         """Close up to `BATCH` orphans; answers how many there were."""
-        orphans = await self._commits.write(ledger.take_over, ledger.TakeOver(BATCH, settings.LEASE_MS))
-        await asyncio.gather(*(self._close(orphan) for orphan in orphans.rows))
-        return len(orphans.rows)
+        orphans = await self._take_over()
+        await asyncio.gather(*(self._close(orphan) for orphan in orphans))
+        return len(orphans)
+
+    async def _take_over(self) -> list[Orphan]:
+        """The orphans. When the database was away the living could not prolong their leases either: they get a lease's time to."""
+        began = time.monotonic()
+        limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
+        is_prompt = False
+        try:
+            asked_at = await self._commits.read(database_now)
+            orphans = await self._commits.write(ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at))
+            is_prompt = (time.monotonic() - began) * 1_000 < settings.HEARTBEAT_MS
+        finally:
+            if not is_prompt:
+                self._was_blind_at = time.monotonic()
+        return orphans.rows
 
     async def _close(self, orphan: Orphan) -> None:
         """One orphan. While Redis is away it stays ours until our own lease runs out, and is taken over again."""
         try:
-            seen = await self._stream.seal(orphan.id, orphan.fence)
+            sealed = await self._stream.seal(orphan.id, orphan.fence)
             ((job, _),) = await self._stream.jobs([orphan.id])
-        except (RedisError, OSError) as error:
-            log.warning("%s can't be closed yet: %r", orphan.id.hex, error)
-            return
-        request = requests.from_bytes(job.request) if job else None
-        failure = WORKER_LOST if orphan.was_started else NOT_STARTED
-        tokens = Tokens()
-        tally = Tally()
-        tally.add(seen)
-        # The heartbeat's count is what is left when Redis has lost the log.
-        completion = max(tally.completion_tokens, orphan.completion_tokens)
-        if completion:
-            tokens = Tokens(prompt_tokens(request), completion, None, tally.reasoning_tokens)
-        settlement = Settlement(
-            orphan.id,
-            orphan.fence,
-            Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
-            tokens,
-            UsageSource.COUNTED if completion else UsageSource.NONE,
-            error_code=failure.code or "",
-            error_message=failure.message,
-        )
-        try:
-            await self._commits.write(ledger.settle, settlement)
+            await self._settle(orphan, sealed, job)
         except AlreadyResolved:
             return
-        log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, completion)
-        await self._tell(orphan, failure, len(seen), job.inbox if job else "")
+        except (UsageError, RedisError, OSError) as error:
+            log.warning("%s can't be closed yet: %r", orphan.id.hex, error)
+        except Exception:
+            # One that can't be read must not keep the others open.
+            log.exception("%s can't be closed", orphan.id.hex)
 
-    async def _tell(self, orphan: Orphan, failure: Failed, last_seq: int, inbox: str) -> None:
-        end: list[AnyDelta] = [failure]
-        await self._stream.publish([Entry(orphan.id, orphan.fence, last_seq + 1, deltas.encode(end), inbox, is_last=True)])
+    async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
+        failure = WORKER_LOST if orphan.was_started else NOT_STARTED
+        settlement = _settlement(orphan, sealed, requests.from_bytes(job.request) if job else None, failure)
+        await self._commits.write(ledger.settle, settlement)
+        log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, settlement.tokens.completion_tokens)
+        end = deltas.encode([failure])
+        inbox = job.inbox if job else ""
+        await self._stream.publish([Entry(orphan.id, orphan.fence, sealed.last_seq + 1, end, inbox, is_last=True)])
+
+
+def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:
+    """Charges what the log shows, which is what the client may have seen."""
+    tally = Tally()
+    tally.add(sealed.deltas)
+    # The last heartbeat's count is what is left when Redis has lost the log.
+    counted = tally.completion_tokens if sealed.is_whole else max(tally.completion_tokens, orphan.completion_tokens)
+    completion = min(counted, orphan.completion_tokens_cap)
+    return Settlement(
+        orphan.id,
+        orphan.fence,
+        Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
+        Tokens(prompt_tokens(request), completion, None, _at_most(tally.reasoning_tokens, completion)) if completion else Tokens(),
+        UsageSource.COUNTED if completion else UsageSource.NONE,
+        error_code=failure.code or "",
+        error_message=failure.message,
+    )
+
+
+def _at_most(tokens: int | None, cap: int) -> int | None:
+    return None if tokens is None else min(tokens, cap)

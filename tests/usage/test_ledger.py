@@ -109,11 +109,11 @@ def test_the_reaper_fences_off_a_worker_whose_lease_ran_out(key: APIKey, ask: As
     ledger.admit(NOW, [admission := ask()])
     zombie = run(admission)
     later = NOW + timedelta(seconds=7)
-    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000)])
+    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
     assert [(row.id, row.fence, row.was_started) for row in orphans.rows] == [(admission.id, zombie.fence + 1, True)]
     (refused,) = ledger.settle(later, [completed(zombie)])
     assert isinstance(refused, AlreadyResolved)
-    (again,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000)])
+    (again,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
     assert again.rows == []
 
 
@@ -123,15 +123,24 @@ def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> Non
     later = NOW + timedelta(seconds=5)
     beat = ledger.Beat([ledger.Pulse(admission.id, claimed.fence, 7), ledger.Pulse(admission.id, claimed.fence + 1, 9)][:1], 6_000)
     assert ledger.beat(later, [beat]) == [{admission.id}]
-    assert ledger.take_over(NOW + timedelta(seconds=7), [ledger.TakeOver(10, 6_000)])[0].rows == []
+    much_later = NOW + timedelta(seconds=7)
+    assert ledger.take_over(much_later, [ledger.TakeOver(10, 6_000, much_later)])[0].rows == []
     assert Generation.objects.get().completion_tokens == 7
     assert ledger.beat(later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9)], 6_000)]) == [set()]
 
 
 def test_a_queued_request_is_an_orphan_after_its_time_in_the_queue(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(queue_ttl_ms=1_000)])
-    (orphans,) = ledger.take_over(NOW + timedelta(seconds=2), [ledger.TakeOver(10, 6_000)])
+    later = NOW + timedelta(seconds=2)
+    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
     assert [(row.id, row.was_started) for row in orphans.rows] == [(admission.id, False)]
+
+
+def test_the_time_that_a_take_over_waits_for_the_database_does_not_count_against_the_living(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    run(admission)
+    asked_at, later = NOW + timedelta(seconds=5), NOW + timedelta(seconds=7)
+    assert ledger.take_over(later, [ledger.TakeOver(10, 6_000, asked_at)])[0].rows == []
 
 
 def test_no_output_and_an_error_costs_nothing(key: APIKey, ask: Ask) -> None:

@@ -5,7 +5,7 @@ docs/sandbox.md is the manual.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 from typing import NoReturn
 
@@ -28,7 +28,7 @@ class SandboxEngine:
     No failure is retryable: a failure that one client asked for must not count against the deployment that all share.
     """
 
-    async def stream(self, call: Call) -> AsyncIterator[Sequence[AnyDelta]]:
+    async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """The call's batches of deltas; raises `EngineError` for a bad marker, and for the failures a script asks for."""
         script, answer = _answer_to(call)
         # A prompt may be megabytes long; tiktoken works outside the GIL.
@@ -66,7 +66,7 @@ class _Playing:
         if failure is not None and self._script.after is None:
             raise EngineError(failure)
 
-    async def batches(self, answer: Answer) -> AsyncIterator[Sequence[AnyDelta]]:
+    async def batches(self, answer: Answer) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """The answer, up to where the script breaks it off: a round at a time when there is a delay, else many together."""
         rounds = islice(answer.rounds(), self._script.breaks_after)
         batch_rounds = 1 if self._script.delay_ms else max(1, BATCH_DELTAS // answer.choices_count)

@@ -1,0 +1,23 @@
+# One image for every process: `docker compose up` chooses which by its command.
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /srv/chatapi
+COPY requirements/uv.txt requirements/base.txt requirements/
+RUN python -m venv .venv \
+    && pip install --no-cache-dir --require-hashes -r requirements/uv.txt \
+    && uv pip sync --no-cache --compile-bytecode --require-hashes --python .venv/bin/python requirements/base.txt
+
+FROM python:3.11-slim-bookworm
+RUN useradd --system --uid 10001 --home-dir /var/lib/chatapi --create-home chatapi
+WORKDIR /srv/chatapi
+COPY --from=build /srv/chatapi/.venv .venv
+COPY . .
+RUN .venv/bin/python -m compileall -q accounts chatapi usage
+USER chatapi
+ENV PATH=/srv/chatapi/.venv/bin:$PATH PYTHONUNBUFFERED=1 CHATAPI_STATE_DIR=/var/lib/chatapi
+VOLUME /var/lib/chatapi
+EXPOSE 8000
+# What `serve` and `serve --only web` answer; docker-compose.yml has those of the other processes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
+# Exec form: SIGTERM must reach the process, so that running answers may finish.
+CMD ["python", "manage.py", "serve", "--host", "0.0.0.0"]

@@ -1,0 +1,83 @@
+# The doors to the project: `make help`. Needs Debian's python3, python3-venv and make; everything else comes into .venv.
+# POSIX sh only: Debian's sh is dash.
+
+PORT ?= 8000
+PYTHON ?= python3
+ARGS ?=
+
+# Every process of a service or a test would compile its hundreds of modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types contracts migrations test-postgres bench live lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+run: .venv/.base ## set up and run the service (PORT=8000); the first time it prints a demo key
+	@exec .venv/bin/python manage.py serve --port $(PORT)
+
+test: .venv/.test ## set up and run the tests (ARGS="-k ledger")
+	@.venv/bin/pytest -n auto $(ARGS)
+
+lint: .venv/.dev ## style
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+types: .venv/.dev ## types
+	@.venv/bin/mypy .
+
+contracts: .venv/.dev ## which package may import which
+	@.venv/bin/lint-imports
+
+migrations: .venv/.base ## whether a model changed without its migration
+	@.venv/bin/python manage.py makemigrations --check --dry-run
+
+test-postgres: .venv/.test ## the tests that touch the database, on a PostgreSQL of their own
+	@.ci/with-postgres .venv/bin/pytest -n auto tests/accounts tests/usage tests/chatapi $(ARGS)
+
+bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
+	@.venv/bin/python -m bench.compare $(ARGS)
+
+live: .venv/.dev ## real clients against a real, tiny model (downloads it and torch)
+	@.venv/bin/python bench/live.py $(ARGS)
+
+# Each bigger set takes the versions of the smaller one, so that what is tested is what runs.
+lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/base.in -o requirements/base.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt requirements/test.in -o requirements/test.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/test.txt requirements/dev.in -o requirements/dev.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) --override requirements/live-overrides.txt requirements/live.in -o requirements/live.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/uv.in -o requirements/uv.txt
+
+compile = --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
+
+clean: ## remove .venv and caches; var/, the service's state, stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- the virtualenv: base is in test is in dev
+
+.venv/bin/uv: requirements/uv.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "chatapi needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+.venv/.base: requirements/base.txt .venv/bin/uv
+	@$(call install,base,test dev)
+
+.venv/.test: requirements/test.txt .venv/bin/uv
+	@$(call install,test,dev)
+
+.venv/.dev: requirements/dev.txt .venv/bin/uv
+	@$(call install,dev,)
+
+# install(SET, BIGGER SETS): if a bigger set is there already it is brought up to date instead, so that nothing is taken away.
+define install
+set=$(1); \
+for bigger in $(2); do if [ -e .venv/.$$bigger ]; then set=$$bigger; fi; done; \
+echo "Installing requirements/$$set.txt into .venv"; \
+.venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/$$set.txt && \
+for smaller in base test dev; do touch .venv/.$$smaller; if [ $$smaller = $$set ]; then break; fi; done
+endef

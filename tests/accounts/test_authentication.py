@@ -1,0 +1,131 @@
+"""From a header to a caller: who is let in, and what it costs to find out."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from pytest_django.fixtures import DjangoAssertNumQueries
+
+from accounts import keys
+from accounts.authentication import Caller, CallerCache, bearer, look_up
+from accounts.errors import NotAuthenticated
+from accounts.models import APIKey
+from tests.cast import Person
+
+UNKNOWN = "ck_live_4fGh0123wxYZ_0123456789ABCDEFGHIJKLMNOPQRSTUV0LDXQK"
+
+
+def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> None:
+    caller = look_up(alice.key)
+    assert caller == Caller(alice.api_key.pk, alice.project.pk, alice.project.organization_id, False, False, "", "UTC")
+    assert caller.is_authenticated
+
+
+def test_it_costs_one_query(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    with django_assert_num_queries(1):
+        look_up(alice.key)
+
+
+@pytest.mark.parametrize("key", ["", "ck_live_x", "sk-proj-0123", UNKNOWN[:-1] + "!", "' OR 1=1 --", "%s{0}${jndi:x}", "\x00", "é" * 9_000])
+def test_a_malformed_key_costs_no_query(db: None, key: str, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    with django_assert_num_queries(0), pytest.raises(NotAuthenticated):
+        look_up(key)
+
+
+def test_an_unknown_key_is_refused(alice: Person) -> None:
+    with pytest.raises(NotAuthenticated):
+        look_up(UNKNOWN)
+
+
+def test_a_right_public_part_with_another_secret_is_refused(alice: Person) -> None:
+    APIKey.objects.filter(pk=alice.api_key.pk).update(public=UNKNOWN.split("_")[2])
+    with pytest.raises(NotAuthenticated):
+        look_up(UNKNOWN)
+
+
+def test_a_revoked_key_is_refused(alice: Person) -> None:
+    assert keys.revoke(APIKey.objects.filter(pk=alice.api_key.pk)) == 1
+    with pytest.raises(NotAuthenticated):
+        look_up(alice.key)
+
+
+def test_a_key_is_revoked_once(alice: Person) -> None:
+    rows = APIKey.objects.filter(pk=alice.api_key.pk)
+    keys.revoke(rows)
+    assert keys.revoke(rows) == 0
+
+
+def test_an_expired_key_is_refused_and_one_that_will_expire_is_not(alice: Person) -> None:
+    alice.api_key.expires_at = timezone.now() + timedelta(hours=1)
+    alice.api_key.save()
+    assert look_up(alice.key)
+    alice.api_key.expires_at = timezone.now() - timedelta(seconds=1)
+    alice.api_key.save()
+    with pytest.raises(NotAuthenticated):
+        look_up(alice.key)
+
+
+@pytest.mark.parametrize("whose", ["project", "organization"])
+def test_the_keys_of_an_inactive_owner_are_refused(alice: Person, whose: str) -> None:
+    owner = alice.project if whose == "project" else alice.project.organization
+    owner.is_active = False
+    owner.save()
+    with pytest.raises(NotAuthenticated):
+        look_up(alice.key)
+
+
+@pytest.mark.parametrize("header", ["Bearer abc", "bearer abc", "BEARER  abc ", " Bearer\tabc".replace("\t", " ")])
+def test_the_scheme_may_be_written_in_any_case(header: str) -> None:
+    assert bearer(header) == "abc"
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "abc", "Token abc"])
+def test_what_is_no_bearer_token_is_refused(header: str | None) -> None:
+    with pytest.raises(NotAuthenticated):
+        bearer(header)
+
+
+class Database:
+    """Answers every question with the same caller, and counts the questions."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+        self.caller = Caller(1, 1, 1, False, False, "", "UTC")
+
+    async def ask(self, key: str) -> Caller:
+        """Who the key stands for."""
+        self.questions.append(key)
+        return self.caller
+
+
+async def refuse(key: str) -> Caller:
+    """Nobody."""
+    raise NotAuthenticated(key)
+
+
+async def test_a_known_caller_is_remembered_for_a_while() -> None:
+    cache, database = CallerCache(max_age_ms=60_000), Database()
+    for _ in range(3):
+        assert await cache.authenticate(f"Bearer {UNKNOWN}", database.ask) == database.caller
+    assert database.questions == [UNKNOWN]
+
+
+async def test_an_old_memory_is_not_used() -> None:
+    cache, database = CallerCache(max_age_ms=0), Database()
+    for _ in range(2):
+        await cache.authenticate(f"Bearer {UNKNOWN}", database.ask)
+    assert len(database.questions) == 2
+
+
+async def test_a_refusal_is_not_remembered() -> None:
+    cache, database = CallerCache(max_age_ms=60_000), Database()
+    with pytest.raises(NotAuthenticated):
+        await cache.authenticate(f"Bearer {UNKNOWN}", refuse)
+    assert await cache.authenticate(f"Bearer {UNKNOWN}", database.ask) == database.caller
+
+
+async def test_a_malformed_key_asks_nobody() -> None:
+    cache, database = CallerCache(max_age_ms=60_000), Database()
+    with pytest.raises(NotAuthenticated):
+        await cache.authenticate("Bearer ck_live_nonsense", database.ask)
+    assert database.questions == []

@@ -1,0 +1,119 @@
+"""One installation for all tests of what a client sees: real processes, and an upstream that behaves as the model's name says."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from chatapi import embedded_valkey
+from tests.chatapi.http_client import Client
+from tests.chatapi.open_generations import OpenGenerations
+from tests.installation import Installation
+
+MODELS: dict[str, dict[str, Any]] = {
+    "five": {},
+    "org/with-slash": {},
+    "steady": {"tokens": 1000, "rate": 40},
+    "three-then-silence": {"tokens": 1000, "stall_after": 3},
+    "slow-to-begin": {"ttft_ms": 2_500},
+    "never-begins": {"ttft_ms": 60_000},
+    "reasons": {"reasoning": 3},
+    "refuses": {"refusal": True},
+    "calls-tools": {"tool_calls": 2},
+    "tells-no-usage": {"no_usage": True},
+    "tells-zero-usage": {"zero_usage": True},
+    "tells-usage-always": {"usage_every_chunk": True},
+    "disobeys-max-tokens": {"tokens": 50, "ignore_max_tokens": True},
+    "ends-without-finish": {"finish_reason": "none", "fin_without_done": True},
+    # breaks off after three tokens
+    "breaks-by-error": {"error_frame": 3, "error_message": "CUDA error at 10.0.0.7"},
+    "breaks-by-reset": {"rst_after": 3},
+    "breaks-by-close": {"fin_after": 3},
+    "breaks-by-bad-json": {"bad_json": 3},
+    "breaks-by-huge-frame": {"huge_frame": 3},
+    # refused before the first token
+    "status-400": {"status": 400, "error_message": "temperature is too high", "error_code": "bad_temperature"},
+    "status-400-context": {"status": 400, "error_message": "This model's maximum context length is 8 tokens"},
+    "status-401": {"status": 401, "error_message": "Incorrect API key provided: sk-upstreamsecret"},
+    "status-403": {"status": 403},
+    "status-404": {"status": 404, "error_code": "model_not_found"},
+    "status-413": {"status": 413},
+    "status-429": {"status": 429, "retry_after": "7"},
+    "status-500": {"status": 500, "error_message": "Traceback (most recent call last)"},
+    "status-503": {"status": 503},
+    "html-200": {"html": True},
+    "html-502": {"html": True, "status": 502},
+    "redirects": {"redirect": "http://127.0.0.1:9/v1/chat/completions"},
+    "says-nothing": {"raw": ""},
+}
+
+ACCOUNTS = """
+import json
+from django.utils import timezone
+from accounts.keys import create_key, get_or_create_project
+from usage.models import BudgetLimit
+
+def make(name, organization="Tests", project="default", is_test=False, limits=(), **changes):
+    row, secret = create_key(get_or_create_project(organization, project), name=name, is_test=is_test)
+    type(row).objects.filter(pk=row.pk).update(**changes)
+    ids = {"organization": row.project.organization_id, "project": row.project_id, "key": row.pk}
+    for scope, period, nanodollars in limits:
+        BudgetLimit.objects.create(scope=scope, scope_id=ids[scope], period=period, limit_nanodollars=nanodollars)
+    return row, secret
+
+keys = {
+    "revoked": make("revoked", revoked_at=timezone.now()),
+    "expired": make("expired", expires_at=timezone.now()),
+    "closed project": make("closed-project", project="closed"),
+    "closed organization": make("closed-organization", organization="Closed"),
+    "speaks openai": make("speaks-openai", default_dialect="openai"),
+    "stranger": make("stranger", organization="Strangers"),
+    "poor key": make("poor-key", limits=[("key", "day", 1)]),
+    "poor project": make("poor-project", project="poor", limits=[("project", "month", 1)]),
+    "poor organization": make("poor-organization", organization="Poor", limits=[("organization", "ever", 1)]),
+    "poor tester": make("poor-tester", is_test=True, limits=[("key", "day", 1)]),
+    "room for one": make("room-for-one", limits=[("key", "day", 1_500_000)]),
+    "room for four": make("room-for-four", limits=[("key", "day", 4_500_000)]),
+}
+project = keys["closed project"][0].project
+type(project).objects.filter(pk=project.pk).update(is_active=False)
+organization = keys["closed organization"][0].project.organization
+type(organization).objects.filter(pk=organization.pk).update(is_active=False)
+print(json.dumps({name: secret for name, (_, secret) in keys.items()}))
+"""
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Valkey, web, worker and upstream; its books must be right in the end."""
+    installation = Installation(tmp_path_factory.mktemp("installation"))
+    try:
+        installation.start(MODELS)
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
+
+
+@pytest.fixture(scope="session")
+def keys(installation: Installation) -> dict[str, str]:
+    """Keys with a story, by its name: refused ones, poor ones, one that speaks another dialect."""
+    done = installation.manage("shell", "--no-imports", "-c", ACCOUNTS)
+    assert done.returncode == 0, done.stderr
+    keys: dict[str, str] = json.loads(done.stdout)
+    return keys
+
+
+@pytest.fixture
+def client(installation: Installation) -> Client:
+    """A client with a key that may do everything."""
+    return Client(installation.url, installation.keys["live"])
+
+
+@pytest.fixture
+def open_generations(installation: Installation) -> Iterator[OpenGenerations]:
+    """Names the generations of clients that never get to know them."""
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        yield OpenGenerations(redis)

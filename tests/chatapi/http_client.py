@@ -1,0 +1,138 @@
+"""A plain HTTP client for the tests: it sees every byte of an answer as it comes, and can leave at any moment."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPMessage, HTTPResponse
+from typing import Any
+from urllib.parse import urlsplit
+
+HELLO = [{"role": "user", "content": "hello"}]
+TIMEOUT_S = 15
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    headers: HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body's JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error's members; fails unless the body is OpenAI's envelope and says that it is JSON."""
+        assert self.headers["content-type"] == "application/json"
+        document = self.json
+        assert document.keys() == {"error"}
+        error: dict[str, Any] = document["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert error["message"]
+        assert error["type"]
+        return error
+
+
+class Exchange:
+    """A request whose answer has not been read yet."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        self._connection = connection
+        self._response: HTTPResponse | None = None
+
+    @property
+    def response(self) -> HTTPResponse:
+        """The answer's head; waits for it."""
+        if self._response is None:
+            self._response = self._connection.getresponse()
+        return self._response
+
+    def data(self) -> Iterator[str]:
+        """The data of each event as it comes, `[DONE]` too, to the end of the answer; comments are left out."""
+        assert self.response.status == 200, self.response.read()
+        while line := self.response.readline():
+            if line.startswith(b"data: "):
+                yield line[6:].rstrip(b"\n").decode()
+            else:
+                assert line == b"\n" or line.startswith(b":"), line
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """The data's JSON as it comes; fails unless `[DONE]` comes once, as the last."""
+        is_done = False
+        for data in self.data():
+            assert not is_done, f"after [DONE] came {data}"
+            is_done = data == "[DONE]"
+            if not is_done:
+                yield json.loads(data)
+        assert is_done
+
+    def texts(self) -> Iterator[str]:
+        """The text of each content chunk as it comes."""
+        for chunk in self.chunks():
+            for choice in chunk["choices"]:
+                if "content" in choice["delta"]:
+                    yield choice["delta"]["content"]
+
+    def read(self) -> Answer:
+        """The whole answer."""
+        return Answer(self.response.status, self.response.headers, self.response.read())
+
+    def leave(self) -> float:
+        """Close the connection; tells when, in seconds since the epoch."""
+        if self._response is not None:
+            self._response.close()
+        self._connection.close()
+        return time.time()
+
+
+class Client:
+    """Asks one server with one key."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._address = urlsplit(url).netloc
+        self.key = key
+
+    @contextmanager
+    def exchange(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str | None] | None = None) -> Iterator[Exchange]:
+        """Send a request; the connection is closed in the end. A header that is None is left out."""
+        usual = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
+        exchange = Exchange(connection)
+        try:
+            connection.request(method, path, body, {name: value for name, value in {**usual, **(headers or {})}.items() if value is not None})
+            yield exchange
+        finally:
+            exchange.leave()
+
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Answer:
+        """Any request and its whole answer; `content_type=…` is the header Content-Type."""
+        with self.exchange(method, path, body, _headers(headers)) as exchange:
+            return exchange.read()
+
+    @contextmanager
+    def asking(self, model: str, *, dialect: str = "", header: str | None = None, **parameters: Any) -> Iterator[Exchange]:
+        """Ask for a completion; `dialect` is the URL's prefix, `header` is X-ChatAPI-Dialect."""
+        path = f"/{dialect}/v1/chat/completions" if dialect else "/v1/chat/completions"
+        body = json.dumps({"model": model, "messages": HELLO, **parameters}).encode()
+        with self.exchange("POST", path, body, {"X-ChatAPI-Dialect": header}) as exchange:
+            yield exchange
+
+    def complete(self, model: str, **parameters: Any) -> Answer:
+        """Ask for a completion and read the whole answer."""
+        with self.asking(model, **parameters) as exchange:
+            return exchange.read()
+
+    def stream(self, model: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Ask for a stream and read it to its end: its chunks."""
+        with self.asking(model, stream=True, **parameters) as exchange:
+            return list(exchange.chunks())
+
+
+def _headers(names: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {name.replace("_", "-").title(): value for name, value in names.items()}

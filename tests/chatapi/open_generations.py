@@ -1,0 +1,27 @@
+"""Finds in Redis the generations whose clients never get to know their ids: they left before the first byte."""
+
+from redis import Redis
+
+
+class OpenGenerations:
+    """Ids of generations, found in Redis."""
+
+    def __init__(self, redis: "Redis[bytes]") -> None:
+        self._redis = redis
+        self._known = self._ids("job")
+
+    def new(self) -> list[str]:
+        """Those that have been enqueued since the test began and have not ended."""
+        return sorted(self._ids("job") - self._known)
+
+    def is_cancelled(self, generation_id: str) -> bool:
+        """Whether the web process has said that its client is gone."""
+        return generation_id in self._ids("cancelled")
+
+    def has_published(self, generation_id: str, text: str) -> bool:
+        """Whether the worker has published this text, in whatever pieces."""
+        entries = self._redis.xrange(f"chatapi:log:{generation_id}")
+        return all(word in b"".join(fields[b"d"] for _, fields in entries) for word in text.encode().split())
+
+    def _ids(self, kind: str) -> set[str]:
+        return {key.decode().rpartition(":")[2] for key in self._redis.scan_iter(f"*{kind}:*")}

@@ -1,0 +1,215 @@
+"""`manage.py serve`, with real processes: from the first start to a clean end, and what it says when it can't."""
+
+import http.client
+import http.cookiejar
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.chatapi.serve_process import Serve
+
+Start = Callable[..., Serve]
+
+
+@pytest.fixture(scope="module")
+def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """A first start, in a folder whose name every URL must quote."""
+    serve = Serve(tmp_path_factory.mktemp("state") / "100% of it?", free_port())
+    try:
+        serve.wait_until_ready()
+        yield serve
+    finally:
+        serve.kill()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a `serve` in the test's folder."""
+    started: list[Serve] = []
+
+    def start(folder: str = "state", port: int | None = None, **environment: str) -> Serve:
+        started.append(Serve(tmp_path / folder, port or free_port(), **environment))
+        return started[-1]
+
+    yield start
+    for serve in started:
+        serve.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_it_prints_a_curl_command_that_works_when_pasted(first_start: Serve) -> None:
+    done = first_start.run(["sh", "-c", first_start.snippet("curl ")])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("data: {")
+    assert done.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_it_prints_a_python_snippet_that_works_when_pasted(first_start: Serve) -> None:
+    done = first_start.run([sys.executable, "-c", first_start.snippet("from openai")])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_it_makes_an_administrator_who_can_log_in(first_start: Serve) -> None:
+    cookies = http.cookiejar.CookieJar()
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(cookies))
+    url = f"http://127.0.0.1:{first_start.port}/admin/login/?next=/admin/"
+    browser.open(url).close()
+    token = next(cookie.value for cookie in cookies if cookie.name == "csrftoken")
+    found = re.search(r"user (\w+), password (\S+)", first_start.text)
+    assert found
+    form = {"username": found[1], "password": found[2], "csrfmiddlewaretoken": token}
+    with browser.open(url, urllib.parse.urlencode(form).encode()) as page:
+        assert page.url.endswith("/admin/")
+
+
+def test_the_first_requests_are_charged(first_start: Serve) -> None:
+    assert first_start.run(["sh", "-c", first_start.snippet("curl ")]).returncode == 0
+    request = f"http://127.0.0.1:{first_start.port}/v1/models"
+    with urllib.request.urlopen(urllib.request.Request(request, headers={"Authorization": f"Bearer {first_start.key}"})) as answer:
+        assert b'"sandbox"' in answer.read()
+    assert first_start.run([sys.executable, "manage.py", "verifyledger"]).returncode == 0
+
+
+@pytest.mark.parametrize("role", ["worker", "web", "reaper", "valkey"])
+def test_it_starts_again_what_dies(first_start: Serve, role: str) -> None:
+    first_start.wait_until(lambda: first_start.child(role) != 0)
+    old, said = first_start.child(role), first_start.text.count(f"{role} was killed by SIGKILL; it is started again in")
+    first_start.wait_until(lambda: answers(first_start, "/readyz"))
+    os.kill(old, signal.SIGKILL)
+    first_start.wait_until(lambda: first_start.child(role) not in {0, old})
+    assert first_start.text.count(f"{role} was killed by SIGKILL; it is started again in") == said + 1
+    first_start.wait_until(lambda: answers(first_start, "/readyz"))
+    assert first_start.run(["sh", "-c", first_start.snippet("curl ")]).stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_a_second_one_in_the_same_folder_is_refused(first_start: Serve) -> None:
+    second = Serve(first_start.state_dir, free_port())
+    assert second.wait() == 1
+    second.kill()
+    assert second.text == (
+        f"chatapi: already running in {first_start.state_dir} (process {first_start.process.pid}). Stop that one, or set CHATAPI_STATE_DIR."
+    )
+
+
+def test_a_port_in_use_is_named_and_another_one_proposed(first_start: Serve, start: Start) -> None:
+    refused = start(port=first_start.port)
+    assert refused.wait() == 1
+    assert refused.text.startswith(f"chatapi: port {first_start.port} on 127.0.0.1 is in use.")
+    assert f"make run PORT={first_start.port + 1}" in refused.text
+    assert len(refused.lines) == 1
+
+
+def test_ctrl_c_ends_it_cleanly_and_the_next_start_keeps_everything(start: Start) -> None:
+    first = start()
+    first.wait_until_ready()
+    assert first.stop() == 0
+    assert first.lines[-1] == "Stopped."
+    assert "Traceback" not in first.text
+    second = start()
+    second.wait_until_ready()
+    assert "First start" not in second.text
+    assert "ck_live_" not in second.text
+    curl = second.run(["sh", "-c", second.snippet("curl ")], CHATAPI_KEY=first.key)
+    assert curl.stdout.rstrip().endswith("data: [DONE]")
+    python = second.run([sys.executable, "-c", second.snippet("import os")], CHATAPI_KEY=first.key)
+    assert python.returncode == 0, python.stderr
+    assert second.stop() == 0
+
+
+def test_ctrl_c_lets_a_running_answer_finish(start: Start) -> None:
+    serve = start()
+    serve.wait_until_ready()
+    answer = begin_slow_answer(serve)
+    serve.process.send_signal(signal.SIGINT)
+    assert answer.read().rstrip().endswith(b"data: [DONE]")
+    assert serve.wait() == 0
+    assert serve.run([sys.executable, "manage.py", "verifyledger"]).returncode == 0
+
+
+def test_a_second_ctrl_c_stops_at_once(start: Start) -> None:
+    serve = start(CHATAPI_DRAIN_MS="600000")
+    serve.wait_until_ready()
+    with begin_slow_answer(serve, tokens=1_000):
+        serve.process.send_signal(signal.SIGINT)
+        serve.wait_until(lambda: "Stopping" in serve.text)
+        serve.process.send_signal(signal.SIGINT)
+        assert serve.wait() == 1
+    assert "Traceback" not in serve.text
+
+
+def test_nothing_is_left_when_it_is_killed(start: Start) -> None:
+    serve = start()
+    serve.wait_until_ready()
+    serve.wait_until(lambda: serve.child("reaper") != 0)
+    children = [serve.child(role) for role in ("web", "worker", "reaper", "valkey")]
+    serve.kill()  # returns when nobody holds its output any more: but Valkey and its log
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    serve = start("file/state")
+    assert serve.wait() == 1
+    assert serve.text == (
+        f"chatapi: cannot write to {tmp_path}/file/state (Not a directory): "
+        "make the folder writable or set CHATAPI_STATE_DIR to one that is."
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("CHATAPI_LEASE_MS", "soon", "CHATAPI_LEASE_MS='soon' must be a whole number."),
+        ("CHATAPI_LEASE_MS", "3000", "CHATAPI_LEASE_MS=3000 is too short for CHATAPI_HEARTBEAT_MS=2000."),
+        ("CHATAPI_PING_MS", "0", "CHATAPI_PING_MS=0 is not positive. Use 1 or more. (chatapi.E002)"),
+        ("CHATAPI_DEBUG", "maybe", "CHATAPI_DEBUG='maybe' must be one of"),
+        ("CHATAPI_DEFAULT_DIALECT", "klingon", "CHATAPI_DEFAULT_DIALECT='klingon' is not a dialect. Use one of"),
+        ("CHATAPI_LOG_LEVEL", "loud", "CHATAPI_LOG_LEVEL='LOUD' must be one of"),
+        ("DATABASE_URL", "mysql://localhost/chatapi", "DATABASE_URL must start with sqlite:/// or postgres://, not with 'mysql'."),
+        ("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/x", "the database can't be reached (connection failed: "),
+        ("REDIS_URL", "http://localhost", "REDIS_URL must be a Redis URL."),
+        ("REDIS_URL", "redis://:hunter2@127.0.0.1:1", "Redis can't be reached (Error 111 connecting to 127.0.0.1:1."),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(start: Start, variable: str, value: str, says: str) -> None:
+    serve = start(**{variable: value})
+    assert serve.wait() == 1
+    assert serve.text.startswith(f"chatapi: {says}")
+    assert len(serve.lines) == 1
+    assert "hunter2" not in serve.text
+
+
+def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPResponse:
+    """Ask for a stream, and read its first event."""
+    body = f'{{"model": "sandbox", "stream": true, "messages": [{{"role": "user", "content": "[sandbox tokens={tokens} delay_ms=100]"}}]}}'
+    headers = {"Authorization": f"Bearer {serve.key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{serve.port}/v1/chat/completions", body.encode(), headers)
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request)
+    assert answer.readline().startswith(b"data: ")
+    return answer
+
+
+def answers(serve: Serve, path: str) -> bool:
+    """Whether a GET gives 200."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{serve.port}{path}"):
+        return True
+    return False

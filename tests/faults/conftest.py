@@ -1,0 +1,59 @@
+"""Installations whose processes are killed, stopped and cut off; after every test the books must be right."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.faults.bookkeeper import Bookkeeper
+from tests.faults.listener import Listener
+from tests.installation import Installation
+
+MODELS: dict[str, dict[str, Any]] = {
+    "five": {},
+    "steady": {"tokens": 1000, "rate": 50},
+    "two-seconds": {"tokens": 100, "rate": 50},
+    "never-begins": {"ttft_ms": 60_000},
+}
+
+Ask = Callable[..., Listener]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """An installation of this module's own."""
+    installation = Installation(tmp_path_factory.mktemp("faults"))
+    try:
+        installation.start(MODELS)
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(installed: Installation) -> Iterator[Bookkeeper]:
+    """Checks the installation's books."""
+    bookkeeper = Bookkeeper(installed)
+    yield bookkeeper
+    bookkeeper.stop()
+
+
+@pytest.fixture
+def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[Installation]:
+    """All of it running, whatever the last test has killed; in the end nothing is open and the books are right."""
+    if "valkey" not in installed.processes:
+        installed.start_valkey()
+    if "worker" not in installed.processes:
+        installed.start_worker()
+    if "web" not in installed.processes:
+        installed.start_web()
+    yield installed
+    bookkeeper.close_the_books()
+
+
+@pytest.fixture
+def ask(installation: Installation) -> Ask:
+    """Ask for a completion and listen to the answer."""
+    return partial(Listener, installation)

@@ -1,0 +1,50 @@
+"""A web process that dies or is told to stop, while workers answer its clients."""
+
+import signal
+
+import pytest
+
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+
+def test_what_a_killed_web_process_leaves_behind_is_cut_off_and_charged(installation: Installation, ask: Ask) -> None:
+    answer = ask("steady").heard(10)
+    installation.end("web")
+    answer.end()
+    assert answer.cut_by is not None
+    wait_for(lambda: installation.calls("steady")[-1]["is_peer_gone"], "the upstream to be cut off", timeout_s=9)
+    installation.start_web()
+    receipt = installation.receipt(answer.generation_id)
+    assert receipt["outcome"] == "client_cancelled"
+    assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+
+
+def test_what_is_queued_when_the_web_process_is_killed_is_settled(installation: Installation, ask: Ask) -> None:
+    installation.end("worker", signal.SIGTERM)
+    calls = len(installation.calls("five"))
+    ask("five")
+    wait_for(lambda: installation.get("/v1/key", installation.keys["live"])[1]["budgets"][0]["pending_nanodollars"] > 0, "the admission")
+    installation.end("web")
+    installation.start_worker()
+    wait_for(lambda: len(installation.calls("five")) > calls, "the worker to do it all the same")
+
+
+def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(installation: Installation, ask: Ask) -> None:
+    streams = [ask("steady") for _ in range(5)]
+    for stream in streams:
+        stream.heard(5)
+    whole = ask("steady", stream=False)
+    installation.send("web", signal.SIGTERM)
+    wait_for(lambda: installation.get("/readyz")[0] in {0, 503}, "/readyz to say no", timeout_s=1)
+    assert installation.end("web", signal.SIGCONT) == 0
+    assert [stream.end().error["code"] for stream in streams] == ["server_shutting_down"] * 5
+    assert all(stream.is_done for stream in streams)
+    assert (whole.end().status, whole.error["code"]) == (503, "server_shutting_down")
+    installation.start_web()
+    for stream in streams:
+        receipt = installation.receipt(stream.generation_id)
+        assert receipt["outcome"] == "client_cancelled"
+        assert receipt["usage"]["completion_tokens"] >= len(stream.words)

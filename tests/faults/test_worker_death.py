@@ -1,0 +1,96 @@
+"""A worker that dies, freezes or is told to stop, while clients wait for it."""
+
+import signal
+import time
+
+import pytest
+
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+
+@pytest.fixture(autouse=True)
+def reaper(installation: Installation) -> None:
+    """Someone who notices: the worker's own reaper dies with it."""
+    if "reaper" not in installation.processes:
+        installation.start_reaper()
+
+
+def test_a_killed_worker_is_told_in_mid_stream_and_charged_for_what_was_seen(installation: Installation, ask: Ask) -> None:
+    answer = ask("steady").heard(20)
+    installation.end("worker")
+    killed_at = time.monotonic()
+    answer.end()
+    assert answer.ended_at - killed_at < 3
+    assert answer.error["code"] == "worker_lost"
+    assert answer.is_done
+    receipt = installation.receipt(answer.generation_id)
+    assert receipt["outcome"] == "worker_lost"
+    assert receipt["usage_source"] == "counted"
+    assert receipt["usage"]["completion_tokens"] == len(answer.words)
+    assert receipt["amount_nanodollars"] > 0
+
+
+def test_a_worker_killed_before_the_first_token_costs_nothing(installation: Installation, ask: Ask) -> None:
+    calls = len(installation.calls("never-begins"))
+    answer = ask("never-begins")
+    wait_for(lambda: len(installation.calls("never-begins")) > calls, "the call")
+    installation.end("worker")
+    killed_at = time.monotonic()
+    answer.end()
+    assert answer.ended_at - killed_at < 3
+    assert (answer.status, answer.error["code"]) == (502, "worker_lost")
+    receipt = installation.receipt(answer.generation_id)
+    assert (receipt["outcome"], receipt["amount_nanodollars"]) == ("worker_lost", 0)
+
+
+def test_a_killed_worker_is_told_without_streaming(installation: Installation, ask: Ask) -> None:
+    calls = len(installation.calls("steady"))
+    answer = ask("steady", stream=False)
+    wait_for(lambda: len(installation.calls("steady")) > calls and installation.calls("steady")[-1]["tokens"] > 10, "some tokens")
+    installation.end("worker")
+    killed_at = time.monotonic()
+    answer.end()
+    assert answer.ended_at - killed_at < 3
+    assert (answer.status, answer.error["code"]) == (502, "worker_lost")
+    receipt = installation.receipt(answer.generation_id)
+    assert receipt["outcome"] == "worker_lost"
+    assert 0 < receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+
+
+def test_a_frozen_worker_is_fenced_off_and_adds_nothing_when_it_thaws(installation: Installation, ask: Ask) -> None:
+    answer = ask("steady").heard(10)
+    installation.send("worker", signal.SIGSTOP)
+    answer.end()
+    assert answer.error["code"] == "worker_lost"
+    receipt = installation.receipt(answer.generation_id)
+    wait_for(lambda: installation.calls("steady")[-1]["tokens"] > len(answer.words) + 50, "more tokens on their way")
+    installation.send("worker", signal.SIGCONT)
+    wait_for(lambda: installation.calls("steady")[-1]["is_peer_gone"], "the worker to give up")
+    assert installation.receipt(answer.generation_id) == receipt
+    assert receipt["usage"]["completion_tokens"] == len(answer.words)
+    assert ask("five").end().is_done
+
+
+def test_a_worker_that_is_told_to_stop_lets_short_answers_finish(installation: Installation, ask: Ask) -> None:
+    short = [ask("two-seconds").heard(5) for _ in range(3)]
+    long = [ask("steady").heard(5) for _ in range(3)]
+    assert installation.end("worker", signal.SIGTERM) == 0
+    assert [len(answer.end().words) for answer in short] == [100] * 3
+    assert [answer.end().error["code"] for answer in long] == ["server_shutting_down"] * 3
+    assert all(answer.is_done for answer in [*short, *long])
+    for answer in [*short, *long]:
+        assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == len(answer.words)
+
+
+def test_what_a_stopping_worker_leaves_in_the_queue_the_next_one_does(installation: Installation, ask: Ask) -> None:
+    running = ask("steady").heard(5)
+    installation.send("worker", signal.SIGTERM)
+    wait_for(lambda: "Draining" in installation.log("worker"), "the drain")
+    queued = [ask("five") for _ in range(5)]
+    assert installation.end("worker", signal.SIGTERM) == 0
+    installation.start_worker()
+    assert [len(answer.end().words) for answer in queued] == [5] * 5
+    assert running.end().error["code"] == "server_shutting_down"
