@@ -39,7 +39,7 @@ test-postgres: .venv/.test ## the tests that touch the database, on a PostgreSQL
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)
 
-live: .venv/.dev ## real clients against a real, tiny model (downloads it and torch)
+live: .venv/.dev ## a real inference server with a tiny model made on the spot, directly and through chatapi (installs PyTorch)
 	@.venv/bin/python bench/live.py $(ARGS)
 
 # Each bigger set takes the versions of the smaller one, so that what is tested is what runs.

@@ -26,7 +26,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg, misc]  the theme has no types
+class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
     """People, in the theme's forms."""
 
     form = UserChangeForm
@@ -35,11 +35,11 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg, misc]  t
 
 
 @admin.register(Group)
-class GroupAdmin(DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]
+class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
     """What groups of people may do in this admin."""
 
 
-class MemberInline(TabularInline):  # type: ignore[misc]
+class MemberInline(TabularInline):
     """An organization's people."""
 
     model = Member
@@ -47,7 +47,7 @@ class MemberInline(TabularInline):  # type: ignore[misc]
     autocomplete_fields = ["user"]
 
 
-class ProjectInline(TabularInline):  # type: ignore[misc]
+class ProjectInline(TabularInline):
     """An organization's projects."""
 
     model = Project
@@ -57,7 +57,7 @@ class ProjectInline(TabularInline):  # type: ignore[misc]
 
 
 @admin.register(Organization)
-class OrganizationAdmin(ModelAdmin):  # type: ignore[misc]
+class OrganizationAdmin(ModelAdmin):
     """The tenants."""
 
     list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
@@ -88,7 +88,7 @@ class OrganizationAdmin(ModelAdmin):  # type: ignore[misc]
 
 
 @admin.register(Project)
-class ProjectAdmin(ModelAdmin):  # type: ignore[misc]
+class ProjectAdmin(ModelAdmin):
     """The organizations' parts."""
 
     list_display = ["name", "organization", "is_active", "created_at"]
@@ -104,7 +104,7 @@ class ProjectAdmin(ModelAdmin):  # type: ignore[misc]
 
 
 @admin.register(Member)
-class MemberAdmin(ModelAdmin):  # type: ignore[misc]
+class MemberAdmin(ModelAdmin):
     """Who belongs to which organization."""
 
     list_display = ["user", "organization", "role", "created_at"]
@@ -115,7 +115,7 @@ class MemberAdmin(ModelAdmin):  # type: ignore[misc]
     show_full_result_count = False
 
 
-class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  not subscriptable at run time
+class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A key to be: its kind can be chosen now and never again."""
 
     test_key = forms.BooleanField(
@@ -130,7 +130,7 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  not subscriptable 
 
 
 @admin.register(APIKey)
-class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
+class APIKeyAdmin(ModelAdmin):
     """API keys. The secret is shown once, as the answer to its creation; keys are revoked and never deleted."""
 
     list_display = ["name", "redacted", "organization", "project_name", "kind", "status", "created_at"]
@@ -147,7 +147,7 @@ class APIKeyAdmin(ModelAdmin):  # type: ignore[misc]
         self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any
     ) -> "type[forms.ModelForm[APIKey]]":
         """A new key also has a kind."""
-        form: "type[forms.ModelForm[APIKey]]" = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
+        form: type[forms.ModelForm[APIKey]] = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
         return form
 
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:

@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 
-class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]  the theme has no types
+class ReadOnlyAdmin(ModelAdmin):
     """No adding, changing or deleting, for superusers neither."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -22,7 +22,7 @@ from usage.forms import USDField
 from usage.models import Price
 
 
-class DeploymentInline(StackedInline):  # type: ignore[misc]  the theme has no types
+class DeploymentInline(StackedInline):
     """The ways to serve a model."""
 
     model = Deployment
@@ -35,7 +35,7 @@ class DeploymentInline(StackedInline):  # type: ignore[misc]  the theme has no t
 
 
 @admin.register(ServedModel)
-class ServedModelAdmin(ModelAdmin):  # type: ignore[misc]
+class ServedModelAdmin(ModelAdmin):
     """The models that clients can name."""
 
     list_display = ["id", "status", "input_price", "output_price", "deployments_count", "context_window"]
@@ -82,7 +82,7 @@ class ServedModelAdmin(ModelAdmin):  # type: ignore[misc]
         return int(row.active_deployments)
 
 
-class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
+class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A price from some moment on."""
 
     model = forms.ModelChoiceField(ServedModel.objects.all(), widget=UnfoldAdminSelectWidget)
@@ -106,7 +106,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at r
 
 
 @admin.register(Price)
-class PriceAdmin(ModelAdmin):  # type: ignore[misc]
+class PriceAdmin(ModelAdmin):
     """Prices by the moment they begin. A change of price is a new row: what was charged stays explicable."""
 
     form = NewPriceForm

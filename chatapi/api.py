@@ -74,7 +74,7 @@ class Models(ClientRoute):
 class Model(ClientRoute):
     """`GET /v1/models/{id}`; ids may contain slashes."""
 
-    @describe("retrieveModel", "Show one model", "Model", 404, parameter="model", meaning="The model's id; it may contain slashes.")
+    @describe("retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes.")
     def get(self, request: Request, model: str) -> Response:
         """The model, if it is served."""
         if model not in _served_ids():
@@ -101,12 +101,11 @@ class Key(ClientRoute):
 class Receipt(ClientRoute):
     """`GET /v1/generations/{id}`: what one generation used and cost."""
 
-    @describe(
-        "retrieveGeneration", "Show a generation's receipt", "Receipt", 404, parameter="generation_id", meaning="In any dialect's form."
-    )
+    @describe("retrieveGeneration", "Show a generation's receipt", "Receipt", 404, generation_id="In any dialect's form.")
     def get(self, request: Request, generation_id: str) -> Response:
         """The receipt, for keys of the generation's own project."""
-        row = access.visible_to(_caller(request), Generation.objects.filter(id=identity.parse_id(generation_id))).first()
+        uuid = identity.parse_id(generation_id)
+        row = access.visible_to(_caller(request), Generation.objects.filter(id=uuid)).first() if uuid else None
         if row is None:
             raise APIError(Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404))
         return Response(resources.to_json(resources.receipt(row)))

@@ -332,8 +332,10 @@ class Inbox:
     async def _read(self) -> None:
         key, loop = self._stream.key("inbox", self.name), asyncio.get_running_loop()
         while True:
+            # After an error the first answer is to come at once: until then new requests are refused.
+            block_ms = 1_000 if self._down_since is None else 1
             try:
-                found = await self._stream.redis.xread({key: self._read_up_to}, block=1_000, count=64)
+                found = await self._stream.redis.xread({key: self._read_up_to}, block=block_ms, count=64)
                 self._down_since = None
                 for _, entries in cast(list[tuple[bytes, list[LogEntry]]], found or []):
                     for name, fields in entries:

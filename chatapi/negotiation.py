@@ -1,6 +1,6 @@
 """One format per route, whatever a client asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from rest_framework.negotiation import BaseContentNegotiation
@@ -11,12 +11,13 @@ from rest_framework.request import Request
 class JSONAlways(BaseContentNegotiation):
     """Answers in the view's own format: clients of streams send `Accept: text/event-stream`, which would be a 406."""
 
-    def select_parser(self, request: Request, parsers: Sequence[Any]) -> Any:
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         """The first parser."""
-        return parsers[0]
+        return next(iter(parsers))
 
-    def select_renderer(  # type: ignore[override]  DRF's own class leaves the types open
-        self, request: Request, renderers: Sequence[BaseRenderer], format_suffix: str | None = None
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
         """The first renderer."""
-        return renderers[0], str(renderers[0].media_type)
+        first = next(iter(renderers))
+        return first, str(first.media_type)

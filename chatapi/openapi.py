@@ -27,17 +27,16 @@ _STATUSES = {
     429: "A budget or limit is taken by requests that still run; `Retry-After` says when to try again.",
     503: "A part of the service is away for the moment. Nothing was charged.",
 }
+_PREFIXES = ", ".join(f"`/{name}/v1`" for name in DIALECTS)
 DESCRIPTION = f"""Hosts chat completions for many tenants and accounts for every token.
 
-Use any OpenAI client: set its base URL to `/v1` here and its API key to yours. The same routes under {", ".join(f"`/{name}/v1`" for name in DIALECTS)}
-answer in that dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach only the sandbox engine and cost nothing."""
+Use any OpenAI client: set its base URL to `/v1` here and its API key to yours. The same routes under {_PREFIXES} answer in that
+dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach only the sandbox engine and cost nothing."""
 
 
-def describe(
-    operation_id: str, summary: str, schema: str, *statuses: int, parameter: str = "", meaning: str = ""
-) -> Callable[[View], View]:
-    """Document a reading route: what it answers, which errors it knows, and its parameter in the path."""
-    path = [OpenApiParameter(parameter, str, OpenApiParameter.PATH, description=meaning)] if parameter else []
+def describe(operation_id: str, summary: str, schema: str, *statuses: int, **parameters: str) -> Callable[[View], View]:
+    """Document a reading route: what it answers, which errors it knows, and what its path's parameters mean."""
+    path = [OpenApiParameter(name, str, OpenApiParameter.PATH, description=meaning) for name, meaning in parameters.items()]
     responses: dict[Any, Any] = {200: OpenApiResponse(_ref(schema), description=summary)}
     responses |= {status: OpenApiResponse(_ref("Error"), description=_STATUSES[status]) for status in (401, *statuses)}
     decorate: Callable[[View], View] = extend_schema(
@@ -51,7 +50,7 @@ def operation_tag(operation_id: str) -> str:
     return "models" if "Model" in operation_id else "account"
 
 
-class APIKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  it registers itself
+class APIKeyScheme(OpenApiAuthenticationExtension):
     """How `APIKeyAuthentication` is written in the document."""
 
     target_class = "accounts.api.APIKeyAuthentication"

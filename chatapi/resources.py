@@ -152,7 +152,7 @@ def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
         is_test=row.is_test,
         is_admin=row.is_admin,
         created_at=_rfc3339(row.created_at),
-        expires_at=row.expires_at and _rfc3339(row.expires_at),
+        expires_at=_rfc3339(row.expires_at) if row.expires_at else None,
         budgets=[_budget(each) for each in budgets],
     )
 
@@ -168,7 +168,7 @@ def receipt(row: Generation) -> Receipt:
         dialect=row.dialect,
         stream=row.is_stream,
         is_test=row.is_test,
-        state=row.state,  # type: ignore[arg-type]  the column's choices
+        state=row.state,  # type: ignore[arg-type]  # the column's choices
         outcome=row.outcome or None,
         finish_reason=row.finish_reason or None,
         error=GenerationError(row.error_code, row.error_message) if row.error_code else None,
@@ -225,8 +225,8 @@ def _line_item(line: PricedLine) -> LineItem:
 def _timings(row: Generation) -> Timings:
     return Timings(
         admitted_at=_rfc3339(row.admitted_at),
-        claimed_at=row.claimed_at and _rfc3339(row.claimed_at),
-        settled_at=row.settled_at and _rfc3339(row.settled_at),
+        claimed_at=_rfc3339(row.claimed_at) if row.claimed_at else None,
+        settled_at=_rfc3339(row.settled_at) if row.settled_at else None,
         queue_ms=receipts.queue_ms(row),
         first_token_ms=row.first_token_ms,
         last_token_ms=row.last_token_ms,

@@ -42,7 +42,7 @@ def usd(nanodollars: int) -> str:
 
 def moment(time: datetime | None) -> str | None:
     """The time as logs write it, in UTC."""
-    return time and f"{time:%Y-%m-%d %H:%M:%S}"
+    return f"{time:%Y-%m-%d %H:%M:%S}" if time else None
 
 
 class ModelFilter(admin.SimpleListFilter):
@@ -145,7 +145,7 @@ class GenerationAdmin(RecordAdmin):
                     "budget_day",
                 ]
             },
-        ),  # noqa: E501
+        ),
         ("Execution", {"fields": ["state", "deployment", "attempts", "worker", "fence", "lease"]}),
     ]
 
@@ -291,11 +291,12 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
         When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
         output_field=CharField(),
     )
-    return rows.annotate(subject_name=named)
+    named_rows: QuerySet[Any] = rows.annotate(subject_name=named)
+    return named_rows
 
 
 @admin.register(BudgetLimit)
-class BudgetLimitAdmin(ModelAdmin):  # type: ignore[misc]  the theme has no types
+class BudgetLimitAdmin(ModelAdmin):
     """What may be spent at most; without a row here there is no limit."""
 
     list_display = ["subject", "scope", "period", "limit"]
@@ -310,7 +311,7 @@ class BudgetLimitAdmin(ModelAdmin):  # type: ignore[misc]  the theme has no type
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
         """What is limited is chosen once; the amount may change."""
-        form: "type[forms.ModelForm[BudgetLimit]]" = super().get_form(
+        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(
             request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs
         )
         return form

@@ -40,7 +40,7 @@ def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
-class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
+class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A limit for one organization, project or key."""
 
     organization = _choice(Organization, "organization", "Organization")
@@ -65,7 +65,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at r
         return data
 
 
-class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  not generic at run time
+class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """Another amount for a limit."""
 
     limit_nanodollars = USDField(label="Limit (USD)")

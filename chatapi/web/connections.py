@@ -28,6 +28,10 @@ LINGER_SECONDS = 3.0
 reset, which can destroy the answer before the client has read it (RFC 9112 section 9.6)."""
 
 
+# Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
+http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPStatus})
+
+
 class Transport(tcp.Server):
     """An accepted socket that sends without delay and notices a reset which arrives together with data.
 

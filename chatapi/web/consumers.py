@@ -92,7 +92,8 @@ class ChatCompletions(EventStreamConsumer):
         async for batch in relay(services, follower, _patience()):
             if not self.is_started:
                 if batch and isinstance(batch[0], Failed):
-                    return await self._send_error(batch[0])
+                    await self._send_error(batch[0])
+                    return
                 await self.send_headers(200, [*STREAM_HEADERS, *self.identifying])
             is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
             await self.send_body(self.answer.encode(batch) if batch else PING, more=not is_last)
@@ -105,8 +106,9 @@ class ChatCompletions(EventStreamConsumer):
             for delta in batch:
                 completion.add(delta)
         if completion.failure is not None:
-            return await self._send_error(completion.failure)
-        await self._send_json(200, self.answer.body(completion))
+            await self._send_error(completion.failure)
+        else:
+            await self._send_json(200, self.answer.body(completion))
 
     async def _send_error(self, failure: Failed) -> None:
         await self._send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))

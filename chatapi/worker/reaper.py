@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 BATCH = 50
 WORKER_LOST = Failed("The worker was lost while it generated. What you received is charged.", code="worker_lost", status=502)
 NOT_STARTED = Failed("No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000)
+NOTHING = Sealed([], 0, is_whole=False)
 
 
 class Reaper:
@@ -66,18 +67,28 @@ class Reaper:
         return orphans.rows
 
     async def _close(self, orphan: Orphan) -> None:
-        """One orphan. While Redis is away it stays ours until our own lease runs out, and is taken over again."""
+        """One orphan. One that was started stays ours while Redis is away, until our own lease runs out, and is taken over again."""
         try:
-            sealed = await self._stream.seal(orphan.id, orphan.fence)
-            ((job, _),) = await self._stream.jobs([orphan.id])
+            sealed, job = await self._look_back(orphan)
             await self._settle(orphan, sealed, job)
         except AlreadyResolved:
             return
         except (UsageError, RedisError, OSError) as error:
-            log.warning("%s can't be closed yet: %r", orphan.id.hex, error)
+            log.warning("%s is not closed, or nobody told: %r", orphan.id.hex, error)
         except Exception:
             # One that can't be read must not keep the others open.
             log.exception("%s can't be closed", orphan.id.hex)
+
+    async def _look_back(self, orphan: Orphan) -> tuple[Sealed, Job | None]:
+        """What was published, and for whom. Of one that was never started Redis need not tell."""
+        try:
+            sealed = await self._stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
+            ((job, _),) = await self._stream.jobs([orphan.id])
+        except (RedisError, OSError):
+            if orphan.was_started:
+                raise
+            return NOTHING, None
+        return sealed, job
 
     async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED

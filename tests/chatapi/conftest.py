@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "disobeys-max-tokens": {"tokens": 50, "ignore_max_tokens": True},
     "ends-without-finish": {"finish_reason": "none", "fin_without_done": True},
     # breaks off after three tokens
-    "breaks-by-error": {"error_frame": 3, "error_message": "CUDA error at 10.0.0.7"},
+    "breaks-by-error": {"error_frame": 3, "error_type": "server_error", "error_message": "CUDA error at 10.0.0.7"},
     "breaks-by-reset": {"rst_after": 3},
     "breaks-by-close": {"fin_after": 3},
     "breaks-by-bad-json": {"bad_json": 3},

@@ -1,7 +1,6 @@
 """The operator's pages: who gets in, what they show, and what nobody can change."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -172,7 +171,7 @@ def test_generations_can_be_filtered(root: Client, house: None, wish: str) -> No
 
 
 @pytest.fixture
-def made(root: Client, alice: Person) -> Iterator[Any]:
+def made(root: Client, alice: Person) -> Any:
     """The answer to the creation of a key."""
     form = {
         "project": alice.project.pk,
@@ -182,7 +181,7 @@ def made(root: Client, alice: Person) -> Iterator[Any]:
         "expires_at_0": "",
         "expires_at_1": "",
     }
-    yield root.post("/admin/accounts/apikey/add/", form)
+    return root.post("/admin/accounts/apikey/add/", form)
 
 
 def secret_in(response: Any) -> str:

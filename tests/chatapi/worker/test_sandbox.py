@@ -352,7 +352,8 @@ async def test_without_a_delay_much_comes_at_once_but_the_loop_turns() -> None:
     turning = asyncio.create_task(turn())
     batches = await batches_of(call("[sandbox tokens=1000]"))
     turning.cancel()
-    assert len(batches) < 20 < turns
+    assert turns >= 15  # once a batch: 1000 deltas in 64s
+    assert len(batches) < 20
 
 
 async def test_a_bad_marker_is_a_400_that_names_it() -> None:

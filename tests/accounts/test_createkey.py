@@ -1,0 +1,59 @@
+"""`manage.py createkey`: a key that works, shown once, for tenants old and new."""
+
+import io
+import json
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.authentication import look_up
+from accounts.models import APIKey, Organization, Project
+
+pytestmark = pytest.mark.django_db
+
+
+def createkey(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("createkey", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_it_makes_a_key_that_works_and_says_whose_it_is() -> None:
+    key, told = createkey("--organization", "Acme Inc", "--project", "chat", "--name", "backend").splitlines()
+    caller = look_up(key)
+    assert key.startswith("ck_live_")
+    assert not caller.is_admin
+    assert told == "This live key 'backend' of Acme Inc / chat is shown only now."
+
+
+def test_it_prints_one_json_object_when_asked() -> None:
+    made = json.loads(createkey("--organization", "Acme", "--json"))
+    assert look_up(made["key"]).api_key_id == made["id"]
+    assert set(made) == {"key", "id"}
+
+
+def test_it_keeps_only_a_hash_of_the_key() -> None:
+    key = createkey("--organization", "Acme").splitlines()[0]
+    row = APIKey.objects.values().get()
+    assert not any(isinstance(value, str) and (key in value or key[22:] in value) for value in row.values())
+
+
+def test_test_and_admin_keys_are_such() -> None:
+    caller = look_up(json.loads(createkey("--organization", "Acme", "--test", "--admin", "--json"))["key"])
+    assert (caller.is_test, caller.is_admin) == (True, True)
+
+
+def test_it_uses_the_organization_and_the_project_that_are_there() -> None:
+    createkey("--organization", "Acme", "--project", "chat")
+    createkey("--organization", "Acme", "--project", "chat")
+    createkey("--organization", "Acme", "--project", "search")
+    assert (Organization.objects.count(), Project.objects.count(), APIKey.objects.count()) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("option", ["--organization", "--project", "--name"])
+@pytest.mark.parametrize("name", ["", " x", "a/b", "ü", "x" * 101, "a\nb"])
+def test_a_name_that_is_not_allowed_is_refused_and_nothing_is_made(option: str, name: str) -> None:
+    names = {"--organization": "Acme", option: name}
+    with pytest.raises(CommandError, match=r"name: "):
+        createkey(*(word for pair in names.items() for word in pair))
+    assert not Organization.objects.exists()

@@ -1,0 +1,28 @@
+// What is thrown for each kind of failure: the error's class, status, type, code and param.
+
+import OpenAI from "openai";
+
+import { client, messages, tell } from "./client.mjs";
+
+const thrownBy = async (ask) => {
+  try {
+    await ask();
+  } catch (error) {
+    const { status = null, type, code, param } = error;
+    return { class: error.constructor.name, isOurs: error instanceof OpenAI.APIError, status, type, code, param };
+  }
+};
+const asking = (model, options = {}) => thrownBy(() => client.chat.completions.create({ model, messages, ...options }));
+const streaming = (model) =>
+  thrownBy(async () => {
+    for await (const chunk of await client.chat.completions.create({ model, messages, stream: true })) void chunk;
+  });
+
+tell({
+  wrongKey: await thrownBy(() => client.withOptions({ apiKey: "ck_live_wrong" }).models.list()),
+  unknownModel: await asking("gpt-99"),
+  wrongParameter: await asking("five", { max_tokens: -1 }),
+  busyUpstream: await asking("status-429"),
+  failingUpstream: await streaming("status-500"),
+  midStream: await streaming("breaks-by-reset"),
+});

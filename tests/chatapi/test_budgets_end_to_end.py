@@ -1,0 +1,89 @@
+"""What a client with a limited budget sees: 402 and 429, never more admitted than fits, and its spending in /v1/key."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.chatapi.http_client import Client
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+MILLION_HELD = {"max_tokens": 450}
+"""Such a request holds 900,000 n$ for its answer and up to 100,000 n$ for its prompt."""
+
+
+def day_of(client: Client) -> dict[str, Any]:
+    """The key's own budget of this day."""
+    budgets = client.send("GET", "/v1/key").json["budgets"]
+    (budget,) = [budget for budget in budgets if (budget["scope"], budget["period"]) == ("key", "day")]
+    found: dict[str, Any] = budget
+    return found
+
+
+def wait_until_nothing_is_held(client: Client) -> None:
+    wait_for(lambda: bool(day_of(client)["pending_nanodollars"] == 0), "the release of the holds")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("key", "whose"), [("poor key", "API key's"), ("poor project", "project's"), ("poor organization", "organization's")])
+def test_a_budget_without_room_is_402(installation: Installation, keys: dict[str, str], key: str, whose: str, stream: bool) -> None:
+    client = Client(installation.url, keys[key])
+    calls = len(installation.calls("five"))
+    answer = client.complete("five", stream=stream)
+    assert answer.status == 402
+    assert (answer.error["type"], answer.error["code"]) == ("insufficient_quota", "insufficient_quota")
+    assert f"Your {whose} budget" in answer.error["message"]
+    assert answer.headers["x-should-retry"] == "false"
+    assert len(installation.calls("five")) == calls
+
+
+def test_a_test_key_costs_nothing_however_poor_it_is(installation: Installation, keys: dict[str, str]) -> None:
+    assert Client(installation.url, keys["poor tester"]).complete("five").status == 200
+
+
+def test_a_budget_held_by_a_running_request_is_429_until_that_ends(installation: Installation, keys: dict[str, str]) -> None:
+    client = Client(installation.url, keys["room for one"])
+    with client.asking("steady", stream=True, **MILLION_HELD) as first:
+        next(first.texts())
+        refused = client.complete("five", **MILLION_HELD)
+    assert refused.status == 429
+    assert (refused.error["type"], refused.error["code"]) == ("rate_limit_error", "budget_in_flight")
+    assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("1", "1000")
+    wait_until_nothing_is_held(client)
+    assert client.complete("five", **MILLION_HELD).status == 200
+
+
+def test_of_many_at_once_exactly_as_many_are_admitted_as_fit(installation: Installation, keys: dict[str, str]) -> None:
+    client = Client(installation.url, keys["room for four"])
+    with ExitStack() as connections:
+        asked = [connections.enter_context(client.asking("steady", stream=True, **MILLION_HELD)) for _ in range(12)]
+        statuses = [exchange.response.status for exchange in asked]
+        assert sorted(statuses) == [200] * 4 + [429] * 8
+        budget = day_of(client)
+        assert 4 * 900_000 < budget["pending_nanodollars"] <= budget["limit_nanodollars"]
+        ids = [exchange.response.headers["x-generation-id"] for exchange in asked if exchange.response.status == 200]
+    assert_spent(client, installation, ids)
+
+
+def assert_spent(client: Client, installation: Installation, ids: list[str]) -> None:
+    """All holds are released, and what is posted is what the receipts say."""
+    amounts = [installation.receipt(generation_id)["amount_nanodollars"] for generation_id in ids]
+    wait_until_nothing_is_held(client)
+    assert day_of(client)["posted_nanodollars"] == sum(amounts)
+
+
+def test_what_a_key_has_spent_is_told(installation: Installation, client: Client) -> None:
+    wait_until_nothing_is_held(client)
+    before = day_of(client)["posted_nanodollars"]
+    client.complete("five")
+    assert day_of(client)["posted_nanodollars"] - before == 7 * 1_000 + 5 * 2_000
+
+
+def test_a_refused_request_holds_and_costs_nothing(installation: Installation, keys: dict[str, str]) -> None:
+    client = Client(installation.url, keys["poor key"])
+    client.complete("five")
+    budget = day_of(client)
+    assert (budget["pending_nanodollars"], budget["posted_nanodollars"]) == (0, 0)
+    assert budget["limit_nanodollars"] == 1

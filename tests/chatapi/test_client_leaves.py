@@ -1,0 +1,123 @@
+"""A client that leaves: its upstream is cut within two seconds, and it pays for what the upstream had sent by then."""
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.chatapi.http_client import Client
+from tests.chatapi.open_generations import OpenGenerations
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+CUT_WITHIN_S = 2.0
+BOTH_WAYS = pytest.mark.parametrize("stream", [True, False])
+
+
+def cut_call(installation: Installation, model: str) -> dict[str, Any]:
+    """What the upstream counted for the model's last call, once its connection has been cut."""
+    wait_for(lambda: bool(installation.calls(model)[-1]["is_peer_gone"]), "the cut")
+    return installation.calls(model)[-1]
+
+
+def new_generation(generations: OpenGenerations) -> str:
+    """The id of the one that has just been enqueued."""
+    wait_for(lambda: len(generations.new()) == 1, "the request in the queue")
+    return generations.new()[0]
+
+
+def assert_cancelled(receipt: dict[str, Any], completion_tokens: int) -> None:
+    assert (receipt["outcome"], receipt["error"]) == ("client_cancelled", None)
+    assert receipt["usage"]["completion_tokens"] == completion_tokens
+    assert receipt["usage_source"] == ("counted" if completion_tokens else "none")
+    assert bool(receipt["amount_nanodollars"]) is bool(completion_tokens)
+
+
+def test_a_stream_is_cut_and_what_was_sent_is_charged(client: Client, installation: Installation) -> None:
+    with client.asking("three-then-silence", stream=True) as exchange:
+        assert list(islice(exchange.texts(), 3)) == [" the", " of", " and"]
+        generation_id = exchange.response.headers["x-generation-id"]
+        left_at = exchange.leave()
+    call = cut_call(installation, "three-then-silence")
+    assert call["closed_at"] - left_at <= CUT_WITHIN_S
+    assert call["tokens"] == 3
+    assert_cancelled(installation.receipt(generation_id), 3)
+
+
+@pytest.mark.parametrize("seen", [1, 10])
+def test_a_running_stream_is_charged_for_no_more_than_two_seconds_beyond_what_was_seen(
+    client: Client, installation: Installation, seen: int
+) -> None:
+    with client.asking("steady", stream=True) as exchange:
+        assert len(list(islice(exchange.texts(), seen))) == seen
+        left_at = exchange.leave()
+    call = cut_call(installation, "steady")
+    receipt = installation.receipt(exchange.response.headers["x-generation-id"])
+    charged = receipt["usage"]["completion_tokens"]
+    assert call["closed_at"] - left_at <= CUT_WITHIN_S
+    assert receipt["outcome"] == "client_cancelled"
+    # What was on its way when the connection was cut has reached nobody.
+    assert seen <= charged <= call["tokens"] <= seen + math.ceil(40 * CUT_WITHIN_S)
+
+
+def test_an_answer_in_one_piece_is_cut_too(client: Client, installation: Installation, open_generations: OpenGenerations) -> None:
+    with client.asking("three-then-silence") as exchange:
+        generation_id = new_generation(open_generations)
+        wait_for(lambda: open_generations.has_published(generation_id, "the of and"), "three tokens")
+        left_at = exchange.leave()
+    call = cut_call(installation, "three-then-silence")
+    assert call["closed_at"] - left_at <= CUT_WITHIN_S
+    assert_cancelled(installation.receipt(generation_id), call["tokens"])
+    assert call["tokens"] == 3
+
+
+@BOTH_WAYS
+def test_leaving_before_the_first_token_costs_nothing(
+    client: Client, installation: Installation, open_generations: OpenGenerations, stream: bool
+) -> None:
+    calls = len(installation.calls("slow-to-begin"))
+    with client.asking("slow-to-begin", stream=stream) as exchange:
+        generation_id = new_generation(open_generations)
+        wait_for(lambda: len(installation.calls("slow-to-begin")) > calls, "the upstream's call")
+        left_at = exchange.leave()
+    call = cut_call(installation, "slow-to-begin")
+    assert call["closed_at"] - left_at <= CUT_WITHIN_S
+    assert call["tokens"] == 0
+    assert_cancelled(installation.receipt(generation_id), 0)
+
+
+@BOTH_WAYS
+def test_leaving_the_queue_calls_no_upstream(
+    client: Client, installation: Installation, open_generations: OpenGenerations, stream: bool
+) -> None:
+    calls = len(installation.calls("five"))
+    with frozen(installation, "worker"):
+        with client.asking("five", stream=stream) as exchange:
+            generation_id = new_generation(open_generations)
+            exchange.leave()
+        wait_for(lambda: open_generations.is_cancelled(generation_id), "the web process's word")
+    assert_cancelled(installation.receipt(generation_id), 0)
+    assert len(installation.calls("five")) == calls
+
+
+def test_whoever_has_the_whole_answer_has_not_left(client: Client, installation: Installation) -> None:
+    with client.asking("five", stream=True) as exchange:
+        *_, done = exchange.data()
+        assert done == "[DONE]"
+        exchange.leave()
+    assert installation.receipt(exchange.response.headers["x-generation-id"])["outcome"] == "completed"
+
+
+@contextmanager
+def frozen(installation: Installation, name: str) -> Iterator[None]:
+    """The process does nothing in the block."""
+    installation.send(name, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        installation.send(name, signal.SIGCONT)

@@ -1,0 +1,75 @@
+"""docker-compose.yml and the Dockerfile name what there is: no Docker is needed to find a broken one."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.core.management import load_command_class
+
+from chatapi import settings
+
+ROOT = Path(__file__).parents[2]
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+OURS = sorted(name for name, service in SERVICES.items() if service.get("image") == "chatapi")
+
+
+def test_every_process_is_a_service() -> None:
+    assert set(SERVICES) == {"migrate", "web", "worker", "reaper", "valkey", "postgres"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_has_a_health_check_and_time_to_stop(name: str) -> None:
+    service = SERVICES[name]
+    assert service["healthcheck"].get("test") or name == "migrate"
+    assert service["stop_grace_period"].endswith("s")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_exists(name: str) -> None:
+    python, manage, command, *arguments = SERVICES[name]["command"]
+    assert (python, manage) == ("python", "manage.py")
+    app = "django.core" if command == "migrate" else "chatapi"
+    parser: argparse.ArgumentParser = load_command_class(app, command).create_parser("manage.py", command)
+    parser.parse_args(arguments)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_setting_is_read_by_the_settings(name: str) -> None:
+    source = Path(settings.__file__).read_text()
+    names = set(SERVICES[name]["environment"]) - {"OPENAI_API_KEY"}
+    assert [setting for setting in names if f'"{setting}"' not in source and setting not in settings.local_secrets.NAMES] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_secrets_come_from_outside_and_must_be_given(name: str) -> None:
+    environment = SERVICES[name]["environment"]
+    for secret in ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER"):
+        assert environment[secret].startswith(f"${{{secret}:?")
+    assert "${POSTGRES_PASSWORD:?" in environment["DATABASE_URL"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_there_is_more_time_to_stop_than_a_drain_takes(name: str) -> None:
+    grace_s = int(re.fullmatch(r"(\d+)s", SERVICES[name]["stop_grace_period"])[1])  # type: ignore[index]
+    assert grace_s * 1_000 > settings.DRAIN_MS
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_nothing_starts_before_what_it_needs(name: str) -> None:
+    for needed, how in SERVICES[name].get("depends_on", {}).items():
+        assert how["condition"] == ("service_completed_successfully" if needed == "migrate" else "service_healthy")
+
+
+def test_valkey_never_evicts() -> None:
+    command = SERVICES["valkey"]["command"]
+    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+
+
+def test_the_image_holds_what_runs_and_is_not_root() -> None:
+    copied = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {"accounts", "chatapi", "usage", "docs", "manage.py", "requirements"} == copied
+    assert all((ROOT / path).exists() for path in copied)
+    assert "USER chatapi" in (ROOT / "Dockerfile").read_text()

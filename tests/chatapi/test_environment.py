@@ -1,0 +1,41 @@
+"""What can't be read from the environment is one line that names the variable."""
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from chatapi.environment import Environment
+
+VARIABLE = "CHATAPI_TESTED"
+
+
+@pytest.mark.parametrize("text", ["", "12.5", "soon", "0x10"])
+def test_it_refuses_what_is_no_whole_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(ImproperlyConfigured, match=f"{VARIABLE}={text!r} must be a whole number"):
+        Environment().int(VARIABLE, default=1)
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("on", True), ("1", True), ("off", False), ("NO", False)])
+def test_it_reads_yes_and_no_in_any_case(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    assert Environment().bool(VARIABLE, default=not value) is value
+
+
+def test_it_refuses_what_is_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "2")
+    with pytest.raises(ImproperlyConfigured, match=f"{VARIABLE}='2' must be one of"):
+        Environment().bool(VARIABLE, default=False)
+
+
+@pytest.mark.parametrize("url", ["mysql://root:hunter2@localhost/x", "hunter2", "postgres://u:hunter2@h:port/x"])
+def test_it_refuses_other_databases_without_showing_the_password(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(VARIABLE, url)
+    with pytest.raises(ImproperlyConfigured, match=VARIABLE):
+        Environment().database(VARIABLE, default="")
+
+
+def test_it_keeps_what_a_database_url_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "postgres://u:p%40ss@db:5433/books?sslmode=require")
+    database = Environment().database(VARIABLE, default="")
+    assert (database["HOST"], database["PORT"], database["PASSWORD"]) == ("db", 5433, "p@ss")
+    assert database["OPTIONS"] == {"sslmode": "require"}

@@ -1,0 +1,248 @@
+"""Every error that is known before the first byte is a JSON envelope with its own status, for streams too."""
+
+import json
+from typing import Any
+
+import pytest
+
+from accounts import api_keys
+from tests.chatapi.http_client import HELLO, Answer, Client
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+CHAT = "/v1/chat/completions"
+GOOD = json.dumps({"model": "five", "messages": HELLO}).encode()
+BOTH_WAYS = pytest.mark.parametrize("stream", [True, False])
+
+
+def told(answer: Answer) -> tuple[int, str, str | None, str | None]:
+    """Status, type, code and param of an error."""
+    error = answer.error
+    return answer.status, error["type"], error["code"], error["param"]
+
+
+# ---- 400: the body
+
+NO_JSON = {
+    "nothing": b"",
+    "half an object": b'{"model": "five", "messages": [',
+    "no object": b"[]",
+    "null": b"null",
+    "two documents": b"{}{}",
+    "a form": b"model=five&messages=hello",
+    "latin-1": '{"model": "é"}'.encode("latin-1"),
+    "NaN": b'{"model": "five", "temperature": NaN}',
+}
+
+
+@pytest.mark.parametrize("body", NO_JSON.values(), ids=NO_JSON)
+def test_a_body_that_is_no_json_object_is_400(client: Client, body: bytes) -> None:
+    assert told(client.send("POST", CHAT, body)) == (400, "invalid_request_error", "invalid_json", None)
+
+
+def test_json_that_is_too_deep_is_400(client: Client) -> None:
+    assert told(client.send("POST", CHAT, b"[" * 100_000)) == (400, "invalid_request_error", "too_deep", None)
+
+
+WRONG = [
+    ({"model": 5}, "invalid_type", "model"),
+    ({"model": None}, "invalid_type", "model"),
+    ({"messages": "hello"}, "invalid_type", "messages"),
+    ({"messages": []}, "invalid_value", "messages"),
+    ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content"),
+    ({"messages": [{"role": "king", "content": "hello"}]}, "invalid_value", "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+    ({"stream": "true"}, "invalid_type", "stream"),
+    ({"temperature": "1"}, "invalid_type", "temperature"),
+    ({"temperature": 3}, "invalid_value", "temperature"),
+    ({"max_tokens": 1.5}, "invalid_type", "max_tokens"),
+    ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    ({"n": True}, "invalid_type", "n"),
+    ({"n": 1_000}, "invalid_value", "n"),
+]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("change", "code", "param"), WRONG, ids=[f"{param} {code} {number}" for number, (_, code, param) in enumerate(WRONG)])
+def test_a_wrong_parameter_is_named(client: Client, change: dict[str, Any], code: str, param: str, stream: bool) -> None:
+    body = {"model": "five", "messages": HELLO, "stream": stream, **change}
+    answer = client.send("POST", CHAT, json.dumps(body).encode())
+    assert told(answer) == (400, "invalid_request_error", code, param)
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+def test_a_missing_parameter_is_named(client: Client, missing: str) -> None:
+    body = {"model": "five", "messages": HELLO}
+    del body[missing]
+    assert told(client.send("POST", CHAT, json.dumps(body).encode())) == (400, "invalid_request_error", "missing_required_parameter", missing)
+
+
+def test_an_unknown_dialect_is_400(client: Client) -> None:
+    assert told(client.complete("five", header="klingon")) == (400, "invalid_request_error", "unknown_dialect", None)
+
+
+# ---- 401
+
+
+def test_every_reason_to_refuse_a_key_sounds_the_same(client: Client, keys: dict[str, str]) -> None:
+    unknown = api_keys.generate(is_test=False)
+    mistyped = client.key[:-1] + ("a" if client.key[-1] != "a" else "b")
+    refused = [keys[name] for name in ("revoked", "expired", "closed project", "closed organization")]
+    headers = [None, "", "Bearer", "Bearer ", f"Basic {client.key}", client.key, *(f"Bearer {key}" for key in ("x", mistyped, unknown, *refused))]
+    answers = [client.send("POST", CHAT, GOOD, authorization=header) for header in headers]
+    assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
+    assert len({answer.body for answer in answers}) == 1
+    assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/five", "/v1/key", "/v1/generations/chatcmpl-0"])
+def test_the_routes_that_read_refuse_with_the_same_body(client: Client, path: str) -> None:
+    hot = client.send("POST", CHAT, GOOD, authorization="Bearer x")
+    assert client.send("GET", path, authorization="Bearer x").body == hot.body
+
+
+def test_the_key_is_asked_for_before_the_body_is_judged(client: Client) -> None:
+    assert client.send("POST", CHAT, b"{", authorization=None).status == 401
+
+
+# ---- 404, 405, 413, 415
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("dialect", ["", "openai"])
+def test_an_unknown_model_is_404(client: Client, stream: bool, dialect: str) -> None:
+    answer = client.complete("gpt-99", dialect=dialect, stream=stream)
+    assert told(answer) == (404, "invalid_request_error", "model_not_found", "model")
+    assert "gpt-99" in answer.error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/openai/v1/nothing", "/v1/chat/completions/", "/v1/", "/v1/chat"])
+def test_an_unknown_route_is_404(client: Client, path: str) -> None:
+    assert told(client.send("POST", path, GOOD)) == (404, "invalid_request_error", "unknown_url", None)
+
+
+@pytest.mark.parametrize("generation_id", ["chatcmpl-00000000000070008000000000000000", "nonsense", "%00"])
+def test_an_unknown_generation_is_404(client: Client, generation_id: str) -> None:
+    assert told(client.send("GET", f"/v1/generations/{generation_id}"))[:3] == (404, "invalid_request_error", "generation_not_found")
+
+
+def test_a_strangers_generation_is_as_unknown_as_none(client: Client, installation: Installation, keys: dict[str, str]) -> None:
+    stranger = Client(installation.url, keys["stranger"])
+    path = f"/v1/generations/{client.complete('five').json['id']}"
+    assert client.send("GET", path).status == 200
+    assert stranger.send("GET", path).body == stranger.send("GET", "/v1/generations/chatcmpl-00000000000070008000000000000000").body
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_another_method_is_405_and_told_which_is_right(client: Client, method: str) -> None:
+    answer = client.send(method, CHAT)
+    assert told(answer) == (405, "invalid_request_error", "method_not_allowed", None)
+    assert answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/five", "/v1/key", "/openai/v1/models"])
+def test_the_routes_that_read_refuse_a_post(client: Client, path: str) -> None:
+    answer = client.send("POST", path, b"{}")
+    assert told(answer) == (405, "invalid_request_error", "method_not_allowed", None)
+    assert "GET" in answer.headers["allow"]
+
+
+def test_a_body_over_the_cap_is_413(client: Client) -> None:
+    answer = client.send("POST", CHAT, b" " * (8 * 1024 * 1024 + 1))
+    assert told(answer) == (413, "invalid_request_error", "request_too_large", None)
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+def test_another_content_type_is_415(client: Client, content_type: str | None) -> None:
+    answer = client.send("POST", CHAT, GOOD, content_type=content_type)
+    assert told(answer) == (415, "invalid_request_error", "unsupported_media_type", None)
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
+def test_json_by_any_spelling_is_taken(client: Client, content_type: str) -> None:
+    assert client.send("POST", CHAT, GOOD, content_type=content_type).status == 200
+
+
+# ---- what the upstream says
+
+UPSTREAM = {
+    "status-400": (400, "invalid_request_error", "bad_temperature", None),
+    "status-400-context": (400, "invalid_request_error", "context_length_exceeded", None),
+    "status-401": (502, "server_error", "upstream_authentication", None),
+    "status-403": (502, "server_error", "upstream_authentication", None),
+    "status-404": (502, "server_error", "upstream_model_not_found", None),
+    "status-413": (413, "invalid_request_error", "request_too_large", None),
+    "status-429": (429, "rate_limit_error", "upstream_rate_limited", None),
+    "status-500": (502, "server_error", "upstream_error", None),
+    "status-503": (503, "server_error", "upstream_unavailable", None),
+    "html-200": (502, "server_error", "upstream_invalid_response", None),
+    "html-502": (502, "server_error", "upstream_error", None),
+    "redirects": (502, "server_error", "upstream_invalid_response", None),
+    "says-nothing": (502, "server_error", "upstream_disconnected", None),
+}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("model", "expected"), UPSTREAM.items(), ids=UPSTREAM)
+def test_an_upstreams_refusal_has_its_own_status(client: Client, installation: Installation, model: str, expected: object, stream: bool) -> None:
+    answer = client.complete(model, stream=stream)
+    assert told(answer) == expected
+    for secret in (b"nginx", b"10.0.0.7", b"<html", b"sk-upstreamsecret", b"Traceback", installation.upstream_url.encode()):
+        assert secret not in answer.body
+    receipt = installation.receipt(answer.headers["x-generation-id"])
+    assert (receipt["outcome"], receipt["amount_nanodollars"], receipt["usage_source"]) == ("failed", 0, "none")
+    assert receipt["error"] == {"code": answer.error["code"], "message": answer.error["message"]}
+
+
+@BOTH_WAYS
+def test_an_upstreams_retry_after_is_passed_on(client: Client, stream: bool) -> None:
+    headers = client.complete("status-429", stream=stream).headers
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("7", "7000")
+
+
+@BOTH_WAYS
+def test_an_upstream_that_never_begins_is_504(client: Client, installation: Installation, stream: bool) -> None:
+    answer = client.complete("never-begins", stream=stream)
+    assert told(answer) == (504, "server_error", "upstream_timeout", None)
+    assert installation.receipt(answer.headers["x-generation-id"])["amount_nanodollars"] == 0
+
+
+def test_a_stall_after_some_tokens_is_504_for_an_answer_in_one_piece(client: Client) -> None:
+    assert told(client.complete("three-then-silence")) == (504, "server_error", "upstream_timeout", None)
+
+
+# ---- x-request-id
+
+
+def test_every_answer_has_a_request_id_of_its_own(client: Client) -> None:
+    answers = [
+        client.complete("five"),
+        client.complete("five", stream=True),
+        client.complete("gpt-99"),
+        client.complete("status-500"),
+        client.send("POST", CHAT, b"{"),
+        client.send("POST", CHAT, GOOD, authorization=None),
+        client.send("POST", CHAT, GOOD, content_type="text/plain"),
+        client.send("POST", CHAT, b" " * (8 * 1024 * 1024 + 1)),
+        client.send("GET", CHAT),
+        client.send("GET", "/v1/models"),
+        client.send("GET", "/v1/nothing"),
+        client.send("GET", "/nothing"),
+        client.send("GET", "/healthz"),
+    ]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert all(ids)
+    assert len(set(ids)) == len(answers)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1/nothing"])
+@pytest.mark.parametrize("wish", ["abc", "a" * 64, "550e8400-e29b-41d4-a716-446655440000", "req_1"])
+def test_a_harmless_request_id_is_echoed(client: Client, path: str, wish: str) -> None:
+    assert client.send("POST", path, GOOD, x_request_id=wish).headers["x-request-id"] == wish
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1/nothing"])
+@pytest.mark.parametrize("wish", ["", "a" * 65, "a b", "<script>", "a;b", "é", "a,b"])
+def test_any_other_request_id_is_replaced(client: Client, path: str, wish: str) -> None:
+    assert client.send("POST", path, GOOD, x_request_id=wish).headers["x-request-id"].startswith("req_")

@@ -1,0 +1,184 @@
+"""`manage.py loadcatalog`: all of a file or nothing of it, in words, and as often as one likes."""
+
+import io
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from chatapi import catalog, catalog_file, first_start
+from chatapi.models import Deployment, ServedModel
+from chatapi.worker.engines.sandbox_script import BEHAVIOURS
+from usage.models import Price
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "catalog.example.toml"
+MODEL = """
+[[models]]
+id = "small"
+context_window = 8192
+max_output_tokens = 4096
+[models.price]
+input_per_mtok = "0.10"
+output_per_mtok = "0.40"
+[[models.deployments]]
+engine = "openai_compatible"
+base_url = "http://127.0.0.1:8080/v1"
+"""
+
+pytestmark = pytest.mark.django_db
+Load = Callable[..., list[str]]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Loads a TOML text; what the command printed, line by line."""
+
+    def load(text: str, *options: str) -> list[str]:
+        path, out = tmp_path / "catalog.toml", io.StringIO()
+        path.write_text(text)
+        call_command("loadcatalog", str(path), *options, stdout=out)
+        return out.getvalue().splitlines()
+
+    return load
+
+
+def test_it_loads_a_model_that_is_then_served(load: Load) -> None:
+    assert load(MODEL) == ["small: created"]
+    served = catalog.load()["small"]
+    assert (served.context_window, served.max_output_tokens) == (8192, 4096)
+    assert served.price is not None
+    assert served.price.input_per_mtok_nanodollars == served.price.cached_input_per_mtok_nanodollars == 100_000_000
+    assert Deployment.objects.get().name == "127.0.0.1:8080"
+
+
+def test_loading_it_again_changes_nothing(load: Load) -> None:
+    load(MODEL)
+    assert load(MODEL) == ["small: unchanged"]
+    assert Price.objects.count() == Deployment.objects.count() == 1
+
+
+def test_it_says_what_changed(load: Load) -> None:
+    load(MODEL)
+    changed = MODEL.replace("8192", "16384").replace('"0.40"', '"0.50"') + "weight = 3\ntimeouts = { connect_ms = 100 }\n"
+    assert load(changed) == [
+        "small: changed: context_window 8192 -> 16384; "
+        'deployment 127.0.0.1:8080 weight 1 -> 3; deployment 127.0.0.1:8080 timeouts {} -> {"connect_ms": 100}; '
+        "price output_per_mtok 0.4 -> 0.5"
+    ]
+
+
+def test_a_changed_price_is_a_new_row_from_now_on(load: Load) -> None:
+    load(MODEL)
+    load(MODEL.replace('"0.40"', '"0.50"'))
+    new, old = Price.objects.filter(model="small")
+    assert new.effective_from > old.effective_from
+    assert (new.output_per_mtok_nanodollars, old.output_per_mtok_nanodollars) == (500_000_000, 400_000_000)
+
+
+def test_a_deployment_that_left_the_file_is_deactivated_and_can_return(load: Load) -> None:
+    second = '[[models.deployments]]\nengine = "sandbox"\n'
+    load(MODEL + second)
+    assert load(MODEL) == ["small: changed: deployment sandbox deactivated"]
+    assert load(MODEL) == ["small: unchanged"]
+    assert load(MODEL + second) == ["small: changed: deployment sandbox is_active false -> true"]
+
+
+def test_models_that_the_file_lacks_are_left_alone_and_listed(load: Load) -> None:
+    load(MODEL)
+    assert load(MODEL.replace("small", "large")) == [
+        "large: created",
+        "Not in the file, left as they are: small. --deactivate-missing stops serving them.",
+    ]
+    assert set(catalog.load()) == {"small", "large"}
+
+
+def test_models_that_the_file_lacks_are_deactivated_when_asked(load: Load) -> None:
+    load(MODEL)
+    load(MODEL.replace("small", "large"), "--deactivate-missing")
+    assert set(catalog.load()) == {"large"}
+    assert load(MODEL)[0] == "small: changed: is_active false -> true"
+
+
+def test_a_model_without_a_price_is_loaded_with_a_warning(load: Load) -> None:
+    unpriced = MODEL.replace("[models.price]\n", "").replace('input_per_mtok = "0.10"\noutput_per_mtok = "0.40"\n', "")
+    assert load(unpriced) == ["small: created (it has no price, so its requests are refused)"]
+    assert catalog.load()["small"].price is None
+
+
+def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None:
+    deployment = MODEL[MODEL.index("[[models.deployments]]") :]
+    load(MODEL + deployment + deployment)
+    assert sorted(Deployment.objects.values_list("name", flat=True)) == ["127.0.0.1:8080", "127.0.0.1:8080-2", "127.0.0.1:8080-3"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ('"0.10"', "0.10", "models[0].price.input_per_mtok: must be text in quotes, got a number without quotes"),
+        ('"0.10"', '"-1"', "models[0].price.input_per_mtok: '-1' must be between 0 and"),
+        ('"0.40"', '"NaN"', "models[0].price.output_per_mtok: "),
+        ("8192", '"8192"', "models[0].context_window: must be a whole number, got text in quotes"),
+        ("4096", "9000", "models[0].max_output_tokens: must be at most context_window, 8192"),
+        ("context_window", "context", "models[0]: unknown field context; allowed are id, context_window,"),
+        ("context_window = 8192", "", "models[0]: lacks context_window"),
+        ('"small"', '"s mall"', "models[0].id: must be 1 to 128 ASCII letters, digits or"),
+        ("openai_compatible", "vllm", "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox"),
+        ("http://", "ftp://", "models[0].deployments[0].base_url: 'ftp://127.0.0.1:8080/v1' must be a URL such as"),
+        ("http://", "http://user:secret@", "models[0].deployments[0].base_url: must have no user, password,"),
+        ("/v1", "/v1?key=secret", "models[0].deployments[0].base_url: must have no user, password, query"),
+        ('"openai_compatible"', '"sandbox"', "models[0].deployments[0].base_url: the sandbox engine has none"),
+        ("[[models.deployments]]", "[[models.deployments]]\nweight = 0", "models[0].deployments[0].weight: must be a whole number >= 1"),
+        (
+            "[[models.deployments]]",
+            '[[models.deployments]]\non_disconnect = "run"',
+            "models[0].deployments[0].on_disconnect: must be one of cancel, drain, continue",
+        ),
+        (
+            "[[models.deployments]]",
+            '[[models.deployments]]\napi_key_env = "sk-123"',
+            "models[0].deployments[0].api_key_env: must be the name of an environment variable",
+        ),
+        (
+            "[[models.deployments]]",
+            "[[models.deployments]]\ntimeouts = { connect = 1 }",
+            "models[0].deployments[0].timeouts: unknown field connect; allowed are connect_ms,",
+        ),
+        ("[[models]]", "[models]", "models: must be a list, got a table"),
+        ('"small"', '"small', "Illegal character '\\n' (at line 3, column 12)"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place_and_nothing_is_loaded(load: Load, right: str, wrong: str, says: str) -> None:
+    with pytest.raises(CommandError) as error:
+        load(MODEL.replace(right, wrong, 1))
+    assert f"catalog.toml: {says}" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "secret" not in str(error.value)
+    assert not ServedModel.objects.exists()
+
+
+def test_a_mistake_in_a_later_model_loads_nothing_of_the_file(load: Load) -> None:
+    with pytest.raises(CommandError, match=r"models\[1\]\.id: 'small' is in the file twice"):
+        load(MODEL + MODEL)
+    assert not ServedModel.objects.exists()
+
+
+def test_a_file_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(CommandError, match=r"nowhere\.toml: can't be read: .*No such file"):
+        call_command("loadcatalog", "nowhere.toml")
+
+
+def test_the_example_loads_and_shows_every_key() -> None:
+    call_command("loadcatalog", str(EXAMPLE), stdout=io.StringIO())
+    assert all(model.price is not None for model in catalog.load().values())
+    models = tomllib.loads(EXAMPLE.read_text())["models"]
+    shown = {key for model in models for key in model}
+    assert shown == set(catalog_file.Model.__struct_fields__)
+    assert {key for model in models for one in model["deployments"] for key in one} == set(catalog_file.Deployment.__struct_fields__)
+
+
+def test_the_first_start_loads_every_behaviour_of_the_sandbox() -> None:
+    call_command("loadcatalog", str(first_start.SANDBOX_CATALOG), stdout=io.StringIO())
+    assert set(catalog.load()) == set(BEHAVIOURS)
+    assert all(model.price and model.price.output_per_mtok_nanodollars for model in catalog.load().values())

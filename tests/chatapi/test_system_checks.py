@@ -1,0 +1,39 @@
+"""Each wrong setting has a check with an id, and the defaults pass all of them."""
+
+import pytest
+from django.core.checks import run_checks
+from pytest_django.fixtures import Settings
+
+from chatapi.apps import CHECK_TAG
+
+
+def ids() -> list[str | None]:
+    return [message.id for message in run_checks(tags=[CHECK_TAG])]
+
+
+def test_the_defaults_are_right() -> None:
+    assert ids() == []
+
+
+def test_the_default_dialect_must_exist(settings: Settings) -> None:
+    settings.DEFAULT_DIALECT = "klingon"
+    assert ids() == ["chatapi.E001"]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_times_and_sizes_must_be_positive(settings: Settings, number: int) -> None:
+    settings.DRAIN_MS = number
+    assert ids() == ["chatapi.E002"]
+
+
+def test_a_lease_must_outlive_a_lost_heartbeat(settings: Settings) -> None:
+    settings.LEASE_MS, settings.HEARTBEAT_MS = 1_999, 1_000
+    assert ids() == ["chatapi.E003"]
+    settings.LEASE_MS = 2_000
+    assert ids() == []
+
+
+@pytest.mark.parametrize("name", ["REDIS_URL", "BROKER_URL", "STREAMS_URL"])
+def test_redis_urls_must_be_such(settings: Settings, name: str) -> None:
+    setattr(settings, name, "localhost:6379")
+    assert ids() == ["chatapi.E004"]
