@@ -13,10 +13,9 @@ from accounts import access
 from accounts.authentication import Caller
 from chatapi import catalog, errors, identity, resources
 from chatapi.error_pages import envelope
-from chatapi.errors import INVALID, APIError
+from chatapi.errors import APIError
 from chatapi.models import ServedModel
 from chatapi.openapi import describe
-from chatapi.wire.deltas import Failed
 from usage import spending
 from usage.models import Generation
 
@@ -107,7 +106,7 @@ class Receipt(ClientRoute):
         uuid = identity.parse_id(generation_id)
         row = access.visible_to(_caller(request), Generation.objects.filter(id=uuid)).first() if uuid else None
         if row is None:
-            raise APIError(Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404))
+            raise errors.generation_not_found()
         return Response(resources.to_json(resources.receipt(row)))
 
 

@@ -25,9 +25,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatapi.models import OnDisconnect
+from chatapi.models import Engine, OnDisconnect, base_url_mistake
 from chatapi.wire.parameters import ModelName
-from chatapi.worker.process import ENGINES
 from usage import pricing
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -157,29 +156,14 @@ def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
     names: set[str] = set()
     for number, deployment in enumerate(model.deployments):
         here = f"{path}.deployments[{number}]"
-        if deployment.engine not in ENGINES:
-            yield f"{here}.engine", f"{deployment.engine!r} must be one of {', '.join(sorted(ENGINES))}"
-        if mistake := _base_url_mistake(deployment):
+        if deployment.engine not in Engine.values:
+            yield f"{here}.engine", f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}"
+        if mistake := base_url_mistake(deployment.engine, deployment.base_url):
             yield f"{here}.base_url", mistake
         if isinstance(deployment.name, str):
             if deployment.name in names:
                 yield f"{here}.name", f"{deployment.name!r} is there twice in this model"
             names.add(deployment.name)
-
-
-def _base_url_mistake(deployment: Deployment) -> str | None:
-    if deployment.engine == "sandbox":
-        return "the sandbox engine has none" if deployment.base_url else None
-    try:
-        url = urlsplit(deployment.base_url)
-        is_good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
-        return f'{deployment.base_url!r} must be a URL such as "http://127.0.0.1:8080/v1"'
-    if url.username or url.password or url.query or url.fragment:
-        return "must have no user, password, query or fragment; the upstream's key belongs into the variable that api_key_env names"
-    return None
 
 
 def _free(name: str, taken: dict[str, Deployment]) -> str:

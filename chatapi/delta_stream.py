@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from chatapi.wire import deltas
-from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.deltas import AnyDelta, Failed
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ INBOX_TTL_MS = 60_000
 """How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
 REPLY_TIMEOUT_S = 3.0
 """How long a command may take: a Redis that is frozen is as good as none. Blocking reads ask for less."""
+
+CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
+"""What those hear who still listen to a cancelled generation: it must not look like a good end."""
 
 _HEADER = struct.Struct(">16sII")  # generation, first seq, length of the batch that follows
 
@@ -292,6 +295,7 @@ class Inbox:
     """The one reader of a web process: takes each tick's entry apart and hands the batches to their followers."""
 
     ANNOUNCE_S = 1.0
+    ABSENT_MS = 3_000
     RETRY_S = 0.2
     LOST_AFTER_S = 4.0
 
@@ -320,7 +324,7 @@ class Inbox:
 
     async def start(self) -> None:
         """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
-        await self._stream.announce(self.name, ttl_ms=5_000)
+        await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._announce())]
 
     async def stop(self) -> None:
@@ -367,7 +371,7 @@ class Inbox:
         while True:
             await asyncio.sleep(wait_s)
             try:
-                await self._stream.announce(self.name, ttl_ms=5_000, read_up_to=self._read_up_to)
+                await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to)
                 wait_s = self.ANNOUNCE_S
             except RedisError as error:
                 log.warning("announce: %s", error)

@@ -10,7 +10,7 @@ TRUE, FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
 _EXPECTED = {int: "a whole number", bool: f"one of {', '.join([*TRUE, *FALSE])}"}
 
 
-class Environment(environ.Env):  # type: ignore[misc]  # django-environ is not typed
+class Environment(environ.Env):
     """django-environ, strict: it would take CHATAPI_DEBUG=maybe for false and drop the name of a wrong variable."""
 
     def get_value(self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, parse_default: bool = False) -> Any:

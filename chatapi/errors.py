@@ -58,6 +58,11 @@ def model_not_found(model: str) -> APIError:
     return APIError(Failed(message, INVALID, "model_not_found", "model", 404))
 
 
+def generation_not_found() -> APIError:
+    """404, the same for an id that there is not and for another tenant's."""
+    return APIError(Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404))
+
+
 def unavailable(message: str) -> APIError:
     """503: a part of the service is away for the moment."""
     return APIError(Failed(message, "server_error", "service_unavailable", status=503, retry_after_ms=RETRY_SOON_MS))

@@ -27,7 +27,7 @@ def first_words(credentials: Credentials) -> str:
 
 
 def greeting(url: str, credentials: Credentials | None) -> str:
-    """Where everything is and what to try; the key itself only when it has just been made."""
+    """Where everything is and what to try; the key itself only when it has just been made. Ends with an empty line, for what follows."""
     hint = f"With {_KEY_VARIABLE} set to an API key ({_python()} manage.py createkey --organization {ORGANIZATION} makes one), try:"
     return f"""Ready at {url}. Ctrl-C stops it. For operators: {url}/admin/, for developers: {url}/docs
 {"Try it:" if credentials else hint}
@@ -37,6 +37,7 @@ def greeting(url: str, credentials: Credentials | None) -> str:
 or in Python, after pip install openai:
 
 {_openai(url, credentials)}
+
 """
 
 

@@ -1,11 +1,37 @@
 """The catalog: the models that clients can name, and the deployments that serve them."""
 
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 
 from chatapi.wire.parameters import MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
+
+
+class Engine(models.TextChoices):
+    """The engines that there are; `worker/process.py` has their classes."""
+
+    OPENAI_COMPATIBLE = "openai_compatible", "OpenAI-compatible"
+    SANDBOX = "sandbox"
+
+
+def base_url_mistake(engine: str, base_url: str) -> str | None:
+    """What is wrong with a deployment's address, None when it is right."""
+    if engine == Engine.SANDBOX:
+        return "the sandbox engine has none" if base_url else None
+    try:
+        url = urlsplit(base_url)
+        is_good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        return f'{base_url!r} must be a URL such as "http://127.0.0.1:8080/v1"'
+    if url.username or url.password or url.query or url.fragment:
+        return "must have no user, password, query or fragment; the upstream's key belongs into the variable that api_key_env names"
+    return None
 
 
 class OnDisconnect(models.TextChoices):
@@ -39,8 +65,9 @@ class Deployment(models.Model):
 
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="deployments")
     name = models.CharField(max_length=128, help_text="Unique within its model.")
-    engine = models.CharField(max_length=32)
-    base_url = models.URLField(blank=True, help_text="Up to and including /v1.")
+    engine = models.CharField(max_length=32, choices=Engine.choices)
+    # No URLField: its validator refuses the host names of a cluster, such as http://vllm:8000/v1.
+    base_url = models.CharField(max_length=500, blank=True, help_text="Up to and including /v1, such as http://127.0.0.1:8080/v1.")
     upstream_model = models.CharField(max_length=128, blank=True, help_text="The model's name at the upstream; empty: the served name.")
     api_key_env = models.CharField(max_length=128, blank=True, help_text="The environment variable that holds the upstream's key.")
     weight = models.PositiveIntegerField(default=1)
@@ -56,3 +83,8 @@ class Deployment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model_id} by {self.name}"
+
+    def clean(self) -> None:
+        """The address must suit the engine."""
+        if mistake := base_url_mistake(self.engine, self.base_url):
+            raise ValidationError({"base_url": mistake})

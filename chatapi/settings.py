@@ -35,7 +35,9 @@ else:
     DATABASES["default"]["OPTIONS"] = {
         **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
         "pool": {"min_size": 1, "max_size": env.int("CHATAPI_DATABASE_POOL_SIZE", default=8), "timeout": DATABASE_TIMEOUT_MS / 1000},
-        "options": f"-c lock_timeout={DATABASE_TIMEOUT_MS} -c statement_timeout={DATABASE_TIMEOUT_MS} -c idle_in_transaction_session_timeout={2 * DATABASE_TIMEOUT_MS}",
+        "options": " ".join(
+            f"-c {name}={DATABASE_TIMEOUT_MS}" for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+        ),
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

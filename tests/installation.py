@@ -254,5 +254,5 @@ def _own_database(url: str) -> str:
 
     name = f"chatapi_{uuid4().hex[:12]}"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {name}")
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))

@@ -65,6 +65,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     paginator = InfinitePaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_select_related = ["organization", "project", "api_key"]
 
@@ -222,19 +223,7 @@ class GenerationAdmin(RecordAdmin):
 class LedgerEntryAdmin(RecordAdmin):
     """Every movement of money, written once."""
 
-    list_display = [
-        "created",
-        "kind",
-        "organization",
-        "project_name",
-        "key_name",
-        "model",
-        "result",
-        "tokens_in",
-        "tokens_out",
-        "amount",
-        "generation",
-    ]
+    list_display = ["created", "kind", "amount", "organization", "project_name", "key_name", "model", "result", "generation"]
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     list_select_related = ["organization", "project", "api_key", "generation"]
     ordering = ["-id"]
@@ -285,14 +274,14 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
     this = OuterRef("scope_id")
     path = Concat(F("organization__name"), Value(" / "), F("name"))
     key_path = Concat(F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name"))
-    named = Case(
+    name = Case(
         When(scope=Scope.ORGANIZATION, then=Subquery(Organization.objects.filter(pk=this).values("name"))),
         When(scope=Scope.PROJECT, then=Subquery(Project.objects.filter(pk=this).values(path=path))),
         When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
         output_field=CharField(),
     )
-    named_rows: QuerySet[Any] = rows.annotate(subject_name=named)
-    return named_rows
+    named: QuerySet[Any] = rows.annotate(subject_name=name)
+    return named
 
 
 @admin.register(BudgetLimit)
@@ -311,9 +300,7 @@ class BudgetLimitAdmin(ModelAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
         """What is limited is chosen once; the amount may change."""
-        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(
-            request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs
-        )
+        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
         return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
@@ -355,7 +342,9 @@ class BudgetAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         """With the names, and the limits that apply."""
         same = BudgetLimit.objects.filter(scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period"))
-        return _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=Subquery(same.values("limit_nanodollars")))
+        limit = Subquery(same.values("limit_nanodollars"))
+        rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
+        return rows
 
     @display(description="Budget of", ordering="scope_id")
     def subject(self, row: Any) -> str:

@@ -11,6 +11,7 @@ from usage.pricing import Tokens
 class End:
     """How a settled generation ended."""
 
+    outcome: str
     error_code: str
     error_message: str
     finish_reasons: list[str]
@@ -24,4 +25,4 @@ def end_of(generation_id: UUID) -> End | None:
     if row is None:
         return None
     tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
-    return End(row.error_code, row.error_message, row.finish_reasons, tokens)
+    return End(row.outcome, row.error_code, row.error_message, row.finish_reasons, tokens)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -131,7 +131,8 @@ class ChatCompletions(EventStreamConsumer):
         return None if value is None else value.decode("latin-1")
 
     def _dialect(self, caller: Caller) -> type[OpenAI]:
-        prefix = self.scope["url_route"]["kwargs"].get("dialect") or ""
+        route = cast(dict[str, Any], self.scope)["url_route"]  # Channels adds it to ASGI's own keys
+        prefix = route["kwargs"].get("dialect") or ""
         return dialects.choose(self._header(b"x-chatapi-dialect") or "", prefix, caller.default_dialect, settings.DEFAULT_DIALECT)
 
     async def _model(self, services: Services, name: str) -> CatalogModel:

@@ -7,11 +7,12 @@ from typing import cast
 
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import Follower, StreamUnavailable
+from chatapi.delta_stream import CANCELLED, Follower, StreamUnavailable
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
 from usage import reports
 from usage.errors import DatabaseUnavailable
+from usage.models import Outcome
 
 LOST = Failed(
     "The connection to the model was lost. What was generated is charged; see the receipt.", code="stream_unavailable", status=503
@@ -78,12 +79,14 @@ async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
         missed = await follower.catch_up()
     except (StreamUnavailable, RedisError):
         # A good end must not follow a text that may lack its last words.
-        return _terminal(end) if end.error_code else [LOST]
+        return [LOST] if end.outcome == Outcome.COMPLETED else _terminal(end)
     return missed if missed and isinstance(missed[-1], TERMINAL) else [*missed, *_terminal(end)]
 
 
 def _terminal(end: reports.End) -> list[AnyDelta]:
     """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be missing."""
+    if end.outcome == Outcome.CLIENT_CANCELLED:
+        return [CANCELLED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]
     finishes = [Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)]

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 from chatapi.batch import Batch
 from chatapi.catalog import Snapshot
 from chatapi.delta_stream import DeltaStream, connect
+from chatapi.models import Engine as EngineName
 from chatapi.wire import tokens
 from chatapi.worker import deployments
 from chatapi.worker.deployments import Health, Route
@@ -30,7 +32,10 @@ from usage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 
-ENGINES: dict[str, type[Engine]] = {"openai_compatible": OpenAICompatibleEngine, "sandbox": SandboxEngine}
+PRESUMED_DEAD_S = 2.0
+"""How long a web process may be absent from Redis: longer than it takes to announce itself to one that has just lost its data."""
+
+ENGINES: dict[str, type[Engine]] = {EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine, EngineName.SANDBOX.value: SandboxEngine}
 
 
 class Process:
@@ -46,7 +51,7 @@ class Process:
         self.routes: Snapshot[dict[str, list[Route]]] = Snapshot(lambda: self.commits.read(deployments.load))
         self.health = Health()
         self.running: dict[UUID, Run] = {}
-        self._absent: set[str] = set()
+        self._absent_since: dict[str, float] = {}
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator["Process"]:
@@ -100,11 +105,11 @@ class Process:
             self._client_left(generation_id)
         inboxes = sorted({run.inbox for run in runs})
         absent = set(inboxes) - await self.stream.still_alive(inboxes)
+        now = time.monotonic()
+        self._absent_since = {inbox: self._absent_since.get(inbox, now) for inbox in absent}
         for run in runs:
-            if run.inbox in absent & self._absent:
+            if now - self._absent_since.get(run.inbox, now) > PRESUMED_DEAD_S:
                 run.client_left()
-        # Twice in a row: one absence may be a Redis that has just lost its data.
-        self._absent = absent
 
     async def _listen(self) -> None:
         """Stop generations whose client leaves, at once."""

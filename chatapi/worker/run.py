@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from chatapi.delta_stream import CANCELLED
 from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.tally import End, Ending, Tally
@@ -58,7 +59,7 @@ class Run:
     def client_left(self) -> None:
         """Nobody wants the answer any more."""
         if self.stops_when_client_leaves:
-            self.stop(End(Ending.CLIENT_LEFT))
+            self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
 
     def fence_off(self) -> None:
         """Someone with a newer fence has taken over: stop, publish and settle nothing."""

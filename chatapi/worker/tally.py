@@ -74,7 +74,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended; `failure` is what the client is told when it failed."""
+    """How a run ended; `failure` is what whoever listens is told unless it completed."""
 
     ending: Ending
     failure: Failed | None = None
@@ -89,7 +89,7 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
     the upstream was given, because our tokens need not be its tokens.
     """
     source, used = _usage(request, tally, end, cap)
-    failure = end.failure
+    failure = end.failure if end.ending is Ending.FAILED else None
     return Settlement(
         id=generation_id,
         fence=fence,

@@ -17,6 +17,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "org/with-slash": {},
     "steady": {"tokens": 1000, "rate": 40},
     "three-then-silence": {"tokens": 1000, "stall_after": 3},
+    "begins-late": {"ttft_ms": 600},
+    "refuses-late": {"ttft_ms": 600, "status": 500},
     "slow-to-begin": {"ttft_ms": 2_500},
     "never-begins": {"ttft_ms": 60_000},
     "reasons": {"reasoning": 3},

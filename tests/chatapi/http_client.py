@@ -99,13 +99,13 @@ class Client:
         self.key = key
 
     @contextmanager
-    def exchange(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str | None] | None = None) -> Iterator[Exchange]:
+    def exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]) -> Iterator[Exchange]:
         """Send a request; the connection is closed in the end. A header that is None is left out."""
-        usual = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
         connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
         exchange = Exchange(connection)
         try:
-            connection.request(method, path, body, {name: value for name, value in {**usual, **(headers or {})}.items() if value is not None})
+            connection.request(method, path, body, {name: value for name, value in named.items() if value is not None})
             yield exchange
         finally:
             exchange.leave()

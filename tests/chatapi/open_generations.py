@@ -1,12 +1,14 @@
 """Finds in Redis the generations whose clients never get to know their ids: they left before the first byte."""
 
+from typing import Any
+
 from redis import Redis
 
 
 class OpenGenerations:
     """Ids of generations, found in Redis."""
 
-    def __init__(self, redis: "Redis[bytes]") -> None:
+    def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._known = self._ids("job")
 
@@ -20,7 +22,7 @@ class OpenGenerations:
 
     def has_published(self, generation_id: str, text: str) -> bool:
         """Whether the worker has published this text, in whatever pieces."""
-        entries = self._redis.xrange(f"chatapi:log:{generation_id}")
+        entries: Any = self._redis.xrange(f"chatapi:log:{generation_id}")
         return all(word in b"".join(fields[b"d"] for _, fields in entries) for word in text.encode().split())
 
     def _ids(self, kind: str) -> set[str]:

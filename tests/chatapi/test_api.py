@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries
 
@@ -303,6 +304,16 @@ def test_a_failure_inside_tells_nothing(alice: Person, monkeypatch: pytest.Monke
     assert error(response, 500)["code"] == "internal_error"
     assert "secret" not in response.content.decode()
     assert "secret detail" in caplog.text
+
+
+def test_a_database_that_is_away_is_a_503_that_can_be_retried(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr("accounts.api.look_up", fail)
+    response = alice.get("/v1/key")
+    assert error(response, 503)["code"] == "service_unavailable"
+    assert response.headers["retry-after"] == "1"
 
 
 def test_no_dialects_prefix_is_missing_a_route(alice: Person, small: ServedModel) -> None:

@@ -10,8 +10,8 @@ from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
-MILLION_HELD = {"max_tokens": 450}
-"""Such a request holds 900,000 n$ for its answer and up to 100,000 n$ for its prompt."""
+MAX_TOKENS = 450
+"""A request with this limit holds 900,000 n$ for its answer and up to 100,000 n$ for its prompt."""
 
 
 def day_of(client: Client) -> dict[str, Any]:
@@ -27,14 +27,14 @@ def wait_until_nothing_is_held(client: Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("key", "whose"), [("poor key", "API key's"), ("poor project", "project's"), ("poor organization", "organization's")])
-def test_a_budget_without_room_is_402(installation: Installation, keys: dict[str, str], key: str, whose: str, stream: bool) -> None:
-    client = Client(installation.url, keys[key])
+@pytest.mark.parametrize(("whose", "told"), [("key", "API key"), ("project", "project"), ("organization", "organization")])
+def test_a_budget_without_room_is_402(installation: Installation, keys: dict[str, str], whose: str, told: str, stream: bool) -> None:
+    client = Client(installation.url, keys[f"poor {whose}"])
     calls = len(installation.calls("five"))
     answer = client.complete("five", stream=stream)
     assert answer.status == 402
     assert (answer.error["type"], answer.error["code"]) == ("insufficient_quota", "insufficient_quota")
-    assert f"Your {whose} budget" in answer.error["message"]
+    assert f"Your {told}'s budget" in answer.error["message"]
     assert answer.headers["x-should-retry"] == "false"
     assert len(installation.calls("five")) == calls
 
@@ -45,20 +45,20 @@ def test_a_test_key_costs_nothing_however_poor_it_is(installation: Installation,
 
 def test_a_budget_held_by_a_running_request_is_429_until_that_ends(installation: Installation, keys: dict[str, str]) -> None:
     client = Client(installation.url, keys["room for one"])
-    with client.asking("steady", stream=True, **MILLION_HELD) as first:
+    with client.asking("steady", stream=True, max_tokens=MAX_TOKENS) as first:
         next(first.texts())
-        refused = client.complete("five", **MILLION_HELD)
+        refused = client.complete("five", max_tokens=MAX_TOKENS)
     assert refused.status == 429
     assert (refused.error["type"], refused.error["code"]) == ("rate_limit_error", "budget_in_flight")
     assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("1", "1000")
     wait_until_nothing_is_held(client)
-    assert client.complete("five", **MILLION_HELD).status == 200
+    assert client.complete("five", max_tokens=MAX_TOKENS).status == 200
 
 
 def test_of_many_at_once_exactly_as_many_are_admitted_as_fit(installation: Installation, keys: dict[str, str]) -> None:
     client = Client(installation.url, keys["room for four"])
     with ExitStack() as connections:
-        asked = [connections.enter_context(client.asking("steady", stream=True, **MILLION_HELD)) for _ in range(12)]
+        asked = [connections.enter_context(client.asking("steady", stream=True, max_tokens=MAX_TOKENS)) for _ in range(12)]
         statuses = [exchange.response.status for exchange in asked]
         assert sorted(statuses) == [200] * 4 + [429] * 8
         budget = day_of(client)

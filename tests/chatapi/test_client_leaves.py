@@ -21,7 +21,7 @@ BOTH_WAYS = pytest.mark.parametrize("stream", [True, False])
 
 def cut_call(installation: Installation, model: str) -> dict[str, Any]:
     """What the upstream counted for the model's last call, once its connection has been cut."""
-    wait_for(lambda: bool(installation.calls(model)[-1]["is_peer_gone"]), "the cut")
+    wait_for(lambda: bool(installation.calls(model)[-1]["is_peer_gone"]), "the cut", timeout_s=5)
     return installation.calls(model)[-1]
 
 

@@ -45,7 +45,7 @@ def node_folder() -> Path:
 def running(installation: Installation, folder: Path, script: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """The script as a process; it is ended with the block."""
     environment = os.environ | {"BASE_URL": f"{installation.url}/openai/v1", "API_KEY": installation.keys["live"]}
-    command = [NODE, folder / f"{script}.mjs", *arguments]
+    command = [str(NODE), str(folder / f"{script}.mjs"), *arguments]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -161,14 +161,15 @@ def test_a_failing_upstream_is_an_internal_server_error(client: OpenAI, model: s
 
 
 def test_an_empty_budget_is_402_and_not_tried_again(installation: Installation, keys: dict[str, str]) -> None:
-    with OpenAI(base_url=f"{installation.url}/v1", api_key=keys["poor key"], max_retries=5) as client, pytest.raises(openai.APIStatusError) as raised:
+    base_url = f"{installation.url}/v1"
+    with OpenAI(base_url=base_url, api_key=keys["poor key"]) as client, pytest.raises(openai.APIStatusError) as raised:
         ask(client)
     assert (raised.value.status_code, raised.value.code) == (402, "insufficient_quota")
 
 
 @pytest.mark.parametrize("model", ["breaks-by-error", "breaks-by-reset"])
 def test_a_failure_in_mid_stream_is_raised_after_the_text(client: OpenAI, model: str) -> None:
-    chunks = []
+    chunks: list[ChatCompletionChunk] = []
     with client.chat.completions.create(model=model, messages=HELLO, stream=True) as stream, pytest.raises(openai.APIError) as raised:
         chunks.extend(stream)
     assert raised.value.type == "server_error"

@@ -1,6 +1,6 @@
 """Checks an installation's books as `verifyledger` does, again and again in one process: starting one takes seconds.
 
-    python -m tests.faults.bookkeeper       answers each line on stdin with {"open": 0, "differences": []}
+python -m tests.faults.bookkeeper       answers each line on stdin with {"open": 0, "differences": []}
 """
 
 import json

@@ -15,15 +15,19 @@ MODELS: dict[str, dict[str, Any]] = {
     "steady": {"tokens": 1000, "rate": 50},
     "two-seconds": {"tokens": 100, "rate": 50},
     "never-begins": {"ttft_ms": 60_000},
+    "resets": {"tokens": 50, "rst_after": 20},
+    "closes": {"tokens": 50, "fin_after": 20},
+    "stalls": {"tokens": 50, "stall_after": 20},
+    "talks-garbage": {"tokens": 50, "bad_json": 20},
 }
 
 Ask = Callable[..., Listener]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation of this module's own."""
-    installation = Installation(tmp_path_factory.mktemp("faults"))
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """An installation of this module's own; the module's ENVIRONMENT goes on top of the test profile."""
+    installation = Installation(tmp_path_factory.mktemp("faults"), **getattr(request.module, "ENVIRONMENT", {}))
     try:
         installation.start(MODELS)
         yield installation

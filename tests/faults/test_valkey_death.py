@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.fake_completion import WORDS
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
@@ -17,12 +18,12 @@ def test_a_stream_goes_on_when_valkey_comes_back_soon(installation: Installation
     installation.start_valkey()
     answer.end()
     assert answer.is_done
-    receipt = installation.receipt(answer.generation_id)
+    # What was in Valkey and not read yet when it died is lost; without it there is no good end.
     if "error" in answer.chunks[-1]:
         assert answer.error["code"] == "stream_unavailable"
     else:
-        assert len(answer.words) == 100
-        assert receipt["usage"]["completion_tokens"] == 100
+        assert answer.words == (WORDS * 5)[:100]
+        assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 100
 
 
 def test_a_stream_ends_with_an_error_when_valkey_stays_away(installation: Installation, ask: Ask) -> None:
@@ -76,7 +77,5 @@ def test_a_frozen_valkey_is_as_good_as_none(installation: Installation, ask: Ask
     answer.end()
     assert answer.ended_at - frozen_at < 12
     assert answer.error["code"] == "stream_unavailable"
-    refused = ask("five").end()
-    assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
     installation.send("valkey", signal.SIGCONT)
     wait_for(lambda: ask("five").end().is_done, "service", timeout_s=10, pause_s=0.2)

@@ -22,16 +22,6 @@ def test_what_a_killed_web_process_leaves_behind_is_cut_off_and_charged(installa
     assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
 
 
-def test_what_is_queued_when_the_web_process_is_killed_is_settled(installation: Installation, ask: Ask) -> None:
-    installation.end("worker", signal.SIGTERM)
-    calls = len(installation.calls("five"))
-    ask("five")
-    wait_for(lambda: installation.get("/v1/key", installation.keys["live"])[1]["budgets"][0]["pending_nanodollars"] > 0, "the admission")
-    installation.end("web")
-    installation.start_worker()
-    wait_for(lambda: len(installation.calls("five")) > calls, "the worker to do it all the same")
-
-
 def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(installation: Installation, ask: Ask) -> None:
     streams = [ask("steady") for _ in range(5)]
     for stream in streams:

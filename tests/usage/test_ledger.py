@@ -44,7 +44,8 @@ def test_exactly_as_many_are_admitted_as_fit(key: APIKey, ask: Ask) -> None:
     assert Generation.objects.count() == 3
 
 
-@pytest.mark.parametrize(("scope", "period"), [(scope, period) for scope in ("organization", "project", "key") for period in ("day", "month", "ever")])
+@pytest.mark.parametrize("scope", ["organization", "project", "key"])
+@pytest.mark.parametrize("period", ["day", "month", "ever"])
 def test_every_budget_can_refuse(key: APIKey, ask: Ask, scope: str, period: str) -> None:
     scope_id = {"organization": key.project.organization_id, "project": key.project_id, "key": key.pk}[scope]
     limit(scope, scope_id, period, HELD - 1)

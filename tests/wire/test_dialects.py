@@ -25,7 +25,7 @@ from chatapi.wire.dialects import DIALECTS, Answer, UnknownDialect, choose
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
 SEED_MODEL = "google/gemini-3-flash"
-PACKETS = [Started(), Text("Packets "), Text("in flight"), Finished("stop"), Usage(12, 18)]
+PACKETS: list[AnyDelta] = [Started(), Text("Packets "), Text("in flight"), Finished("stop"), Usage(12, 18)]
 FAILURE = Failed("The upstream closed the connection.", "server_error", "upstream_disconnected")
 
 CASES: dict[str, list[AnyDelta]] = {
@@ -70,7 +70,7 @@ def test_the_canonical_usage_chunk_is_opt_in_and_null_elsewhere() -> None:
 
 
 def test_several_choices_are_announced_in_order_and_interleaved() -> None:
-    deltas = [Started(), Text("a", 0), Text("b", 1), Finished("stop", 1), Finished("length", 0), Usage(1, 2)]
+    deltas: list[AnyDelta] = [Started(), Text("a", 0), Text("b", 1), Finished("stop", 1), Finished("length", 0), Usage(1, 2)]
     golden = TRANSCRIPTS / "openai" / "two-choices.sse"
     assert transcript("openai", deltas, choices_count=2).decode() == golden.read_bytes().decode()
 

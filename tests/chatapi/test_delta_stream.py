@@ -1,0 +1,235 @@
+"""The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from redis.exceptions import RedisError
+
+from chatapi import identity
+from chatapi.delta_stream import DeltaStream, Entry, Follower, Inbox, Job, StreamUnavailable, connect
+from chatapi.wire import deltas
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
+from tests.chatapi.worker.processes import Valkey
+
+TTL_MS = 5_000
+END = Usage(1, 2)
+
+
+@pytest.fixture(scope="module")
+def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """One that a test may kill."""
+    with Valkey(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def stream(request: pytest.FixtureRequest) -> AsyncIterator[DeltaStream]:
+    name = "own_valkey" if "own_valkey" in request.fixturenames else "shared_valkey"
+    redis = connect(f"unix://{request.getfixturevalue(name).socket}")
+    yield DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=TTL_MS)
+    await redis.aclose()
+
+
+@pytest.fixture
+async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
+    inbox = Inbox(stream, "web")
+    await inbox.start()
+    yield inbox
+    await inbox.stop()
+
+
+def texts(first: int, last: int) -> list[AnyDelta]:
+    return [Text(f"{number} ") for number in range(first, last + 1)]
+
+
+def entry(generation_id: UUID, first_seq: int, batch: list[AnyDelta], *, fence: int = 1, inbox: str = "web") -> Entry:
+    return Entry(generation_id, fence, first_seq, deltas.encode(batch), inbox, is_last=isinstance(batch[-1], TERMINAL))
+
+
+async def to_the_end(follower: Follower) -> list[AnyDelta]:
+    """All that the follower hands out."""
+    found: list[AnyDelta] = []
+    async with asyncio.timeout(10):
+        while not (found and isinstance(found[-1], TERMINAL)):
+            found += await follower.next(1)
+    return found
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_deltas_come_in_order(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    for seq in range(1, 30):
+        await stream.publish([entry(follower.id, seq, texts(seq, seq))])
+    await stream.publish([entry(follower.id, 30, [END])])
+    assert await to_the_end(follower) == [*texts(1, 29), END]
+
+
+async def test_what_was_published_together_comes_together(stream: DeltaStream, inbox: Inbox) -> None:
+    one, other = inbox.follow(identity.new_id()), inbox.follow(identity.new_id())
+    batches = [entry(one.id, 1, texts(1, 2)), entry(other.id, 1, texts(7, 7)), entry(one.id, 3, texts(3, 4))]
+    assert await stream.publish(batches) == set()
+    assert await one.next(5) == texts(1, 4)
+    assert await other.next(5) == texts(7, 7)
+
+
+async def test_silence_is_an_empty_batch(inbox: Inbox) -> None:
+    assert await inbox.follow(identity.new_id()).next(0.01) == []
+
+
+async def test_what_the_inbox_has_missed_comes_from_the_log(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    await stream.publish([entry(follower.id, 1, texts(1, 2))])
+    await stream.publish([entry(follower.id, 3, texts(3, 4), inbox="")])
+    await stream.publish([entry(follower.id, 5, [END])])
+    assert await to_the_end(follower) == [*texts(1, 4), END]
+
+
+async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    await stream.publish([entry(follower.id, 1, texts(1, 2))])
+    assert await follower.next(5) == texts(1, 2)
+    await stream.redis.delete(stream.key("log", follower.id.hex))
+    await stream.publish([entry(follower.id, 5, texts(5, 6))])
+    with pytest.raises(StreamUnavailable):
+        await follower.next(5)
+    with pytest.raises(StreamUnavailable):
+        await stream.replay(uuid4(), 3)
+
+
+async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    batch = [entry(follower.id, 1, texts(1, 3))]
+    assert await stream.publish(batch) == await stream.publish(batch) == set()
+    assert await stream.redis.xlen(stream.key("log", follower.id.hex)) == 1
+    assert await stream.redis.xlen(stream.key("inbox", "web")) == 1
+    await stream.publish([entry(follower.id, 4, [END])])
+    assert await to_the_end(follower) == [*texts(1, 3), END]
+
+
+async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    follower.feed(1, deltas.encode(texts(1, 3)))
+    follower.feed(2, deltas.encode(texts(2, 5)))
+    assert await follower.next(5) == texts(1, 5)
+
+
+async def test_it_replays_from_any_delta(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    await stream.publish([entry(generation_id, 1, texts(1, 3)), entry(generation_id, 4, texts(4, 4)), entry(generation_id, 5, [END])])
+    assert await stream.replay(generation_id) == [*texts(1, 4), END]
+    assert await stream.replay(generation_id, 2) == [*texts(3, 4), END]
+    assert await stream.replay(generation_id, 5) == []
+
+
+async def test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client(stream: DeltaStream, inbox: Inbox) -> None:
+    follower, untouched = inbox.follow(identity.new_id()), identity.new_id()
+    await stream.publish([entry(follower.id, 1, texts(1, 2))])
+    await stream.seal(follower.id, 2)
+    assert await stream.publish([entry(follower.id, 3, texts(3, 4)), entry(untouched, 1, texts(1, 1))]) == {follower.id}
+    lost = Failed("lost")
+    await stream.publish([entry(follower.id, 3, [lost], fence=2)])
+    assert await to_the_end(follower) == [*texts(1, 2), lost]
+    assert await stream.replay(untouched) == texts(1, 1)
+
+
+async def test_the_seal_tells_what_the_client_may_have_seen(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    await stream.publish([entry(generation_id, 1, texts(1, 2)), entry(generation_id, 3, texts(3, 3))])
+    for fence in (2, 2, 3):  # a reaper that dies is followed by another
+        sealed = await stream.seal(generation_id, fence)
+        assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(1, 3), 3, True)
+
+
+async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None:
+    empty, headless = identity.new_id(), identity.new_id()
+    sealed = await stream.seal(empty, 2)
+    assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == ([], 0, False)
+    await stream.publish([entry(headless, 8, texts(8, 9))])
+    sealed = await stream.seal(headless, 2)
+    assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(8, 9), 9, False)
+
+
+async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    async with stream.redis.pipeline() as pipe:
+        stream.keep_job(pipe, generation_id, Job("web", b"{}"))
+        await pipe.execute()
+    assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), False)]
+    log_key = stream.key("log", generation_id.hex)
+    await stream.publish([entry(generation_id, 1, texts(1, 1))])
+    assert await stream.redis.pttl(log_key) > TTL_MS
+    await stream.publish([entry(generation_id, 2, [END])])
+    assert 0 < await stream.redis.pttl(log_key) <= TTL_MS
+    assert await stream.jobs([generation_id]) == [(None, False)]
+
+
+async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) -> None:
+    await stream.publish([entry(identity.new_id(), 1, texts(1, 1), inbox="dead")])
+    assert await stream.redis.pttl(stream.key("inbox", "dead")) > 0
+
+
+async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream) -> None:
+    generation_id, other = identity.new_id(), identity.new_id()
+    heard = asyncio.ensure_future(anext(stream.cancellations()))
+    channel = stream.key("cancel", "").rstrip(":")
+    async with asyncio.timeout(10):
+        while dict(await stream.redis.pubsub_numsub(channel))[channel.encode()] == 0:
+            await asyncio.sleep(0.01)
+    await stream.cancel(generation_id, ttl_ms=5_000)
+    assert await asyncio.wait_for(heard, 5) == generation_id
+    assert await stream.cancelled_among([generation_id, other]) == {generation_id}
+    assert await stream.jobs([generation_id]) == [(None, True)]
+
+
+async def test_a_process_is_alive_while_it_says_so(stream: DeltaStream) -> None:
+    await stream.announce("here", ttl_ms=5_000)
+    assert await stream.still_alive(["gone", "here"]) == {"here"}
+
+
+async def test_everything_goes_on_when_valkey_comes_back_empty(own_valkey: Valkey, stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    await stream.publish([entry(follower.id, 1, texts(1, 2))])
+    assert await follower.next(5) == texts(1, 2)
+    own_valkey.stop()
+    with pytest.raises(RedisError):
+        await stream.publish([entry(follower.id, 3, texts(3, 3))])
+    own_valkey.start()
+    await stream.publish([entry(follower.id, 3, texts(3, 3))])
+    await stream.publish([entry(follower.id, 4, [END])])
+    assert await to_the_end(follower) == [*texts(3, 3), END]
+    async with asyncio.timeout(5):
+        while await stream.still_alive([inbox.name]) != {inbox.name}:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_inbox_says_when_valkey_stays_away(
+    own_valkey: Valkey, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
+    inbox.check()
+    own_valkey.stop()
+    await eventually(lambda: not _is_well(inbox))
+    own_valkey.start()
+    await eventually(lambda: _is_well(inbox))
+
+
+def _is_well(inbox: Inbox) -> bool:
+    try:
+        inbox.check()
+    except StreamUnavailable:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""Health, readiness, the OpenAPI document and the pages for people."""
+
+import contextlib
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+from chatapi.urls import client_routes
+from chatapi.wire.dialects import DIALECTS
+from tests.chatapi.worker.processes import Valkey
+
+
+@pytest.fixture
+def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
+    """A real one, which the settings name."""
+    with Valkey(tmp_path) as server:
+        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
+        yield server
+
+
+# ---- health and readiness
+
+
+def test_it_lives() -> None:
+    response = Client().get("/healthz")
+    assert (response.status_code, response.content) == (200, b"ok")
+
+
+def test_it_is_ready_when_everything_answers(transactional_db: None, valkey: Valkey) -> None:
+    response = Client().get("/readyz")
+    assert response.json() == {"ready": True, "serving": True, "database": True, "redis": True}
+    assert response.status_code == 200
+
+
+def test_it_is_not_ready_without_redis(transactional_db: None, settings: Settings, tmp_path: Path) -> None:
+    settings.BROKER_URL = f"unix://{tmp_path}/nobody.sock"
+    response = Client().get("/readyz")
+    assert (response.status_code, response.json()["redis"], response.json()["database"]) == (503, False, True)
+
+
+def test_a_redis_that_never_answers_does_not_keep_it_waiting(transactional_db: None, settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.STREAMS_URL = settings.BROKER_URL = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        assert Client().get("/readyz").status_code == 503
+        assert time.monotonic() - started < 3
+
+
+def test_it_is_not_ready_while_it_drains(transactional_db: None, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatapi.health.is_draining", lambda: True)
+    response = Client().get("/readyz")
+    assert (response.status_code, response.json()["serving"]) == (503, False)
+
+
+# ---- the OpenAPI document
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """What /openapi.json says."""
+    found: dict[str, Any] = Client().get("/openapi.json").json()
+    return found
+
+
+def references(part: Any) -> Iterator[str]:
+    """All `$ref`s in that part of the document."""
+    match part:
+        case {"$ref": str(name)}:
+            yield name
+        case dict():
+            for inner in part.values():
+                yield from references(inner)
+        case list():
+            for inner in part:
+                yield from references(inner)
+
+
+def test_every_route_is_documented_once(document: dict[str, Any]) -> None:
+    reading = {"/v1/" + re.sub("<(?:path|str):([a-z_]+)>", r"{\1}", str(route.pattern)) for route in client_routes}
+    assert reading <= set(document["paths"])
+    assert "post" in document["paths"]["/v1/chat/completions"]
+    assert not any(path.startswith(f"/{dialect}/") for path in document["paths"] for dialect in DIALECTS)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    found = set(references(document))
+    assert found
+    assert found <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+
+def test_every_operation_tells_what_it_answers_and_which_errors_it_knows(document: dict[str, Any]) -> None:
+    for path in document["paths"].values():
+        for operation in path.values():
+            assert operation["security"] == [{"APIKey": []}]
+            assert {"200", "401"} <= set(operation["responses"])
+            assert all(response["description"] for response in operation["responses"].values())
+
+
+def test_what_clients_send_has_no_fields_of_ours(document: dict[str, Any]) -> None:
+    sent = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert {"messages", "model", "stream", "tools"} <= set(sent)
+    assert not {"extras", "ignored", "request"} & set(sent)
+
+
+def test_its_patterns_are_ecmascripts(document: dict[str, Any]) -> None:
+    assert r"\\Z" not in json.dumps(document)
+
+
+# ---- pages
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs?script", "/docs/sandbox.md"])
+def test_a_page_needs_no_key_and_nothing_from_elsewhere(path: str) -> None:
+    response = Client().get(path)
+    assert response.status_code == 200
+    if not path.endswith(".md"):
+        assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", response.content.decode())
+
+
+def test_the_front_page_shows_its_own_address() -> None:
+    assert b"https://localhost/v1/chat/completions" in Client().get("/", secure=True, headers={"host": "localhost"}).content
+
+
+def test_the_files_of_the_pages_are_served() -> None:
+    pages = Client().get("/").content.decode() + Client().get("/docs").content.decode()
+    paths = set(re.findall(r'(?:src|href)="(/static/[^"]+)"', pages))
+    assert len(paths) >= 4
+    for path in paths:
+        with contextlib.closing(Client().get(path)) as response:
+            assert response.status_code == 200, path
+
+
+def test_a_page_that_there_is_not_is_a_small_page() -> None:
+    response = Client().get("/<script>")
+    assert (response.status_code, response.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert b"<script>" not in response.content
+
+
+def test_pages_are_only_read() -> None:
+    assert Client().post("/").status_code == 405

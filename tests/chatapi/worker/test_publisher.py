@@ -1,0 +1,156 @@
+"""The one flusher of a worker process: order, sharing, repeats, and giving up."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from chatapi import identity
+from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.wire import deltas
+from chatapi.wire.deltas import AnyDelta, Text, Usage
+from chatapi.worker import publisher as publisher_module
+from chatapi.worker.publisher import Publisher
+
+
+class Source:
+    """A generation; remembers what the publisher told it."""
+
+    def __init__(self, fence: int = 1) -> None:
+        self.id = identity.new_id()
+        self.fence = fence
+        self.inbox = "web"
+        self.next_seq = 1
+        self.told: list[str] = []
+
+    def fence_off(self) -> None:
+        self.told.append("fenced off")
+
+    def lose_stream(self) -> None:
+        self.told.append("stream lost")
+
+
+class Writes:
+    """In the place of Redis: keeps what is written; can be slow, away, or refuse."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Entry]] = []
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.begun = asyncio.Event()
+        self.failures = 0
+        self.refused: set[UUID] = set()
+
+    async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
+        self.calls.append(list(entries))
+        self.begun.set()
+        await self.is_open.wait()
+        if self.failures:
+            self.failures -= 1
+            raise RedisConnectionError("away")
+        return self.refused & {entry.id for entry in entries}
+
+
+@pytest.fixture
+def writes() -> Writes:
+    return Writes()
+
+
+@pytest.fixture
+async def publisher(writes: Writes) -> AsyncIterator[Publisher]:
+    publisher = Publisher(cast(DeltaStream, writes))
+    flushing = asyncio.create_task(publisher.run())
+    yield publisher
+    flushing.cancel()
+
+
+def said(*words: str) -> list[AnyDelta]:
+    return [Text(word) for word in words]
+
+
+async def test_what_comes_during_a_write_goes_with_the_next_in_order(writes: Writes, publisher: Publisher) -> None:
+    one, other = Source(), Source()
+    writes.is_open.clear()
+    publisher.put(one, said("a"))
+    await writes.begun.wait()
+    publisher.put(one, said("b"))
+    publisher.put(other, said("x"))
+    publisher.put(one, said("c", "d"))
+    assert len(writes.calls) == 1
+    writes.is_open.set()
+    await publisher.drained()
+    first, second = writes.calls
+    assert [(entry.id, entry.first_seq, deltas.decode(entry.batch)) for entry in first] == [(one.id, 1, said("a"))]
+    assert [(entry.id, entry.first_seq, deltas.decode(entry.batch)) for entry in second] == [
+        (one.id, 2, said("b", "c", "d")),
+        (other.id, 1, said("x")),
+    ]
+
+
+async def test_only_the_terminal_marks_the_last_entry(writes: Writes, publisher: Publisher) -> None:
+    source = Source(fence=3)
+    publisher.put(source, said("a"))
+    await publisher.flushed(source)
+    publisher.put(source, [*said("b"), Usage(1, 2)])
+    await publisher.flushed(source)
+    assert [(entry.fence, entry.inbox, entry.is_last) for (entry,) in writes.calls] == [(3, "web", False), (3, "web", True)]
+
+
+async def test_flushed_waits_for_the_write(writes: Writes, publisher: Publisher) -> None:
+    source = Source()
+    await publisher.flushed(source)
+    writes.is_open.clear()
+    publisher.put(source, said("a"))
+    await writes.begun.wait()
+    waiting = asyncio.ensure_future(publisher.flushed(source))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 0.02)
+    writes.is_open.set()
+    await waiting
+
+
+async def test_a_failed_write_is_repeated_as_it_was(writes: Writes, publisher: Publisher) -> None:
+    source = Source()
+    writes.failures = 2
+    publisher.put(source, said("a", "b"))
+    await publisher.drained()
+    assert writes.calls[0] == writes.calls[1] == writes.calls[2]
+    assert source.told == []
+
+
+async def test_it_gives_up_after_a_while_and_goes_on(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "GIVE_UP_S", 0.1)
+    source = Source()
+    writes.failures = 2
+    publisher.put(source, said("a"))
+    await publisher.flushed(source)
+    assert source.told == ["stream lost"]
+    publisher.put(source, said("b"))
+    await publisher.flushed(source)
+    # The gap in the numbers shows that something is missing.
+    assert writes.calls[-1][0].first_seq == 2
+
+
+async def test_a_frozen_redis_is_a_failed_write(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "ATTEMPT_S", 0.05)
+    source = Source()
+    writes.is_open.clear()
+    publisher.put(source, said("a"))
+    await writes.begun.wait()
+    writes.begun.clear()
+    await asyncio.wait_for(writes.begun.wait(), 5)
+    writes.is_open.set()
+    await publisher.flushed(source)
+    assert writes.calls[0] == writes.calls[-1]
+
+
+async def test_who_is_refused_is_fenced_off_and_the_others_are_not(writes: Writes, publisher: Publisher) -> None:
+    zombie, healthy = Source(), Source()
+    writes.refused = {zombie.id}
+    publisher.put(zombie, said("a"))
+    publisher.put(healthy, said("b"))
+    await publisher.drained()
+    assert (zombie.told, healthy.told) == (["fenced off"], [])

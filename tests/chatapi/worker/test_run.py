@@ -1,0 +1,61 @@
+"""A run and the ways to stop it."""
+
+import asyncio
+
+import pytest
+
+from chatapi import identity
+from chatapi.worker.run import Run
+from chatapi.worker.tally import Ending
+from usage.ledger import Claimed
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False), "web")
+
+
+async def test_a_stop_ends_what_the_run_awaits(run: Run) -> None:
+    async def work() -> None:
+        async with run.scope():
+            await asyncio.Event().wait()
+
+    working = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    run.client_left()
+    with pytest.raises(TimeoutError):
+        await working
+    assert run.stopped is not None
+    assert run.stopped.ending is Ending.CLIENT_LEFT
+
+
+async def test_the_first_reason_to_stop_counts(run: Run) -> None:
+    run.fence_off()
+    run.client_left()
+    run.lose_stream()
+    assert run.stopped is not None
+    assert run.stopped.ending is Ending.FENCED_OFF
+
+
+async def test_a_stop_that_comes_when_the_engine_has_ended_changes_nothing(run: Run) -> None:
+    async with run.scope():
+        pass
+    run.client_left()
+    await asyncio.sleep(0)
+
+
+async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> None:
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            async with run.scope():
+                raise ConnectionError
+    with pytest.raises(TimeoutError):
+        async with run.scope():
+            run.fence_off()
+            await asyncio.Event().wait()
+
+
+async def test_a_deployment_that_goes_on_without_its_client_does(run: Run) -> None:
+    run.stops_when_client_leaves = False
+    run.client_left()
+    assert run.stopped is None

@@ -1,0 +1,133 @@
+"""Upstream, queue and database misbehave, while our own processes live."""
+
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from redis import Redis
+
+from chatapi import embedded_valkey
+from chatapi.celery import GENERATE_TASK, app
+from chatapi.task_queue import TaskQueue
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": "1000"}
+"""So that a lock of two seconds makes writes fail, and not only wait."""
+
+
+@pytest.fixture(autouse=True)
+def reaper(installation: Installation) -> None:
+    """A second reaper, that might take living runs for dead ones."""
+    if "reaper" not in installation.processes:
+        installation.start_reaper()
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ("resets", "upstream_disconnected"),
+        ("closes", "upstream_disconnected"),
+        ("stalls", "upstream_timeout"),
+        ("talks-garbage", "upstream_invalid_response"),
+    ],
+)
+def test_what_an_upstream_said_before_it_broke_off_is_counted_and_charged(
+    installation: Installation, ask: Ask, model: str, code: str
+) -> None:
+    answer = ask(model).end()
+    assert (answer.error["code"], len(answer.words), answer.is_done) == (code, 20, True)
+    receipt = installation.receipt(answer.generation_id)
+    assert (receipt["outcome"], receipt["error"]["code"], receipt["usage_source"]) == ("failed", code, "counted")
+    assert receipt["usage"]["completion_tokens"] == 20
+    assert receipt["amount_nanodollars"] == sum(line["amount_nanodollars"] for line in receipt["line_items"]) > 0
+
+
+def test_without_a_worker_a_request_is_refused_in_time_and_costs_nothing(installation: Installation, ask: Ask) -> None:
+    calls = len(installation.calls("five"))
+    installation.end("worker", signal.SIGTERM)
+    answer = ask("five").end()
+    assert (answer.status, answer.error["code"]) == (503, "queue_timeout")
+    assert held(installation) == 0
+    receipt = installation.receipt(answer.generation_id)
+    assert (receipt["outcome"], receipt["amount_nanodollars"]) == ("not_started", 0)
+    installation.start_worker()
+    assert ask("five").end().is_done
+    assert len(installation.calls("five")) == calls + 1, "the message that was still queued has started nothing"
+
+
+def test_a_message_that_comes_again_changes_nothing(installation: Installation, ask: Ask) -> None:
+    queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+    calls = len(installation.calls("two-seconds"))
+    with closing(Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))) as redis:
+        answer = ask("two-seconds").heard(5)
+        message = queue.message(answer.generation_id.removeprefix("chatcmpl-"))
+        redis.lpush(queue.key, message, message)
+        assert len(answer.end().words) == 100
+        redis.lpush(queue.key, message)
+        wait_for(lambda: redis.llen(queue.key) == 0, "the worker to take them")
+    assert ask("five").end().is_done
+    assert len(installation.calls("two-seconds")) == calls + 1
+    assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 100
+
+
+def test_a_message_that_comes_twice_at_once_starts_one_run(installation: Installation, ask: Ask) -> None:
+    calls = len(installation.calls("five"))
+    installation.send("worker", signal.SIGSTOP)
+    with closing(Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))) as redis:
+        answer = ask("five")
+        wait_for(lambda: any(redis.scan_iter("*job:*")), "the request to be queued")
+        (job,) = redis.scan_iter("*job:*")
+        queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        redis.lpush(queue.key, *[queue.message(job.decode().rpartition(":")[2])] * 3)
+        installation.send("worker", signal.SIGCONT)
+        assert len(answer.end().words) == 5
+    assert len(installation.calls("five")) == calls + 1
+
+
+def test_a_database_that_is_locked_when_an_answer_ends_delays_its_end_and_changes_nothing(installation: Installation, ask: Ask) -> None:
+    still_running = ask("steady").heard(5)
+    answers = [ask("two-seconds") for _ in range(3)]
+    for answer in answers:
+        answer.heard(60)
+    with database_locked(installation):
+        locked_at = time.monotonic()
+        time.sleep(2)  # longer than a lease: a heartbeat that cannot be written is not a dead worker
+    for answer in answers:
+        answer.end()
+        assert answer.ended_at - locked_at > 2
+        assert (len(answer.words), answer.is_done, "error" in answer.chunks[-1]) == (100, True, False)
+        receipt = installation.receipt(answer.generation_id)
+        assert (receipt["outcome"], receipt["usage_source"], receipt["usage"]["completion_tokens"]) == ("completed", "upstream", 100)
+    heard = len(still_running.words)
+    still_running.heard(heard + 100)
+    installation.end("worker", signal.SIGTERM)
+    assert still_running.end().error["code"] == "server_shutting_down"
+
+
+def held(installation: Installation) -> int:
+    """What running requests hold of the key's budgets, in nanodollars."""
+    _, key = installation.get("/v1/key", installation.keys["live"])
+    return sum(budget["pending_nanodollars"] for budget in key["budgets"])
+
+
+@contextmanager
+def database_locked(installation: Installation) -> Iterator[None]:
+    """Nobody else can write to the books meanwhile."""
+    url = installation.environment.get("DATABASE_URL", "")
+    if url.startswith("postgres"):
+        import psycopg
+
+        with psycopg.connect(url) as postgres:
+            postgres.execute("LOCK TABLE usage_generation IN ACCESS EXCLUSIVE MODE")
+            yield
+        return
+    with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3", isolation_level=None)) as sqlite:
+        sqlite.execute("BEGIN IMMEDIATE")
+        yield
+        sqlite.execute("ROLLBACK")
