@@ -89,7 +89,7 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
     )
-    return Redis(connection_pool=pool)
+    return Redis.from_pool(pool)
 
 
 LogEntry = tuple[bytes, dict[bytes, bytes]]

@@ -73,10 +73,18 @@ class Watched:
                 return
             if loop.time() - started_at > HEALTHY_S:
                 delay_s = FIRST_DELAY_S
-            self._say(f"{self._program.name} {_ending(returncode)}; it is started again in {delay_s:g} s.")
-            await asyncio.sleep(delay_s)
+            self._process = process = await self._start_again(_ending(returncode), delay_s)
             delay_s = min(2 * delay_s, MAX_DELAY_S)
-            self._process = process = await spawn(self._program.command)
+
+    async def _start_again(self, reason: str, delay_s: float) -> Process:
+        """Say why and when, wait, and run it; try for ever while the machine can't."""
+        while True:
+            self._say(f"{self._program.name} {reason}; it is started again in {delay_s:g} s.")
+            await asyncio.sleep(delay_s)
+            try:
+                return await spawn(self._program.command)
+            except OSError as error:
+                reason, delay_s = f"can't be started ({error})", MAX_DELAY_S
 
 
 class Supervisor:
@@ -103,16 +111,15 @@ class Supervisor:
         self._watched.append(watched)
         await watched.start()
 
-    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Wait for `work` or for a signal, whichever is first; True when the work was done. Raises what it raises."""
+    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for `work` or for a signal, whichever is first. Raises what the work raises."""
         task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if task.done():
             task.result()
-            return True
-        task.cancel()
-        return False
+        else:
+            task.cancel()
 
     async def until_stopped(self) -> None:
         """Wait for a signal."""

@@ -6,7 +6,7 @@ from copy import copy
 import pytest
 from openai import OpenAI
 
-from tests.chatapi.http_client import HELLO, Client
+from tests.chatapi.http_client import Client
 from tests.installation import Installation, free_port
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -70,5 +70,7 @@ def test_an_answer_in_one_piece_is_waited_for_in_silence(client: Client) -> None
 
 def test_openais_client_does_not_notice(impatient: Installation) -> None:
     with OpenAI(base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0) as client:
-        with client.chat.completions.stream(model="begins-late", messages=HELLO) as stream:  # type: ignore[arg-type]
-            assert stream.get_final_completion().choices[0].message.content == " the of and to in"
+        helper = client.chat.completions.stream(model="begins-late", messages=[{"role": "user", "content": "hello"}])
+        with helper as stream:
+            completion = stream.get_final_completion()
+    assert completion.choices[0].message.content == " the of and to in"

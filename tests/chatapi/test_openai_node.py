@@ -1,5 +1,6 @@
 """OpenAI's own JavaScript client against this service, on the Node that pip installed."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -28,17 +29,26 @@ Node = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def node_folder() -> Path:
-    """The scripts beside the pinned client, which npm's registry is asked for once."""
+    """The scripts beside the pinned client, for which npm's registry is asked once."""
     folder = ROOT / "var" / "node"
-    shutil.copytree(SCRIPTS, folder, dirs_exist_ok=True)
-    wanted = json.loads((SCRIPTS / "package.json").read_text())["dependencies"]["openai"]
-    manifest = folder / "node_modules" / "openai" / "package.json"
-    if not manifest.exists() or json.loads(manifest.read_text())["version"] != wanted:
-        options = ["--no-package-lock", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--fetch-retries=1"]
-        done = subprocess.run([NODE, NPM, "install", *options], cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-        if done.returncode:
-            pytest.fail(f"npm could not install openai {wanted}; is its registry out of reach?\n{done.stderr}", pytrace=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of pytest-xdist want the same
+        shutil.copytree(SCRIPTS, folder, dirs_exist_ok=True)
+        install(folder)
     return folder
+
+
+def install(folder: Path) -> None:
+    """Install what package.json pins, unless it is there; fails when it can't be had."""
+    wanted = json.loads((folder / "package.json").read_text())["dependencies"]["openai"]
+    manifest = folder / "node_modules" / "openai" / "package.json"
+    if manifest.exists() and json.loads(manifest.read_text())["version"] == wanted:
+        return
+    options = ["--no-package-lock", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--fetch-retries=1"]
+    done = subprocess.run([NODE, NPM, "install", *options], cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    if done.returncode:
+        pytest.fail(f"npm could not install openai {wanted}; is its registry out of reach?\n{done.stderr}", pytrace=False)
 
 
 @contextmanager

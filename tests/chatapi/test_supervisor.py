@@ -1,0 +1,82 @@
+"""What dies is started again, ever more slowly; what is stopped ends, gently or not."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from chatapi.supervisor import Program, Supervisor
+
+
+@pytest.fixture
+async def supervisor(said: list[str]) -> AsyncIterator[Supervisor]:
+    """Writes what it says into `said`; its signals are put back afterwards."""
+    made = Supervisor(said.append)
+    yield made
+    await made.stop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().remove_signal_handler(number)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def shell(script: str, stop_s: float = 10) -> Program:
+    return Program("it", ["sh", "-c", script], stop_s)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_ends_is_started_again_ever_more_slowly(supervisor: Supervisor, said: list[str]) -> None:
+    await supervisor.start(shell("exit 3"))
+    await until(lambda: len(said) == 3)
+    assert said == [f"it ended with exit code 3; it is started again in {delay} s." for delay in ("0.2", "0.4", "0.8")]
+
+
+async def test_what_waits_for_its_next_start_can_be_stopped(supervisor: Supervisor, said: list[str]) -> None:
+    await supervisor.start(shell("kill -9 $$"))
+    await until(lambda: said == ["it was killed by SIGKILL; it is started again in 0.2 s."])
+    assert await supervisor.stop() == 0
+
+
+async def test_the_one_started_last_is_stopped_first(supervisor: Supervisor, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for name in ("first", "second"):
+        await supervisor.start(shell(f"trap 'echo {name} >> {log}; exit' TERM; touch {tmp_path}/{name}; while :; do sleep 0.02; done"))
+        await until((tmp_path / name).exists)
+    assert await supervisor.stop() == 0
+    assert log.read_text().split() == ["second", "first"]
+
+
+async def test_what_does_not_end_in_time_is_killed(supervisor: Supervisor, said: list[str], tmp_path: Path) -> None:
+    await supervisor.start(shell(f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done", stop_s=0.1))
+    await until((tmp_path / "ready").exists)
+    assert await supervisor.stop() == 0
+    assert said == ["it did not end within 0.1 s and is killed."]
+
+
+async def test_a_second_signal_kills_what_still_ends(supervisor: Supervisor, tmp_path: Path) -> None:
+    await supervisor.start(shell(f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done", stop_s=600))
+    await until((tmp_path / "ready").exists)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await supervisor.until_stopped()
+    asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+    assert await supervisor.stop() == 1
+
+
+async def test_nothing_is_started_after_a_signal(supervisor: Supervisor, tmp_path: Path) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await supervisor.until_stopped()
+    await supervisor.start(shell(f"touch {tmp_path}/started"))
+    await supervisor.unless_stopped(asyncio.sleep(600))
+    assert await supervisor.stop() == 0
+    assert not (tmp_path / "started").exists()

@@ -1,0 +1,69 @@
+"""The shell examples of README and docs/ are run as they stand, against a real installation.
+
+In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. What a reader would have
+differently is put in: the port, the key, the interpreter, and the id that the example before has shown.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.installation import ROOT, Installation
+
+pytestmark = pytest.mark.xdist_group("docs")
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+GENERATION = re.compile(r"chatcmpl-[0-9a-f]{32}")
+STARTS_THE_SERVICE = ("make run",)
+"""CI runs this one in a fresh clone."""
+
+
+def commands(document: Path) -> list[str]:
+    found: list[str] = []
+    for language, text in BLOCK.findall(document.read_text()):
+        if language == "sh":
+            found.append(text)
+        else:
+            found += re.findall(r"^\$ ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    return [command for command in found if command.strip() not in STARTS_THE_SERVICE]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    installation = Installation(tmp_path_factory.mktemp("docs"))
+    try:
+        installation.start({})
+        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "sandbox_catalog.toml"))
+        assert loaded.returncode == 0, loaded.stderr
+        yield installation
+    finally:
+        installation.stop()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_the_shell_examples_work(service: Installation, document: Path, tmp_path: Path) -> None:
+    (tmp_path / "catalog.toml").write_bytes((ROOT / "docs" / "catalog.example.toml").read_bytes())
+    (tmp_path / "manage.py").write_text(
+        f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(ROOT / 'manage.py')!r}, run_name='__main__')"
+    )
+    environment = service.environment | {"CHATAPI_KEY": service.keys["live"]}
+    reader = {"http://127.0.0.1:8000": service.url, ".venv/bin/python": sys.executable, "ck_test_…": service.keys["test"]}
+    shown = ""
+    for command in commands(document):
+        here = command
+        for written, real in reader.items():
+            here = here.replace(written, real)
+        ids = GENERATION.findall(shown)
+        here = GENERATION.sub(ids[-1], here) if ids else here
+        done = subprocess.run(
+            ["bash", "-euc", here], cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        assert "invalid_request_error" not in done.stdout, f"{command}\n{done.stdout}"
+        shown = done.stdout
