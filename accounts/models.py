@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 
-identifier = RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}$", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -")
+identifier = RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -")
 
 
 def validate_time_zone(name: str) -> None:

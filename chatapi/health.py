@@ -32,7 +32,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
     """200 when database and Redis answer within a second and the process is not draining, else 503 and which of them."""
     checks = {"serving": not is_draining(), **_answering({"database": _ask_database, "redis": _ask_redis})}
     is_ready = all(checks.values())
-    return JsonResponse({"ready": is_ready, **checks}, status=200 if is_ready else 503)
+    response = JsonResponse({"ready": is_ready, **checks}, status=200 if is_ready else 503)
+    response._has_been_logged = True  # type: ignore[attr-defined]  # a poll's 503 is an answer, not an error to log
+    return response
 
 
 def _answering(questions: dict[str, Callable[[], None]]) -> dict[str, bool]:

@@ -119,7 +119,8 @@ class TaskPool(BasePool):
 
     def on_stop(self) -> None:
         """Drain. The hub keeps turning meanwhile: the answer to the BRPOP still out goes back to the queue, not to the socket's buffer."""
-        logger.info("Draining %d running tasks", len(self.runs))
+        if self.runs:
+            logger.info("Draining %d running tasks", len(self.runs))
         self.call_on_loop(self._stopping.set)
         try:
             hub_loop = self.hub.create_loop()

@@ -1,7 +1,7 @@
 """The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -64,9 +64,11 @@ async def to_the_end(follower: Follower) -> list[AnyDelta]:
     return found
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while True:
+            if await condition():
+                return
             await asyncio.sleep(0.01)
 
 
@@ -186,9 +188,12 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream) -> No
     generation_id, other = identity.new_id(), identity.new_id()
     heard = asyncio.ensure_future(anext(stream.cancellations()))
     channel = stream.key("cancel", "").rstrip(":")
-    async with asyncio.timeout(10):
-        while dict(await stream.redis.pubsub_numsub(channel))[channel.encode()] == 0:
-            await asyncio.sleep(0.01)
+
+    async def is_listening() -> bool:
+        ((_, listeners),) = await stream.redis.pubsub_numsub(channel)
+        return bool(listeners)
+
+    await eventually(is_listening)
     await stream.cancel(generation_id, ttl_ms=5_000)
     assert await asyncio.wait_for(heard, 5) == generation_id
     assert await stream.cancelled_among([generation_id, other]) == {generation_id}
@@ -211,25 +216,30 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(own_valkey: Valke
     await stream.publish([entry(follower.id, 3, texts(3, 3))])
     await stream.publish([entry(follower.id, 4, [END])])
     assert await to_the_end(follower) == [*texts(3, 3), END]
-    async with asyncio.timeout(5):
-        while await stream.still_alive([inbox.name]) != {inbox.name}:
-            await asyncio.sleep(0.01)
+
+    async def is_announced() -> bool:
+        return bool(await stream.still_alive([inbox.name]))
+
+    await eventually(is_announced)
 
 
 async def test_the_inbox_says_when_valkey_stays_away(
     own_valkey: Valkey, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
-    inbox.check()
+
+    async def is_well() -> bool:
+        try:
+            inbox.check()
+        except StreamUnavailable:
+            return False
+        return True
+
+    async def is_unwell() -> bool:
+        return not await is_well()
+
+    assert await is_well()
     own_valkey.stop()
-    await eventually(lambda: not _is_well(inbox))
+    await eventually(is_unwell)
     own_valkey.start()
-    await eventually(lambda: _is_well(inbox))
-
-
-def _is_well(inbox: Inbox) -> bool:
-    try:
-        inbox.check()
-    except StreamUnavailable:
-        return False
-    return True
+    await eventually(is_well)

@@ -1,0 +1,109 @@
+"""From a run's deltas to what it is charged for and what its client is told."""
+
+import pytest
+
+from chatapi import identity
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.requests import parse_chat
+from chatapi.worker import tally
+from chatapi.worker.tally import End, Ending, Tally
+from usage.ledger import Settlement
+from usage.models import Outcome, UsageSource
+from usage.pricing import Tokens
+
+ID = identity.new_id()
+REQUEST = parse_chat(b'{"model": "m", "messages": [{"role": "user", "content": "hello there"}]}')
+FAILED = End(Ending.FAILED, Failed("It broke.", code="upstream_error", status=502), "deployment", 2)
+DONE = End(Ending.COMPLETED, None, "deployment", 1)
+
+
+def heard(*batch: AnyDelta) -> Tally:
+    counted = Tally()
+    counted.add(batch)
+    return counted
+
+
+def settle(counted: Tally, end: End, cap: int = 100) -> Settlement:
+    return tally.settlement(ID, 1, REQUEST, counted, end, cap)
+
+
+def test_content_passes_and_the_end_waits_for_the_commit() -> None:
+    content: list[AnyDelta] = [Started(), Reasoning(" the"), Text(" of"), Refusal(" and"), ToolCall(0, "{}", "id", "name")]
+    counted = Tally()
+    assert counted.add([*content, Finished("stop"), Usage(1, 2)]) == content
+    assert (counted.finished, counted.usage) == ({0: "stop"}, Usage(1, 2))
+
+
+def test_every_kind_of_content_is_counted() -> None:
+    assert heard(Started(), Text(" the of"), Text(" and")).completion_tokens == 3
+    assert heard(Refusal(" the of")).completion_tokens == 2
+    assert heard(Reasoning(" the of"), Text(" and")).completion_tokens == 3
+    assert heard(Reasoning(" the of"), Text(" and")).reasoning_tokens == 2
+    assert heard(ToolCall(0, " the", "id", "of")).completion_tokens == 2
+    assert heard(Text(" the")).reasoning_tokens is None
+
+
+def test_the_time_of_the_first_token_is_that_of_the_first_content() -> None:
+    counted = heard(Started())
+    assert counted.first_token_ms is None
+    counted.add([Text(" the")])
+    first = counted.first_token_ms
+    counted.add([Text(" of")])
+    assert first is not None
+    assert counted.first_token_ms == first
+    assert counted.last_token_ms is not None
+    assert counted.last_token_ms >= first
+
+
+def test_what_the_upstream_tells_counts() -> None:
+    settled = settle(heard(Text(" the of"), Finished("stop"), Usage(7, 40, 3, 1)), DONE)
+    assert (settled.outcome, settled.usage_source, settled.tokens) == (Outcome.COMPLETED, UsageSource.UPSTREAM, Tokens(7, 40, 3, 1))
+    assert (settled.finish_reason, settled.deployment, settled.attempts, settled.error_code) == ("stop", "deployment", 1, "")
+
+
+def test_an_upstreams_zero_stays_zero() -> None:
+    settled = settle(heard(Text(" the of"), Finished("stop"), Usage(0, 0)), DONE)
+    assert (settled.usage_source, settled.tokens) == (UsageSource.UPSTREAM, Tokens(0, 0))
+
+
+def test_without_the_upstreams_word_we_count() -> None:
+    settled = settle(heard(Text(" the of"), Finished("stop")), DONE)
+    prompt_tokens = tally.prompt_tokens(REQUEST)
+    assert prompt_tokens > 2
+    assert (settled.usage_source, settled.tokens) == (UsageSource.COUNTED, Tokens(prompt_tokens, 2))
+
+
+def test_our_own_count_never_goes_beyond_the_cap() -> None:
+    settled = settle(heard(Reasoning(" the of and to"), Text(" in")), FAILED, cap=3)
+    assert (settled.tokens.completion_tokens, settled.tokens.reasoning_tokens) == (3, 3)
+
+
+@pytest.mark.parametrize("end", [FAILED, End(Ending.CLIENT_LEFT)])
+def test_nothing_generated_and_no_good_end_is_nothing_used(end: End) -> None:
+    settled = settle(heard(Started()), end)
+    assert (settled.usage_source, settled.tokens) == (UsageSource.NONE, Tokens())
+
+
+def test_a_failure_is_written_down_and_told() -> None:
+    counted = heard(Text(" the of"))
+    settled = settle(counted, FAILED)
+    assert (settled.outcome, settled.error_code, settled.error_message) == (Outcome.FAILED, "upstream_error", "It broke.")
+    assert tally.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
+
+
+def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
+    cancelled = Failed("cancelled", code="cancelled")
+    end = End(Ending.CLIENT_LEFT, cancelled)
+    settled = settle(heard(Text(" the of")), end)
+    assert (settled.outcome, settled.error_code, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "", 2)
+    assert tally.terminal(end, heard(), settled.tokens, 1) == [cancelled]
+
+
+def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
+    counted = heard(Text(" the"), Finished("length", 1), Finished("stop", 0))
+    assert settle(counted, DONE).finish_reason == "stop,length"
+    assert tally.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
+
+
+def test_a_lost_request_has_no_prompt_to_count() -> None:
+    assert tally.prompt_tokens(None) == 0
