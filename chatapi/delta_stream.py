@@ -15,6 +15,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
@@ -35,7 +37,7 @@ RUN_TTL_MS = 2 * 3_600_000
 INBOX_TTL_MS = 60_000
 """How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
 REPLY_TIMEOUT_S = 3.0
-"""How long a command may take: a Redis that is frozen is as good as none. Blocking reads ask for less."""
+"""How long a command may take, a blocking read included: a Redis that is frozen is as good as none."""
 
 CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
 """What those hear who still listen to a cancelled generation: it must not look like a good end."""
@@ -84,7 +86,7 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
         url,
         max_connections=max_connections,
         timeout=5,
-        socket_timeout=REPLY_TIMEOUT_S,
+        socket_timeout=None,
         socket_connect_timeout=2,
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
@@ -97,6 +99,17 @@ LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 class StreamUnavailable(Exception):
     """Redis can't be reached, or has lost what should be there."""
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    """Raises `RedisError` when what is inside takes too long."""
+    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which on Python 3.11 swallows cancellations.
+    try:
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
+            yield
+    except TimeoutError as error:
+        raise RedisTimeoutError("Redis does not answer") from error
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -151,7 +164,8 @@ class DeltaStream:
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, bool]]:
         """Each one's job, None when it has expired or Redis has lost it; and whether the generation was cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
-        found = await self.redis.mget(keys)
+        async with _in_time():
+            found = await self.redis.mget(keys)
         jobs = [self._job_decoder.decode(cast(bytes, data)) if data else None for data in found[: len(ids)]]
         return [(job, flag is not None) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
 
@@ -166,13 +180,14 @@ class DeltaStream:
             job = self.key("job", entry.id.hex) if entry.is_last else ""
             arguments += (f"{entry.fence}-{entry.first_seq}", entry.batch, inbox, header, job)
         keys = [self.key("log", entry.id.hex) for entry in entries]
-        refused = cast(list[int], await self._publish(keys=keys, args=arguments))
+        async with _in_time():
+            refused = cast(list[int], await self._publish(keys=keys, args=arguments))
         return {entries[position - 1].id for position in refused}
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         """Shut the log for every older fence and answer what it holds: what the client may have seen."""
         key = self.key("log", generation_id.hex)
-        async with self.redis.pipeline(transaction=True) as pipe:
+        async with _in_time(), self.redis.pipeline(transaction=True) as pipe:
             # Entry <fence>-0 comes before the holder's own deltas (their seq is at least 1) and carries no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
@@ -187,7 +202,8 @@ class DeltaStream:
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
         """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some of them."""
-        entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
+        async with _in_time():
+            entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
         batches = _batches(entries)
         found = [delta for first_seq, batch in batches for delta in batch[max(0, after_seq + 1 - first_seq) :]]
         last_seq = batches[-1][0] + len(batches[-1][1]) - 1 if batches else 0
@@ -199,14 +215,15 @@ class DeltaStream:
 
     async def cancel(self, generation_id: UUID, *, ttl_ms: int) -> None:
         """Tell whichever worker runs or will run the generation that its client has left."""
-        async with self.redis.pipeline(transaction=False) as pipe:
+        async with _in_time(), self.redis.pipeline(transaction=False) as pipe:
             pipe.set(self.key("cancelled", generation_id.hex), b"1", px=ttl_ms)
             pipe.publish(f"{self._prefix}cancel", generation_id.bytes)
             await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> set[UUID]:
         """Those whose client has left: for what the channel's message did not reach."""
-        found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
+        async with _in_time():
+            found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
         return {generation_id for generation_id, value in zip(ids, found, strict=True) if value is not None}
 
     async def cancellations(self) -> AsyncIterator[UUID]:
@@ -220,12 +237,13 @@ class DeltaStream:
 
     async def still_alive(self, inboxes: Sequence[str]) -> set[str]:
         """Those of the inboxes whose web process lives."""
-        found = await self.redis.mget([self.key("web", name) for name in inboxes])
+        async with _in_time():
+            found = await self.redis.mget([self.key("web", name) for name in inboxes])
         return {name for name, value in zip(inboxes, found, strict=True) if value is not None}
 
     async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> None:
         """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now."""
-        async with self.redis.pipeline(transaction=False) as pipe:
+        async with _in_time(), self.redis.pipeline(transaction=False) as pipe:
             pipe.set(self.key("web", inbox), b"1", px=ttl_ms)
             pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)
             pipe.pexpire(self.key("inbox", inbox), 10 * ttl_ms)
@@ -339,7 +357,8 @@ class Inbox:
             # After an error the first answer is to come at once: until then new requests are refused.
             block_ms = 1_000 if self._down_since is None else 1
             try:
-                found = await self._stream.redis.xread({key: self._read_up_to}, block=block_ms, count=64)
+                async with _in_time():
+                    found = await self._stream.redis.xread({key: self._read_up_to}, block=block_ms, count=64)
                 self._down_since = None
                 for _, entries in cast(list[tuple[bytes, list[LogEntry]]], found or []):
                     for name, fields in entries:

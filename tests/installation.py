@@ -56,7 +56,8 @@ class Installation:
         self.keys: dict[str, str] = {}
         self.upstream_url = ""
         self.environment = os.environ | PROFILE | {"CHATAPI_STATE_DIR": str(folder)} | environment
-        for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL"):
+        # Without bytecode every process would compile its hundreds of modules again.
+        for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(name, None)
         if "DATABASE_URL" in os.environ:
             self.environment["DATABASE_URL"] = _own_database(os.environ["DATABASE_URL"])

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from usage.clock import database_now
 from usage.errors import DatabaseUnavailable, UsageError
@@ -39,7 +40,8 @@ class GroupCommit:
 
     def __init__(self, read_threads: int = 2) -> None:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._readers = ThreadPoolExecutor(read_threads, thread_name_prefix="database-read")
+        self._readers = ThreadPoolExecutor(read_threads, thread_name_prefix="database-read", initializer=self._begin_to_read)
+        self._read_connections: list[BaseDatabaseWrapper] = []
         self._writer = threading.Thread(target=self._run, name="group-commit", daemon=True)
         self._writer.start()
 
@@ -62,8 +64,19 @@ class GroupCommit:
     async def close(self) -> None:
         """Finish what is queued and end the threads; nothing may be submitted afterwards."""
         self._queue.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, self._writer.join)
+        await asyncio.get_running_loop().run_in_executor(None, self._end_threads)
+
+    def _end_threads(self) -> None:
+        self._writer.join()
         self._readers.shutdown(wait=True)
+        for each in self._read_connections:
+            each.close()
+
+    def _begin_to_read(self) -> None:
+        """A reading thread keeps its connection and can't know when it ends: `_end_threads` closes it."""
+        own = connections[DEFAULT_DB_ALIAS]
+        own.inc_thread_sharing()
+        self._read_connections.append(own)
 
     def _run(self) -> None:
         try:

@@ -23,7 +23,7 @@ from usage.errors import AlreadyResolved, BudgetExceeded
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Price, Tokens
 from usage.settlement import Settled, Settlement, settle
-from usage.sql import db_value, fetch_all, insert, rows_of_values
+from usage.sql import db_value, fetch_all, insert, rows_of_values, to_uuid
 
 __all__ = [
     "Admission", "Beat", "Claim", "Claimed", "Orphan", "Orphans", "Pulse", "Settled", "Settlement", "TakeOver", "Withdrawal",
@@ -160,8 +160,9 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
         RETURNING id, fence, model, max_output_tokens, choices_count, is_test""",  # noqa: S608
         [*parameters, db_value(now)],
     )
-    taken = {_uuid(row[0]): Claimed(_uuid(row[0]), row[1], row[2], row[3], row[4], bool(row[5])) for row in rows}
-    return [taken.get(item.id) or AlreadyResolved(str(item.id)) for item in items]
+    taken = {to_uuid(row[0]): Claimed(to_uuid(row[0]), row[1], row[2], row[3], row[4], bool(row[5])) for row in rows}
+    # Popped: a message that was delivered twice may have both its claims in one batch.
+    return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
         FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )
-    return {_uuid(row[0]) for row in rows}
+    return {to_uuid(row[0]) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
         RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens * choices_count""",  # noqa: S608
         [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(item.asked_at), item.limit],
     )
-    return Orphans([Orphan(_uuid(row[0]), row[1], row[2] is not None, row[3], row[4]) for row in rows])
+    return Orphans([Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4]) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,3 @@ def _void(item: Withdrawal, fence: int) -> Settlement:
     return Settlement(
         item.id, fence, Outcome.NOT_STARTED, Tokens(), UsageSource.NONE, error_code=item.error_code, error_message=item.error_message
     )
-
-
-def _uuid(value: object) -> UUID:
-    return value if isinstance(value, UUID) else UUID(str(value))

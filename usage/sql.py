@@ -47,6 +47,16 @@ def db_value(value: Any) -> Any:
     return value if adapt is None else adapt(value)
 
 
+def to_uuid(value: Any) -> UUID:
+    """A UUID column's value, which SQLite keeps as text."""
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+def to_date(value: Any) -> date:
+    """A date column's value, which SQLite keeps as text."""
+    return value if isinstance(value, date) else date.fromisoformat(value)
+
+
 _ADAPTERS: dict[type, Callable[[Any], Any]] = {
     UUID: lambda value: value if connection.features.has_native_uuid_field else value.hex,
     datetime: lambda value: connection.ops.adapt_datetimefield_value(value),  # noqa: PLW0108  a connection is its thread's

@@ -3,6 +3,7 @@
 from django.conf import settings
 
 from chatapi.asgi import application
+from chatapi.long_lived import settle_in
 from chatapi.web.limits import Limits
 from chatapi.web.readiness import start_draining
 from chatapi.web.server import Lifecycle, serve
@@ -28,4 +29,5 @@ def run(*, host: str, port: int) -> None:
         stall_seconds=settings.STALL_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
+    settle_in()
     serve(application, host=host, port=port, limits=limits, lifecycle=WebLifecycle())

@@ -118,14 +118,21 @@ async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest
         return
     # First all content, then the charge for it: nobody is charged for what no log holds.
     await process.publisher.flushed(run)
-    cap = run.claimed.max_output_tokens * run.claimed.choices_count
-    settlement = tally.settlement(run.id, run.fence, request, run.tally, end, cap)
+    settlement = await _settlement(run, request, end)
     try:
         settled = await _settle(process, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     run.publish(process.publisher, tally.terminal(end, run.tally, settled.tokens, run.claimed.choices_count))
+
+
+async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
+    cap = run.claimed.max_output_tokens * run.claimed.choices_count
+    if run.tally.usage is not None:
+        return tally.settlement(run.id, run.fence, request, run.tally, end, cap)
+    # We count, and a long prompt takes its time: the encoder gives up the GIL, so other streams go on.
+    return await asyncio.to_thread(tally.settlement, run.id, run.fence, request, run.tally, end, cap)
 
 
 async def _settle(process: Process, settlement: ledger.Settlement) -> ledger.Settled:

@@ -16,8 +16,9 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.003
-"""At least this long between two publishes: under load a batch carries more, at rest nothing waits."""
+TICK_S_PER_ENTRY = 0.000_25
+MAX_TICK_S = 0.005
+"""The more a publish carried, the longer until the next one: under load it carries more, at rest nothing waits."""
 GIVE_UP_S = 5.0
 ATTEMPT_S = 2.0
 
@@ -71,10 +72,10 @@ class Publisher:
             began = loop.time()
             self._writing, self._pending = self._pending, {}
             await self._write([_entry(source, batch) for source, batch in self._writing.items()])
-            self._writing = {}
+            carried, self._writing = len(self._writing), {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
-            await asyncio.sleep(TICK_S - (loop.time() - began))
+            await asyncio.sleep(min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write, again and again while Redis is away; a repeated write is harmless (see `delta_stream`)."""

@@ -92,7 +92,8 @@ class Reaper:
 
     async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
-        settlement = _settlement(orphan, sealed, requests.from_bytes(job.request) if job else None, failure)
+        # In a thread: counting takes its time with a long prompt or answer, and living streams share this loop.
+        settlement = await asyncio.to_thread(_settlement, orphan, sealed, requests.from_bytes(job.request) if job else None, failure)
         await self._commits.write(ledger.settle, settlement)
         log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, settlement.tokens.completion_tokens)
         end = deltas.encode([failure])

@@ -22,6 +22,8 @@ class Tally:
         self.finished: dict[int, FinishReason] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
+        self.pieces = 0
+        """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat can afford."""
         self._started_at = time.monotonic()
         self._visible = tokens.Counter()
         self._reasoning = tokens.Counter()
@@ -29,32 +31,36 @@ class Tally:
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
         """Take a batch in; answers what of it may be published at once (the end waits for the commit)."""
         passing: list[AnyDelta] = []
+        before = self.pieces
         for delta in batch:
             match delta:
-                case Text() | Refusal():
-                    self._visible.add(delta.text)
-                case Reasoning():
-                    self._reasoning.add(delta.text)
-                case ToolCall():
-                    self._visible.add((delta.name or "") + delta.arguments)
                 case Finished():
                     self.finished[delta.index] = delta.finish_reason
-                    continue
                 case Usage():
                     self.usage = delta
-                    continue
                 case _:
+                    self._count(delta)
                     passing.append(delta)
-                    continue
-            passing.append(delta)
+        if self.pieces > before:
             self.last_token_ms = round((time.monotonic() - self._started_at) * 1_000)
-        if self.first_token_ms is None:
-            self.first_token_ms = self.last_token_ms
+            self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms
         return passing
+
+    def _count(self, delta: AnyDelta) -> None:
+        match delta:
+            case Text() | Refusal():
+                self._visible.add(delta.text)
+            case Reasoning():
+                self._reasoning.add(delta.text)
+            case ToolCall():
+                self._visible.add((delta.name or "") + delta.arguments)
+            case _:
+                return
+        self.pieces += 1
 
     @property
     def completion_tokens(self) -> int:
-        """Our own count of what was produced, reasoning included."""
+        """Our own count of what was produced, reasoning included. Encodes up to 16 KiB: milliseconds."""
         return self._visible.tokens + self._reasoning.tokens
 
     @property

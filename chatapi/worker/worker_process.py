@@ -11,6 +11,7 @@ from django.conf import settings
 
 from chatapi.celery import app
 from chatapi.liveness import alive
+from chatapi.long_lived import settle_in
 from chatapi.worker import tasks
 from chatapi.worker.pool import run_worker
 
@@ -19,6 +20,7 @@ from chatapi.worker.pool import run_worker
 async def services() -> AsyncIterator[None]:
     """What the tasks need, and the sign of life from the loop that they run on."""
     async with tasks.services(), alive("worker"):
+        settle_in()
         yield
 
 

@@ -26,7 +26,9 @@ def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(installat
     streams = [ask("steady") for _ in range(5)]
     for stream in streams:
         stream.heard(5)
+    calls = len(installation.calls("steady"))
     whole = ask("steady", stream=False)
+    wait_for(lambda: len(installation.calls("steady")) > calls, "the call")
     installation.send("web", signal.SIGTERM)
     wait_for(lambda: installation.get("/readyz")[0] in {0, 503}, "/readyz to say no", timeout_s=1)
     assert installation.end("web", signal.SIGCONT) == 0

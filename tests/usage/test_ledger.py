@@ -94,6 +94,13 @@ def test_only_one_claim_wins(key: APIKey, ask: Ask) -> None:
     assert isinstance(second, AlreadyResolved)
 
 
+def test_only_one_claim_wins_within_a_batch_too(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    first, second = ledger.claim(NOW, [ledger.Claim(admission.id, "one worker", 6_000)] * 2)
+    assert isinstance(first, ledger.Claimed)
+    assert isinstance(second, AlreadyResolved)
+
+
 def test_a_generation_is_settled_once_even_within_a_batch(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
     settlement = completed(run(admission))

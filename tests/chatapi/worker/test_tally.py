@@ -44,9 +44,8 @@ def test_every_kind_of_content_is_counted() -> None:
 
 
 def test_the_time_of_the_first_token_is_that_of_the_first_content() -> None:
-    counted = heard(Started())
-    assert counted.first_token_ms is None
-    counted.add([Text(" the")])
+    assert heard(Started()).first_token_ms is None
+    counted = heard(Started(), Text(" the"))
     first = counted.first_token_ms
     counted.add([Text(" of")])
     assert first is not None

@@ -1,0 +1,189 @@
+"""The one door to the database: shared transactions, poisoned items, a database that is locked, and exact admission."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import datetime
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from accounts.models import APIKey
+from tests.usage.conftest import limit
+from usage import ledger
+from usage.clock import database_now
+from usage.errors import AlreadyResolved, BudgetExceeded, DatabaseUnavailable
+from usage.group_commit import GroupCommit
+from usage.models import Budget, BudgetLimit, Generation
+from usage.verification import verify
+
+Ask = Callable[..., ledger.Admission]
+HELD = 50_001
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+async def commits() -> AsyncIterator[GroupCommit]:
+    commits = GroupCommit()
+    yield commits
+    await commits.close()
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """A lock is waited for 0.3 s, by new connections of any thread."""
+    options = connection.settings_dict["OPTIONS"]
+    before = dict(options)
+    options |= {"timeout": 0.3} if connection.vendor == "sqlite" else {"options": "-c lock_timeout=300"}
+    _connect_anew()
+    yield
+    options |= before
+    _connect_anew()
+
+
+def _connect_anew() -> None:
+    connection.close()
+    if connection.vendor == "postgresql":
+        connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL only
+
+
+def write_limits(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
+    """Write one row an item, with the size of its batch; -1 is refused, -3 is a bug."""
+    if -3 in items:
+        raise RuntimeError("a poisoned item")
+    rows = [BudgetLimit(scope="key", scope_id=item, period="day", limit_nanodollars=len(items)) for item in items if item >= 0]
+    BudgetLimit.objects.bulk_create(rows)
+    return [AlreadyResolved("no") if item == -1 else item for item in items]
+
+
+async def test_concurrent_writes_share_transactions(commits: GroupCommit) -> None:
+    results = await asyncio.gather(*(commits.write(write_limits, number) for number in range(200)))
+    assert results == list(range(200))
+    sizes = await commits.read(lambda: list(BudgetLimit.objects.values_list("limit_nanodollars", flat=True)))
+    assert len(sizes) == 200
+    transactions = sum(1 / size for size in sizes)
+    assert transactions < 20
+
+
+async def test_a_write_alone_does_not_wait(commits: GroupCommit) -> None:
+    for number in range(3):
+        assert await commits.write(write_limits, number) == number
+
+
+async def test_a_refused_item_is_its_own_error(commits: GroupCommit) -> None:
+    results = await asyncio.gather(*(commits.write(write_limits, item) for item in (1, -1, 2)), return_exceptions=True)
+    assert [type(result) for result in results] == [int, AlreadyResolved, int]
+
+
+async def test_a_poisoned_item_fails_alone(commits: GroupCommit) -> None:
+    results = await asyncio.gather(*(commits.write(write_limits, item) for item in (1, 2, -3, 4)), return_exceptions=True)
+    assert [type(result) for result in results] == [int, int, RuntimeError, int]
+    assert await commits.read(lambda: sorted(BudgetLimit.objects.values_list("scope_id", flat=True))) == [1, 2, 4]
+
+
+async def test_operations_of_several_kinds_share_a_transaction_and_its_clock(commits: GroupCommit) -> None:
+    def tell_time(now: datetime, items: Sequence[None]) -> list[datetime]:
+        return [now for _ in items]
+
+    def tell_time_too(now: datetime, items: Sequence[None]) -> list[datetime]:
+        return [now for _ in items]
+
+    async with held_up(commits):
+        asked = [asyncio.ensure_future(commits.write(operation, None)) for operation in (tell_time, tell_time_too)]
+        await asyncio.sleep(0)
+    first, second = await asyncio.gather(*asked)
+    assert first == second
+    assert abs((first - await commits.read(database_now)).total_seconds()) < 10
+
+
+async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterwards(impatient: None, commits: GroupCommit) -> None:
+    with locked():
+        async with asyncio.timeout(5):
+            with pytest.raises(DatabaseUnavailable):
+                await commits.write(write_limits, 1)
+    assert await commits.write(write_limits, 2) == 2
+    assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [2]
+
+
+async def test_a_waiter_that_is_cancelled_does_not_take_its_write_back(commits: GroupCommit) -> None:
+    async with held_up(commits):
+        writing = asyncio.ensure_future(commits.write(write_limits, 7))
+        await asyncio.sleep(0)
+        writing.cancel()
+    assert await commits.write(write_limits, 8) == 8
+    assert await commits.read(lambda: sorted(BudgetLimit.objects.values_list("scope_id", flat=True))) == [7, 8]
+
+
+async def test_closing_finishes_what_is_queued() -> None:
+    commits = GroupCommit()
+    writing = [asyncio.ensure_future(commits.write(write_limits, number)) for number in range(20)]
+    await asyncio.sleep(0)
+    await commits.close()
+    assert await asyncio.gather(*writing) == list(range(20))
+
+
+def test_exactly_as_many_are_admitted_as_fit_whatever_the_processes(key: APIKey, ask: Ask) -> None:
+    """I5, the key's first requests of all included."""
+    limit("key", key.pk, "month", 7 * HELD + 1)
+    results = asyncio.run(_admit_by_two([ask() for _ in range(50)]))
+    assert len([result for result in results if isinstance(result, UUID)]) == 7
+    assert len([result for result in results if isinstance(result, BudgetExceeded)]) == 43
+    assert Generation.objects.count() == 7
+    assert set(Budget.objects.values_list("posted_nanodollars", "pending_nanodollars")) == {(0, 7 * HELD)}
+    assert verify().differences == []
+
+
+async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
+    doors = [GroupCommit(), GroupCommit()]
+    try:
+        asked = [doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        for door in doors:
+            await door.close()
+
+
+@asynccontextmanager
+async def held_up(commits: GroupCommit) -> AsyncIterator[None]:
+    """The writer is busy meanwhile, so that what is asked for queues up."""
+    is_busy, may_go_on = threading.Event(), threading.Event()
+
+    def wait(now: datetime, items: Sequence[None]) -> list[None]:
+        is_busy.set()
+        may_go_on.wait(10)
+        return list(items)
+
+    waiting = asyncio.ensure_future(commits.write(wait, None))
+    await asyncio.to_thread(is_busy.wait, 10)
+    try:
+        yield
+    finally:
+        may_go_on.set()
+        await waiting
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Someone else keeps everybody from writing."""
+    if connection.vendor == "postgresql":
+        import psycopg
+
+        parameters = connection.settings_dict
+        with psycopg.connect(
+            host=parameters["HOST"],
+            port=parameters["PORT"],
+            user=parameters["USER"],
+            password=parameters["PASSWORD"],
+            dbname=parameters["NAME"],
+        ) as other:
+            other.execute("LOCK TABLE usage_budgetlimit IN ACCESS EXCLUSIVE MODE")
+            yield
+        return
+    with closing(sqlite3.connect(str(connection.settings_dict["NAME"]), isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
