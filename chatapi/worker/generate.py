@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import UUID
@@ -21,6 +22,7 @@ from chatapi.worker.run import SHUTTING_DOWN, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger
 from usage.errors import AlreadyResolved, DatabaseUnavailable
+from usage.group_commit import Item, Operation, Result
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +30,16 @@ JOB_LOST = Failed("The request was lost before it could run. Nothing was charged
 NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
+CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
 SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
-"""Waits between attempts to settle while the database is away; after the last one the reaper closes the generation."""
+"""Waits between attempts while the database is away; after the last one the reaper closes the generation."""
 
 
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     (job, is_cancelled), claimed = await asyncio.gather(
         _job(process, generation_id),
-        process.commits.write(ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS)),
+        _patiently(process, ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS), CLAIM_RETRY_S),
     )
     run = Run(claimed, job.inbox if job else "")
     if is_cancelled:
@@ -120,7 +123,7 @@ async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest
     await process.publisher.flushed(run)
     settlement = await _settlement(run, request, end)
     try:
-        settled = await _settle(process, settlement)
+        settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
@@ -135,10 +138,11 @@ async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: 
     return await asyncio.to_thread(tally.settlement, run.id, run.fence, request, run.tally, end, cap)
 
 
-async def _settle(process: Process, settlement: ledger.Settlement) -> ledger.Settled:
-    for wait_s in SETTLE_RETRY_S:
+async def _patiently(process: Process, operation: Operation[Item, Result], item: Item, waits_s: Sequence[float]) -> Result:
+    """Write, again after each wait while the database is away; raises `DatabaseUnavailable` in the end, or what the books say."""
+    for wait_s in waits_s:
         try:
-            return await process.commits.write(ledger.settle, settlement)
+            return await process.commits.write(operation, item)
         except DatabaseUnavailable:
             await asyncio.sleep(wait_s)
-    return await process.commits.write(ledger.settle, settlement)
+    return await process.commits.write(operation, item)

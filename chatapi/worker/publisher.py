@@ -71,11 +71,23 @@ class Publisher:
             self._wake.clear()
             began = loop.time()
             self._writing, self._pending = self._pending, {}
-            await self._write([_entry(source, batch) for source, batch in self._writing.items()])
+            await self._flush()
             carried, self._writing = len(self._writing), {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
             await asyncio.sleep(min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
+
+    async def _flush(self) -> None:
+        try:
+            await self._write([_entry(source, batch) for source, batch in self._writing.items()])
+        except Exception:
+            # What can't be written must not be waited for, nor keep the others from being written.
+            log.exception("could not publish the deltas of %d generations", len(self._writing))
+            self._lose()
+
+    def _lose(self) -> None:
+        for source in self._writing:
+            source.lose_stream()
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write, again and again while Redis is away; a repeated write is harmless (see `delta_stream`)."""
@@ -89,8 +101,7 @@ class Publisher:
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
                 if loop.time() > give_up_at:
-                    for source in self._writing:
-                        source.lose_stream()
+                    self._lose()
                     return
                 await asyncio.sleep(0.2)
         for source in self._writing:
