@@ -3,9 +3,10 @@
 from pathlib import Path
 from urllib.parse import quote
 
-from chatapi import embedded_valkey, local_secrets
+from chatapi import local_secrets
 from chatapi.admin_theme import THEME
 from chatapi.environment import Environment
+from chatapi.serving import embedded_valkey
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
@@ -79,7 +80,7 @@ INSTALLED_APPS = [
     "chatapi",
 ]
 MIDDLEWARE = [
-    "chatapi.middleware.RequestIdMiddleware",
+    "chatapi.api.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -144,9 +145,9 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "chatapi.negotiation.JSONAlways",
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "chatapi.api.negotiation.JSONAlways",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "chatapi.api.error_response",
+    "EXCEPTION_HANDLER": "chatapi.api.views.error_response",
     "UNAUTHENTICATED_USER": None,
     "URL_FORMAT_OVERRIDE": None,
 }
@@ -155,8 +156,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_AUTHENTICATION": [],
-    "PREPROCESSING_HOOKS": ["chatapi.openapi.only_client_routes"],
-    "POSTPROCESSING_HOOKS": ["chatapi.openapi.add_hot_routes"],
+    "PREPROCESSING_HOOKS": ["chatapi.api.openapi.only_client_routes"],
+    "POSTPROCESSING_HOOKS": ["chatapi.api.openapi.add_hot_routes"],
     # Everything from this server: the assets from the sidecar package, and no validator's badge.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "/static/chatapi/icon.svg",

@@ -6,14 +6,14 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from chatapi import api, error_pages, health, openapi, pages
+from chatapi.api import error_pages, health, openapi, pages, views
 from chatapi.wire.dialects import DIALECTS
 
 client_routes = [
-    path("models", api.Models.as_view()),
-    path("models/<path:model>", api.Model.as_view()),
-    path("key", api.Key.as_view()),
-    path("generations/<str:generation_id>", api.Receipt.as_view()),
+    path("models", views.Models.as_view()),
+    path("models/<path:model>", views.Model.as_view()),
+    path("key", views.Key.as_view()),
+    path("generations/<str:generation_id>", views.Receipt.as_view()),
 ]
 
 admin.autodiscover()

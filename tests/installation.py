@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from chatapi import embedded_valkey
+from chatapi.serving import embedded_valkey
 
 ROOT = Path(__file__).parent.parent
 PROFILE = {

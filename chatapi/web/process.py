@@ -3,7 +3,7 @@
 from django.conf import settings
 
 from chatapi.asgi import application
-from chatapi.long_lived import settle_in
+from chatapi.serving.long_lived import settle_in
 from chatapi.web.limits import Limits
 from chatapi.web.readiness import start_draining
 from chatapi.web.server import Lifecycle, serve

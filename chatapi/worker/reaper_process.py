@@ -8,7 +8,7 @@ import uvloop
 from django.conf import settings
 
 from chatapi.delta_stream import DeltaStream, connect
-from chatapi.liveness import alive
+from chatapi.serving.liveness import alive
 from chatapi.worker.reaper import Reaper
 from usage.group_commit import GroupCommit
 

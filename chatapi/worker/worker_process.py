@@ -10,8 +10,8 @@ from celery.exceptions import SecurityWarning
 from django.conf import settings
 
 from chatapi.celery import app
-from chatapi.liveness import alive
-from chatapi.long_lived import settle_in
+from chatapi.serving.liveness import alive
+from chatapi.serving.long_lived import settle_in
 from chatapi.worker import tasks
 from chatapi.worker.pool import run_worker
 

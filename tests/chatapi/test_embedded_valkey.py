@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from chatapi import embedded_valkey
+from chatapi.serving import embedded_valkey
 
 
 def test_the_socket_is_in_the_state_folder() -> None:

@@ -5,8 +5,9 @@ from django.contrib.auth import authenticate, get_user_model
 
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization
-from chatapi import catalog, first_start
-from chatapi.greeting import base_url, greeting
+from chatapi import catalog
+from chatapi.serving import first_start
+from chatapi.serving.greeting import base_url, greeting
 
 pytestmark = pytest.mark.django_db
 

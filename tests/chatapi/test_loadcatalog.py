@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from chatapi import catalog, catalog_file, first_start
+from chatapi import catalog
+from chatapi.catalog import file as catalog_file
 from chatapi.models import Deployment, ServedModel
+from chatapi.serving import first_start
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS
 from usage.models import Price
 

@@ -55,7 +55,7 @@ def test_a_redis_that_never_answers_does_not_keep_it_waiting(transactional_db: N
 
 
 def test_it_is_not_ready_while_it_drains(transactional_db: None, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatapi.health.is_draining", lambda: True)
+    monkeypatch.setattr("chatapi.api.health.is_draining", lambda: True)
     response = Client().get("/readyz")
     assert (response.status_code, response.json()["serving"]) == (503, False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatapi.supervisor import Program, Supervisor
+from chatapi.serving.supervisor import Program, Supervisor
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 import pytest
 from redis import Redis
 
-from chatapi import embedded_valkey
 from chatapi.celery import GENERATE_TASK, app
+from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
@@ -41,10 +41,12 @@ def test_what_an_upstream_said_before_it_broke_off_is_counted_and_charged(
     installation: Installation, ask: Ask, model: str, code: str
 ) -> None:
     answer = ask(model).end()
-    assert (answer.error["code"], len(answer.words), answer.is_done) == (code, 20, True)
+    assert (answer.error["code"], answer.is_done) == (code, True)
+    # A reset takes with it what the kernel has received and not yet handed over.
+    assert len(answer.words) == 20 or (model == "resets" and 0 < len(answer.words) < 20)
     receipt = installation.receipt(answer.generation_id)
     assert (receipt["outcome"], receipt["error"]["code"], receipt["usage_source"]) == ("failed", code, "counted")
-    assert receipt["usage"]["completion_tokens"] == 20
+    assert receipt["usage"]["completion_tokens"] == len(answer.words)
     assert receipt["amount_nanodollars"] == sum(line["amount_nanodollars"] for line in receipt["line_items"]) > 0
 
 

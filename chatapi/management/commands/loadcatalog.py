@@ -5,7 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from chatapi import catalog_file, catalog_loading
+from chatapi.catalog import file as catalog_file
+from chatapi.catalog import loading as catalog_loading
 
 
 class Command(BaseCommand):

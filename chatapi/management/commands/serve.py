@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from chatapi import preflight, serving
-from chatapi.preflight import CannotStart
+from chatapi.serving import machine, preflight
+from chatapi.serving.preflight import CannotStart
 
 ROLES = ("web", "worker", "reaper")
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
 
     def _run(self, only: str | None, host: str, port: int) -> int:
         if only is None:
-            return serving.run(host, port, self._say)
+            return machine.run(host, port, self._say)
         preflight.check_settings()
         # Imported here: each process loads only what it runs.
         if only != "web":

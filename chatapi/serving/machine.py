@@ -11,11 +11,11 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
 
-from chatapi import embedded_valkey, first_start, preflight
-from chatapi.first_start import Credentials
-from chatapi.greeting import base_url, first_words, greeting
-from chatapi.preflight import CannotStart
-from chatapi.supervisor import Program, Say, Supervisor
+from chatapi.serving import embedded_valkey, first_start, preflight
+from chatapi.serving.first_start import Credentials
+from chatapi.serving.greeting import base_url, first_words, greeting
+from chatapi.serving.preflight import CannotStart
+from chatapi.serving.supervisor import Program, Say, Supervisor
 
 READY_WITHIN_S = 60.0
 POLL_S = 0.05

@@ -11,11 +11,12 @@ from rest_framework.views import APIView
 
 from accounts import access
 from accounts.authentication import Caller
-from chatapi import catalog, errors, identity, resources
-from chatapi.error_pages import envelope
+from chatapi import catalog, errors, identity
+from chatapi.api import resources
+from chatapi.api.error_pages import envelope
+from chatapi.api.openapi import describe
 from chatapi.errors import APIError
 from chatapi.models import ServedModel
-from chatapi.openapi import describe
 from usage import spending
 from usage.models import Generation
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from chatapi.child_process import spawn
+from chatapi.serving.child_process import spawn
 
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 10.0

@@ -10,7 +10,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
-from chatapi import resources
+from chatapi.api import resources
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.requests import ChatRequest
 

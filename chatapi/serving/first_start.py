@@ -12,7 +12,7 @@ from accounts.models import Organization
 
 ORGANIZATION = "demo"
 ADMINISTRATOR = "admin"
-SANDBOX_CATALOG = Path(__file__).with_name("sandbox_catalog.toml")
+SANDBOX_CATALOG = Path(__file__).parent.parent / "catalog" / "sandbox.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ def set_up() -> Credentials | None:
 
 def _load_sandbox_models() -> None:
     # Imported here: they bring the engines along, which no later start needs.
-    from chatapi import catalog_file, catalog_loading  # noqa: PLC0415
+    from chatapi.catalog import file, loading  # noqa: PLC0415
 
-    catalog_loading.load(catalog_file.read(SANDBOX_CATALOG))
+    loading.load(file.read(SANDBOX_CATALOG))
 
 
 def _create_administrator() -> str | None:

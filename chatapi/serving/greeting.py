@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from chatapi.first_start import ADMINISTRATOR, ORGANIZATION, Credentials
+from chatapi.serving.first_start import ADMINISTRATOR, ORGANIZATION, Credentials
 
 _KEY_VARIABLE = "CHATAPI_KEY"
 

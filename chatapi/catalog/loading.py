@@ -9,8 +9,8 @@ import msgspec
 from django.db import transaction
 from msgspec import UNSET
 
-from chatapi.catalog_file import Catalog, Model
-from chatapi.catalog_file import Deployment as FileDeployment
+from chatapi.catalog.file import Catalog, Model
+from chatapi.catalog.file import Deployment as FileDeployment
 from chatapi.models import Deployment, ServedModel
 from usage import prices, pricing
 
