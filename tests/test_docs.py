@@ -39,7 +39,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     installation = Installation(tmp_path_factory.mktemp("docs"))
     try:
         installation.start({})
-        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "sandbox_catalog.toml"))
+        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
         assert loaded.returncode == 0, loaded.stderr
         yield installation
     finally:

@@ -100,13 +100,20 @@ class Worker:
     def log(self) -> str:
         return self._log.read_text()
 
+    def says(self, words: str) -> None:
+        """Wait until the worker has logged the words; fail with all that it has logged."""
+        try:
+            eventually(lambda: words in self.log)
+        except AssertionError:
+            raise AssertionError(f"the worker never said {words!r}, exit code {self._process.poll()}, but:\n{self.log}") from None
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
     def drain(self) -> None:
         """Ask for the warm shutdown and wait until it has begun."""
         self.signal(signal.SIGTERM)
-        eventually(lambda: "Draining" in self.log)
+        self.says("Draining")
 
     def exit_code(self) -> int:
         return self._process.wait(TIMEOUT_SECONDS)

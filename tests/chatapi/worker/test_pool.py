@@ -152,7 +152,7 @@ def test_sigquit_cancels_at_once(valkey: Valkey, start_worker: StartWorker, send
 def test_it_consumes_again_after_valkey_restarts(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
     worker = start_worker()
     valkey.stop()
-    eventually(lambda: "No broker at" in worker.log)
+    worker.says("No broker at")
     valkey.start()
     restarted = time.monotonic()
     send("note", "after")
@@ -163,7 +163,7 @@ def test_it_consumes_again_after_valkey_restarts(valkey: Valkey, start_worker: S
 def test_sigterm_ends_a_worker_that_has_no_broker(valkey: Valkey, start_worker: StartWorker) -> None:
     worker = start_worker()
     valkey.stop()
-    eventually(lambda: "No broker at" in worker.log)
+    worker.says("No broker at")
     worker.signal(signal.SIGTERM)
     assert worker.exit_code() == 0
 
