@@ -5,6 +5,8 @@ import os
 from celery import Celery
 from django.conf import settings
 
+from chatapi.task_queue import BROKER_OPTIONS
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
 GENERATE_TASK = "chatapi.generate"
@@ -20,17 +22,7 @@ app = Celery("chatapi", fixups=[])
 app.conf.update(
     broker_url=_kombu_url(settings.BROKER_URL),
     broker_connection_retry_on_startup=True,
-    broker_transport_options={
-        # Early acknowledgement needs none of kombu's own bookkeeping, which triples the cost of a message.
-        "ack_emulation": False,
-        # One list, so that BRPOP waits for one key.
-        "priority_steps": [0],
-        # Without these a frozen Redis would hold up a shutdown for ever.
-        "socket_timeout": 5,
-        "socket_connect_timeout": 5,
-        "socket_keepalive": True,
-        "health_check_interval": 5,
-    },
+    broker_transport_options=BROKER_OPTIONS,
     imports=["chatapi.worker.tasks"],
     task_default_queue=f"{settings.REDIS_KEY_PREFIX}generations",
     # Lost work is the lease's business: late acknowledgement would run a long generation again while it still runs.

@@ -16,6 +16,7 @@ from celery import Celery
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from chatapi.task_queue import BROKER_OPTIONS
 from chatapi.worker.pool import run_worker
 
 SOCKET = os.environ.get("PROBE_SOCKET", "/nowhere")
@@ -29,7 +30,7 @@ app.conf.update(
     worker_enable_remote_control=False,
     worker_cancel_long_running_tasks_on_connection_loss=True,
     worker_enable_prefetch_count_reduction=False,
-    broker_transport_options={"ack_emulation": False, "priority_steps": [0]},
+    broker_transport_options=BROKER_OPTIONS,
     chatapi_worker_services=f"{__name__}:{os.environ.get('PROBE_SERVICES', 'services')}",
 )
 
