@@ -34,7 +34,7 @@ migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
 test-postgres: .venv/.test ## the tests that touch the database, on a PostgreSQL of their own
-	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage tests/chatapi --ignore tests/chatapi/test_serve.py $(ARGS)
+	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage tests/chatapi tests/faults --ignore tests/chatapi/test_serve.py $(ARGS)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)
