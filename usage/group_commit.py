@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from usage.clock import database_now
 from usage.errors import DatabaseUnavailable, UsageError
+from usage.write_turn import WriteTurn, database_file
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,6 +43,7 @@ class GroupCommit:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(read_threads, thread_name_prefix="database-read", initializer=self._begin_to_read)
         self._read_connections: list[BaseDatabaseWrapper] = []
+        self._turn = WriteTurn(database_file())
         self._writer = threading.Thread(target=self._run, name="group-commit", daemon=True)
         self._writer.start()
 
@@ -85,6 +87,7 @@ class GroupCommit:
                     waiting.loop.call_soon_threadsafe(_resolve, waiting.future, result)
         finally:
             connection.close()
+            self._turn.close()
 
     def _next_batch(self) -> list[_Waiting]:
         """All that is waiting, at least one; empty at the end."""
@@ -101,7 +104,7 @@ class GroupCommit:
 
     def _commit(self, batch: list[_Waiting]) -> list[tuple[_Waiting, Any]]:
         try:
-            return _guarded(lambda: _transact(batch))
+            return _guarded(lambda: self._transact(batch))
         except DatabaseUnavailable as error:
             return [(waiting, error) for waiting in batch]
         except Exception as error:
@@ -111,17 +114,16 @@ class GroupCommit:
             # One item spoils the whole transaction: each in its own, so that only that one fails.
             return [pair for waiting in batch for pair in self._commit([waiting])]
 
-
-def _transact(batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
-    groups: dict[Operation[Any, Any], list[_Waiting]] = {}
-    for waiting in batch:
-        groups.setdefault(waiting.operation, []).append(waiting)
-    results: list[tuple[_Waiting, Any]] = []
-    with transaction.atomic():
-        now = database_now()
-        for operation, group in groups.items():
-            results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
-    return results
+    def _transact(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        groups: dict[Operation[Any, Any], list[_Waiting]] = {}
+        for waiting in batch:
+            groups.setdefault(waiting.operation, []).append(waiting)
+        results: list[tuple[_Waiting, Any]] = []
+        with self._turn.taken(), transaction.atomic():
+            now = database_now()
+            for operation, group in groups.items():
+                results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
+        return results
 
 
 def _guarded(function: Callable[[], Result]) -> Result:
