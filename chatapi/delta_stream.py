@@ -12,11 +12,10 @@ a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a rea
 """
 
 import asyncio
-import logging
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -24,13 +23,10 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
-
-log = logging.getLogger(__name__)
 
 RUN_TTL_MS = 2 * 3_600_000
 """How long a job and its log live if nobody ever ends them; longer than any generation may run."""
@@ -42,39 +38,44 @@ REPLY_TIMEOUT_S = 3.0
 CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
 """What those hear who still listen to a cancelled generation: it must not look like a good end."""
 
-_HEADER = struct.Struct(">16sII")  # generation, first seq, length of the batch that follows
+_FRAME = struct.Struct(">32sQIBI")  # generation in hex, fence, first seq, 1 for a generation's last, length of the batch that follows
 
-# For each entry: KEYS[i] is its log; ARGV from 3 + (i-1)*5: entry name, batch, inbox key ('' for none), frame header, and for a
-# generation's last entry its job's key (else ''). ARGV[2] is how long a log outlives its end. Answers the positions of the entries
-# that a newer fence refused.
+# ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames for its clients. Each frame
+# becomes an entry of its generation's log, all that pass one entry of the inbox. Answers the generations that a newer fence refused.
 _PUBLISH = """
-local frames, refused = {}, {}
-for i = 1, tonumber(ARGV[1]) do
-  local at = 3 + (i - 1) * 5
-  local name, batch, inbox = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local reply = redis.pcall('XADD', KEYS[i], name, 'd', batch)
+local prefix, refused = ARGV[1], {}
+local function record(id, fence, seq, is_last, batch)
+  local key = prefix .. 'log:' .. id
+  local reply = redis.pcall('XADD', key, string.format('%d-%d', fence, seq), 'd', batch)
   if type(reply) == 'table' and reply.err then
-    local top = redis.call('XREVRANGE', KEYS[i], '+', '-', 'COUNT', 1)
+    local top = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
     local held = top[1] and tonumber(string.match(top[1][1], '^(%d+)-'))
-    if held == nil then return redis.error_reply(reply.err) end
-    if held > tonumber(string.match(name, '^(%d+)-')) then refused[#refused + 1] = i end
-  else
-    if ARGV[at + 4] ~= '' then
-      redis.call('PEXPIRE', KEYS[i], ARGV[2])
-      redis.call('UNLINK', ARGV[at + 4])
-    elseif string.sub(name, -2) == '-1' then
-      redis.call('PEXPIRE', KEYS[i], RUN_TTL_MS)
-    end
-    if inbox ~= '' then
-      if not frames[inbox] then frames[inbox] = {} end
-      table.insert(frames[inbox], ARGV[at + 3])
-      table.insert(frames[inbox], batch)
-    end
+    if held == nil then return reply end
+    if held > fence then refused[#refused + 1] = id end
+    return false
   end
+  if is_last == 1 then
+    redis.call('PEXPIRE', key, ARGV[2])
+    redis.call('UNLINK', prefix .. 'job:' .. id)
+  elseif seq == 1 then
+    redis.call('PEXPIRE', key, RUN_TTL_MS)
+  end
+  return true
 end
-for inbox, parts in pairs(frames) do
-  redis.call('XADD', inbox, 'MAXLEN', '~', 1024, '*', 'b', table.concat(parts))
-  redis.call('PEXPIRE', inbox, INBOX_TTL_MS, 'NX')
+for i = 3, #ARGV, 2 do
+  local frames, passed, at = ARGV[i + 1], {}, 1
+  while at <= #frames do
+    local id, fence, seq, is_last, length, start = struct.unpack('>c32I8I4I1I4', frames, at)
+    local recorded = record(id, fence, seq, is_last, string.sub(frames, start, start + length - 1))
+    if type(recorded) == 'table' then return recorded end
+    if recorded then passed[#passed + 1] = string.sub(frames, at, start + length - 1) end
+    at = start + length
+  end
+  if ARGV[i] ~= '' and #passed > 0 then
+    local inbox = prefix .. 'inbox:' .. ARGV[i]
+    redis.call('XADD', inbox, 'MAXLEN', '~', 1024, '*', 'b', table.concat(passed))
+    redis.call('PEXPIRE', inbox, INBOX_TTL_MS, 'NX')
+  end
 end
 return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
@@ -129,6 +130,19 @@ class Entry(msgspec.Struct, frozen=True):
     inbox: str = ""
     is_last: bool = False
 
+    def frame(self) -> bytes:
+        """The entry as it travels."""
+        return _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch)) + self.batch
+
+
+class Frame(NamedTuple):
+    """An entry as it arrives in an inbox."""
+
+    id: bytes
+    """32 hex digits."""
+    first_seq: int
+    batch: bytes
+
 
 class Sealed(msgspec.Struct, frozen=True):
     """What a sealed log holds."""
@@ -173,16 +187,21 @@ class DeltaStream:
 
     async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
         """Write all entries in one round trip; answers the generations that a newer fence refused."""
-        arguments: list[bytes | str | int] = [len(entries), self._ttl_ms]
+        frames: dict[str, list[bytes]] = {}
         for entry in entries:
-            inbox = self.key("inbox", entry.inbox) if entry.inbox else ""
-            header = _HEADER.pack(entry.id.bytes, entry.first_seq, len(entry.batch))
-            job = self.key("job", entry.id.hex) if entry.is_last else ""
-            arguments += (f"{entry.fence}-{entry.first_seq}", entry.batch, inbox, header, job)
-        keys = [self.key("log", entry.id.hex) for entry in entries]
+            frames.setdefault(entry.inbox, []).append(entry.frame())
+        # One argument for all frames: redis-py's cost is by the argument.
+        arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
         async with _in_time():
-            refused = cast(list[int], await self._publish(keys=keys, args=arguments))
-        return {entries[position - 1].id for position in refused}
+            refused = cast(list[bytes], await self._publish(args=[self._prefix, self._ttl_ms, *arguments]))
+        return {UUID(id_hex.decode()) for id_hex in refused}
+
+    async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
+        """The inbox's entries behind the one named `after`, waiting for the first: their names and frames."""
+        async with _in_time():
+            found = await self.redis.xread({self.key("inbox", name): after}, block=block_ms, count=64)
+        entries = cast(list[tuple[bytes, list[LogEntry]]], found or [])
+        return [(entry_name, _frames(fields[b"b"])) for _, own in entries for entry_name, fields in own]
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         """Shut the log for every older fence and answer what it holds: what the client may have seen."""
@@ -255,144 +274,11 @@ def _batches(entries: Sequence[LogEntry]) -> list[tuple[int, list[AnyDelta]]]:
     return [(int(name.partition(b"-")[2]), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
 
 
-class Follower:
-    """One client's view of one generation: its deltas in order, without gap or duplicate."""
-
-    def __init__(self, generation_id: UUID, replay: Callable[[UUID, int], "asyncio.Future[list[AnyDelta]]"]) -> None:
-        self.id = generation_id
-        self.seq = 0
-        """The last delta handed out."""
-        self._replay = replay
-        self._arrived: list[tuple[int, bytes]] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def feed(self, first_seq: int, batch: bytes) -> None:
-        """Take a batch that the inbox received."""
-        self._arrived.append((first_seq, batch))
-        self.wake()
-
-    def wake(self) -> None:
-        """Let `next` return, with nothing if nothing is there."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def next(self, timeout_s: float) -> list[AnyDelta]:
-        """All deltas that have come since; empty after `timeout_s` of silence.
-
-        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had.
-        """
-        if not self._arrived:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, self.wake)
-            try:
-                await self._waiter
-            finally:
-                timer.cancel()
-        arrived, self._arrived = self._arrived, []
-        found: list[AnyDelta] = []
-        for first_seq, data in arrived:
-            found += await self._in_order(first_seq, deltas.decode(data))
-        return found
-
-    async def catch_up(self) -> list[AnyDelta]:
-        """What the log holds beyond what was handed out: for a reader whose inbox has gone silent."""
-        missed = await self._replay(self.id, self.seq)
-        self.seq += len(missed)
-        return missed
-
-    async def _in_order(self, first_seq: int, batch: list[AnyDelta]) -> list[AnyDelta]:
-        if first_seq > self.seq + 1:
-            return await self.catch_up()
-        fresh = batch[self.seq + 1 - first_seq :]
-        self.seq += len(fresh)
-        return fresh
-
-
-class Inbox:
-    """The one reader of a web process: takes each tick's entry apart and hands the batches to their followers."""
-
-    ANNOUNCE_S = 1.0
-    ABSENT_MS = 3_000
-    RETRY_S = 0.2
-    LOST_AFTER_S = 4.0
-
-    def __init__(self, stream: DeltaStream, name: str) -> None:
-        self.name = name
-        self._stream = stream
-        self._followers: dict[bytes, Follower] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._down_since: float | None = None
-        self._read_up_to = b"0"
-
-    def follow(self, generation_id: UUID) -> Follower:
-        """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
-        follower = Follower(generation_id, lambda of, after: asyncio.ensure_future(self._stream.replay(of, after)))
-        self._followers[generation_id.bytes] = follower
-        return follower
-
-    def leave(self, follower: Follower) -> None:
-        """Stop following."""
-        self._followers.pop(follower.id.bytes, None)
-
-    def check(self) -> None:
-        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds."""
-        if self._down_since is not None and asyncio.get_running_loop().time() - self._down_since > self.LOST_AFTER_S:
-            raise StreamUnavailable("Redis is out of reach")
-
-    async def start(self) -> None:
-        """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
-        await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS)
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._announce())]
-
-    async def stop(self) -> None:
-        """Stop reading."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _read(self) -> None:
-        key, loop = self._stream.key("inbox", self.name), asyncio.get_running_loop()
-        while True:
-            # After an error the first answer is to come at once: until then new requests are refused.
-            block_ms = 1_000 if self._down_since is None else 1
-            try:
-                async with _in_time():
-                    found = await self._stream.redis.xread({key: self._read_up_to}, block=block_ms, count=64)
-                self._down_since = None
-                for _, entries in cast(list[tuple[bytes, list[LogEntry]]], found or []):
-                    for name, fields in entries:
-                        self._read_up_to = name
-                        self._dispatch(fields[b"b"])
-            except RedisError as error:
-                self._down_since = self._down_since or loop.time()
-                log.warning("inbox: %s", error)
-                await asyncio.sleep(self.RETRY_S)
-                self.wake_all()
-
-    def _dispatch(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
-            generation_id, first_seq, length = _HEADER.unpack_from(data, at)
-            at += _HEADER.size
-            follower = self._followers.get(generation_id)
-            if follower is not None:
-                follower.feed(first_seq, data[at : at + length])
-            at += length
-
-    def wake_all(self) -> None:
-        """Let every follower's `next` return."""
-        for follower in self._followers.values():
-            follower.wake()
-
-    async def _announce(self) -> None:
-        wait_s = self.ANNOUNCE_S
-        while True:
-            await asyncio.sleep(wait_s)
-            try:
-                await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to)
-                wait_s = self.ANNOUNCE_S
-            except RedisError as error:
-                log.warning("announce: %s", error)
-                # A Redis that has lost its data must hear of us before a worker misses us twice.
-                wait_s = self.RETRY_S
+def _frames(data: bytes) -> list[Frame]:
+    frames, at = [], 0
+    while at < len(data):
+        generation_id, _, first_seq, _, length = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        frames.append(Frame(generation_id, first_seq, data[at : at + length]))
+        at += length
+    return frames

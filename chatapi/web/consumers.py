@@ -10,9 +10,10 @@ from django.conf import settings
 from accounts.authentication import Caller
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
-from chatapi.delta_stream import Follower, StreamUnavailable
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.errors import APIError
 from chatapi.web.event_stream_consumer import EventStreamConsumer
+from chatapi.web.inbox import Follower
 from chatapi.web.relay import Patience, relay
 from chatapi.web.services import Services
 from chatapi.wire import dialects, requests

@@ -7,7 +7,8 @@ from typing import cast
 
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import CANCELLED, Follower, StreamUnavailable
+from chatapi.delta_stream import CANCELLED, StreamUnavailable
+from chatapi.web.inbox import Follower
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
 from usage import reports
@@ -32,9 +33,8 @@ class Patience:
 async def relay(services: Services, follower: Follower, patience: Patience) -> AsyncIterator[list[AnyDelta]]:
     """The generation's batches up to and including a terminal delta; an empty one means: the client has waited for a ping."""
     heard = pinged = asked = time.monotonic()
-    tick_s = min(patience.ping_ms, patience.row_ms) / 1_000
     while True:
-        batch = await _next(services, follower, tick_s)
+        batch = await _next(services, follower)
         now = time.monotonic()
         if not batch and (now - max(heard, asked)) * 1_000 >= patience.row_ms:
             asked, batch = now, await _from_row(services, follower)
@@ -48,10 +48,10 @@ async def relay(services: Services, follower: Follower, patience: Patience) -> A
             yield []
 
 
-async def _next(services: Services, follower: Follower, timeout_s: float) -> list[AnyDelta]:
+async def _next(services: Services, follower: Follower) -> list[AnyDelta]:
     """What has come, or the failure that ends the stream when nothing can come any more."""
     try:
-        batch = await follower.next(timeout_s)
+        batch = await follower.next()
         if not batch:
             services.inbox.check()
     except (StreamUnavailable, RedisError):

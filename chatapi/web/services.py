@@ -16,14 +16,17 @@ from chatapi import catalog
 from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.delta_stream import DeltaStream, Inbox, Job, StreamUnavailable, connect
+from chatapi.delta_stream import DeltaStream, Job, StreamUnavailable, connect
 from chatapi.task_queue import TaskQueue
+from chatapi.web.inbox import Inbox
 from usage import ledger
 from usage.errors import AlreadyResolved, UsageError
 from usage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 
+TICK_MS = 1_000
+"""How often a request that hears nothing looks at the clock: for its pings, and for asking the books."""
 CANCEL_RETRY_S = (0.5, 1, 2, 5)
 """Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
 
@@ -39,7 +42,7 @@ class Services:
         self._streams = connect(settings.STREAMS_URL)
         self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        self.inbox = Inbox(self.stream, secrets.token_hex(8))
+        self.inbox = Inbox(self.stream, secrets.token_hex(8), tick_s=min(TICK_MS, settings.PING_MS) / 1_000)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)

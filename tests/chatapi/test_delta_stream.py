@@ -9,7 +9,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Follower, Inbox, Job, StreamUnavailable, connect
+from chatapi.delta_stream import DeltaStream, Entry, Frame, Job, StreamUnavailable, connect
+from chatapi.web.inbox import Follower, Inbox
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
 from tests.chatapi.worker.processes import Valkey
@@ -41,7 +42,7 @@ async def stream(request: pytest.FixtureRequest) -> AsyncIterator[DeltaStream]:
 
 @pytest.fixture
 async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
-    inbox = Inbox(stream, "web")
+    inbox = Inbox(stream, "web", tick_s=0.5)
     await inbox.start()
     yield inbox
     await inbox.stop()
@@ -60,7 +61,7 @@ async def to_the_end(follower: Follower) -> list[AnyDelta]:
     found: list[AnyDelta] = []
     async with asyncio.timeout(10):
         while not (found and isinstance(found[-1], TERMINAL)):
-            found += await follower.next(1)
+            found += await follower.next()
     return found
 
 
@@ -84,12 +85,12 @@ async def test_what_was_published_together_comes_together(stream: DeltaStream, i
     one, other = inbox.follow(identity.new_id()), inbox.follow(identity.new_id())
     batches = [entry(one.id, 1, texts(1, 2)), entry(other.id, 1, texts(7, 7)), entry(one.id, 3, texts(3, 4))]
     assert await stream.publish(batches) == set()
-    assert await one.next(5) == texts(1, 4)
-    assert await other.next(5) == texts(7, 7)
+    assert await one.next() == texts(1, 4)
+    assert await other.next() == texts(7, 7)
 
 
 async def test_silence_is_an_empty_batch(inbox: Inbox) -> None:
-    assert await inbox.follow(identity.new_id()).next(0.01) == []
+    assert await inbox.follow(identity.new_id()).next() == []
 
 
 async def test_what_the_inbox_has_missed_comes_from_the_log(stream: DeltaStream, inbox: Inbox) -> None:
@@ -103,11 +104,11 @@ async def test_what_the_inbox_has_missed_comes_from_the_log(stream: DeltaStream,
 async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
-    assert await follower.next(5) == texts(1, 2)
+    assert await follower.next() == texts(1, 2)
     await stream.redis.delete(stream.key("log", follower.id.hex))
     await stream.publish([entry(follower.id, 5, texts(5, 6))])
     with pytest.raises(StreamUnavailable):
-        await follower.next(5)
+        await follower.next()
     with pytest.raises(StreamUnavailable):
         await stream.replay(uuid4(), 3)
 
@@ -124,9 +125,9 @@ async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStrea
 
 async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
-    follower.feed(1, deltas.encode(texts(1, 3)))
-    follower.feed(2, deltas.encode(texts(2, 5)))
-    assert await follower.next(5) == texts(1, 5)
+    follower.feed(Frame(b"", 1, deltas.encode(texts(1, 3))))
+    follower.feed(Frame(b"", 2, deltas.encode(texts(2, 5))))
+    assert await follower.next() == texts(1, 5)
 
 
 async def test_it_replays_from_any_delta(stream: DeltaStream) -> None:
@@ -208,7 +209,7 @@ async def test_a_process_is_alive_while_it_says_so(stream: DeltaStream) -> None:
 async def test_everything_goes_on_when_valkey_comes_back_empty(own_valkey: Valkey, stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
-    assert await follower.next(5) == texts(1, 2)
+    assert await follower.next() == texts(1, 2)
     own_valkey.stop()
     with pytest.raises(RedisError):
         await stream.publish([entry(follower.id, 3, texts(3, 3))])

@@ -1,0 +1,153 @@
+"""Where a web process's deltas arrive: one reader for all its clients, and each client's view of its own generation."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from redis.exceptions import RedisError
+
+from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
+from chatapi.wire import deltas
+from chatapi.wire.deltas import AnyDelta
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """One client's view of one generation: its deltas in order, without gap or duplicate."""
+
+    def __init__(self, generation_id: UUID, replay: Callable[[UUID, int], "asyncio.Future[list[AnyDelta]]"]) -> None:
+        self.id = generation_id
+        self.seq = 0
+        """The last delta handed out."""
+        self._replay = replay
+        self._arrived: list[Frame] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def feed(self, frame: Frame) -> None:
+        """Take what the inbox received."""
+        self._arrived.append(frame)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let `next` return, with nothing if nothing is there."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> list[AnyDelta]:
+        """All deltas that have come since; empty when the inbox's tick passes in silence.
+
+        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had.
+        """
+        if not self._arrived:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        arrived, self._arrived = self._arrived, []
+        found: list[AnyDelta] = []
+        for frame in arrived:
+            found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
+        return found
+
+    async def catch_up(self) -> list[AnyDelta]:
+        """What the log holds beyond what was handed out: for a reader whose inbox has gone silent."""
+        missed = await self._replay(self.id, self.seq)
+        self.seq += len(missed)
+        return missed
+
+    async def _in_order(self, first_seq: int, batch: list[AnyDelta]) -> list[AnyDelta]:
+        if first_seq > self.seq + 1:
+            return await self.catch_up()
+        fresh = batch[self.seq + 1 - first_seq :]
+        self.seq += len(fresh)
+        return fresh
+
+
+class Inbox:
+    """The one reader of a web process: takes each tick's entry apart and hands the batches to their followers."""
+
+    ANNOUNCE_S = 1.0
+    ABSENT_MS = 3_000
+    RETRY_S = 0.2
+    LOST_AFTER_S = 4.0
+
+    def __init__(self, stream: DeltaStream, name: str, *, tick_s: float) -> None:
+        """`tick_s`: how often a follower that hears nothing returns; one timer for all, for each would cost more than its delta."""
+        self.name = name
+        self._tick_s = tick_s
+        self._stream = stream
+        self._followers: dict[bytes, Follower] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._down_since: float | None = None
+        self._read_up_to = b"0"
+
+    def follow(self, generation_id: UUID) -> Follower:
+        """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
+        follower = Follower(generation_id, lambda of, after: asyncio.ensure_future(self._stream.replay(of, after)))
+        self._followers[generation_id.hex.encode()] = follower
+        return follower
+
+    def leave(self, follower: Follower) -> None:
+        """Stop following."""
+        self._followers.pop(follower.id.hex.encode(), None)
+
+    def check(self) -> None:
+        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds."""
+        if self._down_since is not None and asyncio.get_running_loop().time() - self._down_since > self.LOST_AFTER_S:
+            raise StreamUnavailable("Redis is out of reach")
+
+    async def start(self) -> None:
+        """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
+        await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS)
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._announce()), asyncio.create_task(self._keep_time())]
+
+    async def stop(self) -> None:
+        """Stop reading."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            # After an error the first answer is to come at once: until then new requests are refused.
+            block_ms = 1_000 if self._down_since is None else 1
+            try:
+                entries = await self._stream.read_inbox(self.name, after=self._read_up_to, block_ms=block_ms)
+            except RedisError as error:
+                self._down_since = self._down_since or loop.time()
+                log.warning("inbox: %s", error)
+                await asyncio.sleep(self.RETRY_S)
+                self.wake_all()
+                continue
+            self._down_since = None
+            for self._read_up_to, frames in entries:
+                self._dispatch(frames)
+
+    def _dispatch(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            follower = self._followers.get(frame.id)
+            if follower is not None:
+                follower.feed(frame)
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let every follower's `next` return."""
+        for follower in self._followers.values():
+            follower.wake()
+
+    async def _announce(self) -> None:
+        wait_s = self.ANNOUNCE_S
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to)
+                wait_s = self.ANNOUNCE_S
+            except RedisError as error:
+                log.warning("announce: %s", error)
+                # A Redis that has lost its data must hear of us before a worker misses us twice.
+                wait_s = self.RETRY_S
