@@ -8,8 +8,8 @@ YOUNG_OBJECTS = 20_000
 """So many new objects before the collector looks for garbage: a stream makes thousands that die by themselves."""
 
 SWITCH_INTERVAL_S = 0.000_5
-"""How long a thread may keep the interpreter when another waits for it: the database's thread hands its results to the loop,
-and Python's own 5 ms would be a quarter of the time between two tokens."""
+"""How long a thread may keep the interpreter when another waits for it. The database's thread asks for it back after every statement,
+with the write lock in its hand: Python's own 5 ms would make all other processes wait for it."""
 
 
 def settle_in() -> None:

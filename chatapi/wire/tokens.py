@@ -120,7 +120,7 @@ class Counter:
         """Append one delta."""
         self._tail.append(text)
         self._tail_chars += len(text)
-        self._unknown_bytes += len(text.encode("utf-8", "replace"))
+        self._unknown_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if self._tail_chars >= 2 * _PIECE_CHARS:
             self._settle()
 

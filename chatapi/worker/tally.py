@@ -34,6 +34,10 @@ class Tally:
         before = self.pieces
         for delta in batch:
             match delta:
+                case Text():  # what nearly every delta is
+                    self._visible.add(delta.text)
+                    self.pieces += 1
+                    passing.append(delta)
                 case Finished():
                     self.finished[delta.index] = delta.finish_reason
                 case Usage():
@@ -48,7 +52,7 @@ class Tally:
 
     def _count(self, delta: AnyDelta) -> None:
         match delta:
-            case Text() | Refusal():
+            case Refusal():
                 self._visible.add(delta.text)
             case Reasoning():
                 self._reasoning.add(delta.text)
