@@ -15,7 +15,9 @@ from typing import Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
-ToolKind = Literal["function", "custom"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+ToolKind = Literal["function", "custom", "function_call"]
+"""The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an id."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, gc=False):
@@ -43,6 +45,7 @@ class Started(Delta, tag=1, frozen=True):
     """The engine answers: from here on the HTTP status is 200 and a failure is told inside the stream."""
 
     system_fingerprint: str | None = None
+    service_tier: ServiceTier | None = None
 
 
 class Text(Delta, tag=2, frozen=True):
@@ -190,6 +193,7 @@ class Completion:
     def __init__(self) -> None:
         self.choices: dict[int, Choice] = {}
         self.system_fingerprint: str | None = None
+        self.service_tier: ServiceTier | None = None
         self.usage: Usage | None = None
         self.failure: Failed | None = None
 
@@ -198,6 +202,7 @@ class Completion:
         match delta:
             case Started():
                 self.system_fingerprint = delta.system_fingerprint
+                self.service_tier = delta.service_tier
             case Usage():
                 self.usage = delta
             case Failed():

@@ -1,95 +1,116 @@
-"""Dialects write the golden transcripts, byte for byte; the seeds' own examples are among them."""
+"""Dialects write the golden transcripts, byte for byte, and keep the rules that clients rely on in all of them."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chatapi.wire.deltas import (
-    AnyDelta,
-    Failed,
-    Finished,
-    Reasoning,
-    Refusal,
-    Started,
-    Text,
-    TokenLogprob,
-    ToolCall,
-    TopLogprob,
-    Usage,
-    collect,
-    decode,
-    encode,
-)
-from chatapi.wire.dialects import DIALECTS, Answer, UnknownDialect, choose
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
+from chatapi.wire.dialects import DIALECTS, UnknownDialect, choose
+from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, SEEDS, TRANSCRIPTS, Case, transcripts
 
-TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
-SEED_MODEL = "google/gemini-3-flash"
-PACKETS: list[AnyDelta] = [Started(), Text("Packets "), Text("in flight"), Finished("stop"), Usage(12, 18)]
-FAILURE = Failed("The upstream closed the connection.", "server_error", "upstream_disconnected")
-
-CASES: dict[str, list[AnyDelta]] = {
-    "text": PACKETS,
-    "details": [Started("fp_1"), Reasoning("Hm."), Text("42"), Finished("length"), Usage(12, 18, cached_tokens=8, reasoning_tokens=6)],
-    "tool-calls": [
-        Started(),
-        ToolCall(0, "", "call_1", "get_weather"),
-        ToolCall(0, '{"city":'),
-        ToolCall(0, '"Tokyo"}'),
-        ToolCall(1, "ls -l", "call_2", "shell", kind="custom"),
-        Finished("tool_calls"),
-        Usage(12, 18),
-    ],
-    "refusal": [Started(), Refusal("I can't help with that."), Finished("content_filter"), Usage(12, 18)],
-    "escapes": [Started(), Text('"\\\n\u0000\u2028é😀</script>'), Finished("stop"), Usage(12, 18)],
-    "logprobs": [
-        Started(),
-        Text("Hi", logprobs=[TokenLogprob("Hi", -0.25, [72, 105], [TopLogprob("Hi", -0.25, [72, 105])])]),
-        Finished("stop"),
-        Usage(12, 1),
-    ],
-    "failure": [Started(), Text("Packets "), FAILURE],
-}
+GOLDEN = dict(transcripts())
+WHOLE = [name for name, case in CASES.items() if not case.has_failed]
 
 
-def transcript(dialect: str, deltas: list[AnyDelta], **answer: object) -> bytes:
-    given = {"id": "1", "created": 1_700_000_000, "model": SEED_MODEL} | answer
-    return DIALECTS[dialect](Answer(**given)).encode(decode(encode(deltas)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: "-".join(path.relative_to(TRANSCRIPTS).parts))
+def test_an_answer_is_the_golden_transcript(path: Path) -> None:
+    assert GOLDEN[path].decode() == path.read_bytes().decode()
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stream_is_the_golden_transcript(dialect: str, case: str) -> None:
-    golden = TRANSCRIPTS / dialect / f"{case}.sse"
-    assert transcript(dialect, CASES[case]).decode() == golden.read_bytes().decode()
+def test_every_transcript_is_some_cases() -> None:
+    assert set(TRANSCRIPTS.rglob("*.*")) == set(GOLDEN)
 
 
-def test_the_canonical_usage_chunk_is_opt_in_and_null_elsewhere() -> None:
-    golden = TRANSCRIPTS / "openai" / "include-usage.sse"
-    assert transcript("openai", PACKETS, include_usage=True).decode() == golden.read_bytes().decode()
+def frames(stream: bytes) -> list[dict[str, Any]]:
+    """The JSON documents of a stream."""
+    return [json.loads(line[6:]) for line in stream.decode().split("\n") if line.startswith("data: {")]
 
 
-def test_several_choices_are_announced_in_order_and_interleaved() -> None:
-    deltas: list[AnyDelta] = [Started(), Text("a", 0), Text("b", 1), Finished("stop", 1), Finished("length", 0), Usage(1, 2)]
-    golden = TRANSCRIPTS / "openai" / "two-choices.sse"
-    assert transcript("openai", deltas, choices_count=2).decode() == golden.read_bytes().decode()
+def choices(stream: bytes) -> list[dict[str, Any]]:
+    return [choice for frame in frames(stream) for choice in frame["choices"]]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("case", [case for case in CASES if case != "failure"])
+@pytest.mark.parametrize("case", WHOLE)
 def test_a_body_holds_what_the_stream_holds(dialect: str, case: str) -> None:
-    body = json.loads(DIALECTS[dialect](Answer("1", 1, "m")).body(collect(CASES[case])))
-    chunks = [json.loads(line[6:]) for line in transcript(dialect, CASES[case]).decode().split("\n") if line.startswith("data: {")]
-    choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    message, finish = body["choices"][0]["message"], body["choices"][0]["finish_reason"]
-    assert (message["content"] or "") == "".join(choice["delta"].get("content", "") for choice in choices)
-    assert finish == choices[-1]["finish_reason"]
+    body, told = json.loads(CASES[case].body(dialect)), choices(CASES[case].stream(dialect))
+    for whole in body["choices"]:
+        pieces = [choice for choice in told if choice["index"] == whole["index"]]
+        said = [piece.get("delta", piece) for piece in pieces]
+        message = whole.get("message", whole)
+        for member in ("text", "content", "refusal", "reasoning_content"):
+            assert (message.get(member) or "") == "".join(piece.get(member) or "" for piece in said)
+        assert [piece["finish_reason"] for piece in pieces if piece["finish_reason"]] == [whole["finish_reason"]]
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
 
 
-def test_an_error_body_has_the_four_members_of_the_envelope() -> None:
-    body = json.loads(DIALECTS["openai"].error_body(FAILURE))
-    assert body == {"error": {"message": FAILURE.message, "type": "server_error", "param": None, "code": "upstream_disconnected"}}
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", [name for name in COMPLETIONS if name in WHOLE])
+def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
+    told = choices(CASES[case].stream(dialect))
+    for whole in json.loads(CASES[case].body(dialect))["choices"]:
+        pieces = [choice["logprobs"] for choice in told if choice["index"] == whole["index"] and choice["logprobs"]]
+        offsets = [offset for piece in pieces for offset in piece["text_offset"]]
+        assert offsets == (whole["logprobs"] or {}).get("text_offset", [])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", ["two-choices", "completion-prompts"])
+def test_the_choices_are_first_heard_of_in_order(dialect: str, case: str) -> None:
+    deltas: list[AnyDelta] = [Started(), Text("b", 1), Text("a", 0), Finished("stop", 1), Finished("stop", 0), Usage(1, 2)]
+    told = choices(Case(deltas, {"choices_count": 2}, CASES[case].is_text).stream(dialect))
+    assert list(dict.fromkeys(choice["index"] for choice in told)) == [0, 1]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
+def test_a_role_is_told_once_for_each_choice(dialect: str) -> None:
+    told = choices(CHATS["two-choices"].stream(dialect))
+    assert [choice["index"] for choice in told if "role" in choice["delta"]] == [0, 1]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_usage_is_on_the_very_last_chunk_or_nowhere(dialect: str, case: str) -> None:
+    is_told = dialect in ("opentoken", "bitseek") or CASES[case].answer.get("include_usage", False)
+    *others, last = frames(CASES[case].stream(dialect))
+    assert bool(last.get("usage")) is is_told
+    assert not any(frame.get("usage") for frame in others)
+
+
+@pytest.mark.parametrize("case", ["include-usage", "completion-include-usage"])
+def test_the_usage_is_null_before_it_is_told_where_a_client_has_to_ask_for_it(case: str) -> None:
+    for dialect, is_null in {"openai": True, "llama": True, "opentoken": False, "bitseek": False}.items():
+        assert all(("usage" in frame) is is_null for frame in frames(CASES[case].stream(dialect))[:-1])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", ["failure", "failure-in-a-tool-call", "completion-failure"])
+def test_a_stream_that_breaks_off_ends_with_the_error_and_no_end_of_a_choice(dialect: str, case: str) -> None:
+    *_, last = told = frames(CASES[case].stream(dialect))
+    error = {"message": FAILURE.message, "type": FAILURE.type, "code": FAILURE.code}
+    assert last["error"].items() >= error.items()
+    assert not any(choice["finish_reason"] for frame in told for choice in frame.get("choices", []))
+
+
+def test_bitseek_never_tells_half_a_tool_call() -> None:
+    assert b"tool_calls" not in CHATS["failure-in-a-tool-call"].stream("bitseek")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_error_body_has_the_four_members_of_the_envelope(dialect: str) -> None:
+    error = {"message": FAILURE.message, "type": "server_error", "param": None, "code": "upstream_disconnected"}
+    assert (
+        json.loads(DIALECTS[dialect].chat.error_body(FAILURE)) == json.loads(DIALECTS[dialect].text.error_body(FAILURE)) == {"error": error}
+    )
+
+
+def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
+    event = b"event: error\n" + SEEDS["llama"]["seed-003-error"].stream("llama").rpartition(b"event: error\n")[2]
+    failure = SEEDS["llama"]["seed-003-error"].deltas[-1]
+    told = {dialect.name: kind.invalid_stream(failure) for dialect in DIALECTS.values() for kind in (dialect.chat, dialect.text)}  # type: ignore[arg-type]
+    assert told == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
 
 
 def test_the_first_wish_that_is_not_empty_chooses_the_dialect() -> None:

@@ -1,12 +1,34 @@
 """Dialects: the wire formats an answer can be written in, and which one a request gets.
 
-A dialect overrides only what differs from OpenAI's. Adding one: README.md of this package has the list of files to touch.
+A dialect overrides only what differs from OpenAI's. Adding one: `chatapi/wire/README.md` has the list of files to touch.
 """
 
-from chatapi.wire.dialects.openai import Answer, OpenAI
-from chatapi.wire.dialects.opentoken import OpenToken
+from typing import NamedTuple
 
-DIALECTS: dict[str, type[OpenAI]] = {dialect.name: dialect for dialect in (OpenAI, OpenToken)}
+from chatapi.wire.dialects.bitseek import Bitseek, BitseekText
+from chatapi.wire.dialects.llama import Llama, LlamaText
+from chatapi.wire.dialects.openai import Answer, OpenAI
+from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.dialects.opentoken import OpenToken, OpenTokenText
+
+
+class Dialect(NamedTuple):
+    """A wire format: its name, and the encoder of an answer to each kind of request."""
+
+    name: str
+    chat: type[OpenAI]
+    text: type[OpenAIText]
+
+
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect("openai", OpenAI, OpenAIText),
+        Dialect("opentoken", OpenToken, OpenTokenText),
+        Dialect("bitseek", Bitseek, BitseekText),
+        Dialect("llama", Llama, LlamaText),
+    )
+}
 
 
 class UnknownDialect(Exception):
@@ -17,7 +39,7 @@ class UnknownDialect(Exception):
         self.name = name
 
 
-def choose(*wishes: str) -> type[OpenAI]:
+def choose(*wishes: str) -> Dialect:
     """The first wish that is not empty: header, then URL prefix, then the key's default, then the server's.
 
     Raises `UnknownDialect`.
@@ -28,4 +50,4 @@ def choose(*wishes: str) -> type[OpenAI]:
     return DIALECTS[name]
 
 
-__all__ = ["DIALECTS", "Answer", "OpenAI", "UnknownDialect", "choose"]
+__all__ = ["DIALECTS", "Answer", "Dialect", "OpenAI", "OpenAIText", "UnknownDialect", "choose"]

@@ -1,10 +1,10 @@
-"""The canonical dialect: OpenAI's chat completion chunks and bodies (seed 001, OpenAI's API reference).
+"""The canonical dialect's chat completions: OpenAI's chunks and bodies (seed 001, OpenAI's API reference).
 
 Role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when `stream_options.include_usage`
 asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A failure in mid-stream is an error frame and `[DONE]`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from chatapi.wire.deltas import (
     Completion,
     Failed,
     Finished,
+    FinishReason,
     Reasoning,
     Refusal,
     Started,
@@ -25,8 +26,9 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
+from chatapi.wire.sse import frame
 
-_json = msgspec.json.Encoder().encode
+to_json = msgspec.json.Encoder().encode
 
 DONE = b"data: [DONE]\n\n"
 
@@ -45,110 +47,137 @@ class Answer:
 
 
 class OpenAI:
-    """One answer in the canonical dialect: deltas in, bytes out."""
+    """One chat completion in the canonical dialect: deltas in, bytes out.
 
-    name: ClassVar[str] = "openai"
+    The other dialects override how a stream runs and ends, text completions (openai_text.py) what a chunk says.
+    """
+
+    id_prefix: ClassVar[str] = "chatcmpl-"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
+    body_object: ClassVar[str] = "chat.completion"
+    usage_is_opt_in: ClassVar[bool] = True
+    """Whether a stream tells its usage only to a client that asked for it."""
+    requires_model: ClassVar[bool] = True
+    """Whether a request must name its model."""
+    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {}
+    """What is told for the reasons that the dialect has no word for."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self._usage_field = b',"usage":null' if answer.include_usage else b""
-        self._frame(None)
-
-    # ---- what the other dialects may override
+        self._usage_field = b',"usage":null' if answer.include_usage and self.usage_is_opt_in else b""
+        self._frame(Started())
 
     @property
     def public_id(self) -> str:
         """The generation's id as clients see it."""
-        return f"chatcmpl-{self.answer.id}"
-
-    @property
-    def sends_usage(self) -> bool:
-        """Whether a usage chunk ends the stream."""
-        return self.answer.include_usage
-
-    def failed(self, failure: Failed) -> bytes:
-        """The frames that end a stream that broke off."""
-        return b"data: " + self.error_body(failure) + b"\n\n" + DONE
+        return self.id_prefix + self.answer.id
 
     # ---- streaming
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
         """The batch's chunks as server-sent events; a terminal delta brings the stream's end with it."""
-        writers = _WRITERS
-        return b"".join([writers[type(delta)](self, delta) for delta in batch])
+        return b"".join([getattr(self, _WRITERS[type(delta)])(delta) for delta in batch])
 
     def _started(self, delta: Started) -> bytes:
-        self._frame(delta.system_fingerprint)
-        return b"".join([self._choice(index, b'{"role":"assistant"}') for index in range(self.answer.choices_count)])
+        self._frame(delta)
+        return b"".join([self._announcement(index) for index in range(self.answer.choices_count)])
+
+    def _announcement(self, index: int) -> bytes:
+        """A choice's first chunk. All choices are announced together: SDKs need to see the indices 0, 1, … in this order."""
+        return self._chunk(index, b'{"role":"assistant"}')
 
     def _text(self, delta: Text) -> bytes:
-        return self._choice(delta.index, b'{"content":' + _json(delta.text) + b"}", _logprobs(delta.logprobs, None))
+        if delta.logprobs is None:  # what nearly every delta is: one call less
+            return b'%s{"index":%d,"delta":{"content":%s},%s' % (self._head, delta.index, to_json(delta.text), self._tail)
+        return self._chunk(delta.index, b'{"content":' + to_json(delta.text) + b"}", _logprobs(delta.logprobs, None))
 
     def _reasoning(self, delta: Reasoning) -> bytes:
-        return self._choice(delta.index, b'{"reasoning_content":' + _json(delta.text) + b"}")
+        return self._chunk(delta.index, b'{"reasoning_content":' + to_json(delta.text) + b"}")
 
     def _refusal(self, delta: Refusal) -> bytes:
-        return self._choice(delta.index, b'{"refusal":' + _json(delta.text) + b"}", _logprobs(None, delta.logprobs))
+        return self._chunk(delta.index, b'{"refusal":' + to_json(delta.text) + b"}", _logprobs(None, delta.logprobs))
 
     def _tool_call(self, delta: ToolCall) -> bytes:
-        return self._choice(delta.index, b'{"tool_calls":[' + _json(_tool_fragment(delta)) + b"]}")
+        return self._chunk(delta.index, to_json(_called(delta)))
 
     def _finished(self, delta: Finished) -> bytes:
-        return self._choice(delta.index, b"{}", finish=_json(delta.finish_reason))
-
-    def _frame(self, fingerprint: str | None) -> None:
-        """Lay ready what all chunks share, so that a chunk costs three copies."""
-        head = {"id": self.public_id, "object": self.chunk_object, "created": self.answer.created, "model": self.answer.model}
-        if fingerprint is not None:
-            head["system_fingerprint"] = fingerprint
-        self._head = b"data: " + _json(head)[:-1] + b',"choices":['
-        self._tail = b'"finish_reason":null}]' + self._usage_field + b"}\n\n"
-
-    def _choice(self, index: int, delta: bytes, logprobs: bytes = b"", finish: bytes = b"") -> bytes:
-        tail = b'"finish_reason":' + finish + b"}]" + self._usage_field + b"}\n\n" if finish else self._tail
-        return b'%s{"index":%d,"delta":%s,%s%s' % (self._head, index, delta, logprobs, tail)
+        return self._finish_chunk(delta)
 
     def usage(self, usage: Usage) -> bytes:
         """The frames that end a stream well."""
-        if not self.sends_usage:
+        if self.usage_is_opt_in and not self.answer.include_usage:
             return DONE
-        return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
+        return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
+
+    def failed(self, failure: Failed) -> bytes:
+        """The frames that end a stream that broke off."""
+        return frame(self.error_body(failure)) + DONE
+
+    @classmethod
+    def invalid_stream(cls, failure: Failed) -> bytes | None:
+        """The stream, of status 200, that tells of an invalid request for a stream; None: it is an HTTP error."""
+        return None
+
+    def _frame(self, started: Started) -> None:
+        """Lay ready what all chunks share, so that a chunk costs three copies."""
+        self._head = b"data: " + to_json(self._envelope(self.chunk_object, started))[:-1] + b',"choices":['
+        self._tail = b'"finish_reason":null}]' + self._usage_field + b"}\n\n"
+
+    def _envelope(self, object_: str, started: Started | Completion) -> dict[str, Any]:
+        """What chunks and bodies begin with."""
+        envelope = {"id": self.public_id, "object": object_, "created": self.answer.created, "model": self.answer.model}
+        if started.system_fingerprint is not None:
+            envelope["system_fingerprint"] = started.system_fingerprint
+        if started.service_tier is not None:
+            envelope["service_tier"] = started.service_tier
+        return envelope
+
+    def _finish_chunk(self, delta: Finished) -> bytes:
+        return self._chunk(delta.index, b"{}", finish_reason=self._told(delta.finish_reason))
+
+    def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"", finish_reason: FinishReason | None = None) -> bytes:
+        tail = self._tail if finish_reason is None else self._finish_tail(finish_reason)
+        return b'%s{"index":%d,"delta":%s,%s%s' % (self._head, index, delta, logprobs, tail)
+
+    def _finish_tail(self, finish_reason: FinishReason) -> bytes:
+        return b'"finish_reason":"%s"}]%s}\n\n' % (finish_reason.encode(), self._usage_field)
+
+    def _told(self, finish_reason: FinishReason) -> FinishReason:
+        """The dialect's word for why a choice ended."""
+        return self.finish_reasons.get(finish_reason, finish_reason)
 
     # ---- not streaming
 
     def body(self, completion: Completion) -> bytes:
         """The whole answer as one JSON object; `completion.usage` must be set."""
         assert completion.usage is not None, "a completion is only shown after its settlement"
-        body: dict[str, Any] = {
-            "id": self.public_id,
-            "object": "chat.completion",
-            "created": self.answer.created,
-            "model": self.answer.model,
-            "choices": [_choice_body(completion.choice(index)) for index in range(self.answer.choices_count)],
-            "usage": usage_body(completion.usage),
-        }
-        if completion.system_fingerprint is not None:
-            body["system_fingerprint"] = completion.system_fingerprint
-        return _json(body)
+        choices = [self._choice_body(completion.choice(index)) for index in range(self.answer.choices_count)]
+        envelope = self._envelope(self.body_object, completion)
+        return to_json(envelope | {"choices": choices, "usage": usage_body(completion.usage)})
+
+    def _choice_body(self, choice: Choice) -> dict[str, Any]:
+        logprobs = None
+        if choice.logprobs is not None or choice.refusal_logprobs is not None:
+            logprobs = {"content": choice.logprobs, "refusal": choice.refusal_logprobs}
+        finish_reason = choice.finish_reason and self._told(choice.finish_reason)
+        return {"index": choice.index, "message": _message(choice), "logprobs": logprobs, "finish_reason": finish_reason}
 
     @staticmethod
     def error_body(failure: Failed) -> bytes:
         """The error envelope, as an HTTP body and inside a stream (OpenAI's `ErrorResponse`)."""
         error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
-        return _json({"error": error})
+        return to_json({"error": error})
 
 
-_WRITERS: dict[type[AnyDelta], Callable[[OpenAI, Any], bytes]] = {
-    Started: OpenAI._started,
-    Text: OpenAI._text,
-    Reasoning: OpenAI._reasoning,
-    Refusal: OpenAI._refusal,
-    ToolCall: OpenAI._tool_call,
-    Finished: OpenAI._finished,
-    # Looked up on the instance: dialects override how a stream ends.
-    Usage: lambda self, delta: self.usage(delta),
-    Failed: lambda self, delta: self.failed(delta),
+_WRITERS: dict[type[AnyDelta], str] = {
+    Started: "_started",
+    Text: "_text",
+    Reasoning: "_reasoning",
+    Refusal: "_refusal",
+    ToolCall: "_tool_call",
+    Finished: "_finished",
+    Usage: "usage",
+    Failed: "failed",
 }
 
 
@@ -166,22 +195,12 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     return body
 
 
-def _logprobs(content: Sequence[TokenLogprob] | None, refusal: Sequence[TokenLogprob] | None) -> bytes:
-    if content is None and refusal is None:
-        return b""
-    return b'"logprobs":' + _json({"content": content, "refusal": refusal}) + b","
-
-
-def _tool_fragment(delta: ToolCall) -> dict[str, Any]:
-    fragment: dict[str, Any] = {"index": delta.call_index}
-    payload: dict[str, str] = {}
-    if delta.id is not None:
-        fragment |= {"id": delta.id, "type": delta.kind}
-    if delta.name is not None:
-        payload["name"] = delta.name
-    payload["arguments" if delta.kind == "function" else "input"] = delta.arguments
-    fragment[delta.kind] = payload
-    return fragment
+def whole_calls(choice: Choice) -> dict[str, Any]:
+    """The members of a message that hold the choice's calls, each put together and in the order of their numbers."""
+    calls = [call for _, call in sorted(choice.tool_calls.items())]
+    if calls and calls[0].kind == "function_call":
+        return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
+    return {"tool_calls": [_whole_tool_call(call) for call in calls]} if calls else {}
 
 
 def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
@@ -189,15 +208,28 @@ def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.kind, call.kind: payload}
 
 
-def _choice_body(choice: Choice) -> dict[str, Any]:
+def _called(delta: ToolCall) -> dict[str, Any]:
+    """The members of a chunk's delta that hold a piece of a call."""
+    payload = {} if delta.name is None else {"name": delta.name}
+    payload["input" if delta.kind == "custom" else "arguments"] = delta.arguments
+    if delta.kind == "function_call":
+        return {"function_call": payload}
+    identity = {} if delta.id is None else {"id": delta.id, "type": delta.kind}
+    return {"tool_calls": [{"index": delta.call_index, **identity, delta.kind: payload}]}
+
+
+def _logprobs(content: Sequence[TokenLogprob] | None, refusal: Sequence[TokenLogprob] | None) -> bytes:
+    if content is None and refusal is None:
+        return b""
+    return b'"logprobs":' + to_json({"content": content, "refusal": refusal}) + b","
+
+
+def _message(choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": choice.refusal}
     if choice.reasoning is not None:
         message["reasoning_content"] = choice.reasoning
     if choice.tool_calls:
-        message["tool_calls"] = [_whole_tool_call(call) for _, call in sorted(choice.tool_calls.items())]
+        message |= whole_calls(choice)
     elif choice.text is None and choice.refusal is None:
         message["content"] = ""
-    logprobs = None
-    if choice.logprobs is not None or choice.refusal_logprobs is not None:
-        logprobs = {"content": choice.logprobs, "refusal": choice.refusal_logprobs}
-    return {"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+    return message

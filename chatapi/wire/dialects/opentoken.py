@@ -2,27 +2,22 @@
 
 from typing import ClassVar
 
-import msgspec
-
 from chatapi.wire.deltas import Failed
-from chatapi.wire.dialects.openai import DONE, Answer, OpenAI
+from chatapi.wire.dialects.openai import DONE, OpenAI, to_json
+from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.sse import frame
 
 
 class OpenToken(OpenAI):
-    """One answer in OpenToken's dialect."""
+    """One chat completion in OpenToken's dialect."""
 
-    name: ClassVar[str] = "opentoken"
-
-    def __init__(self, answer: Answer) -> None:
-        # Only the last chunk carries a usage field here, so the canonical opt-in must not add `usage: null` to the others.
-        super().__init__(Answer(answer.id, answer.created, answer.model, answer.choices_count))
-
-    @property
-    def sends_usage(self) -> bool:
-        """Always."""
-        return True
+    usage_is_opt_in: ClassVar[bool] = False
 
     def failed(self, failure: Failed) -> bytes:
         """The envelope in a data frame has three members here."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
-        return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n" + DONE
+        return frame(to_json({"error": error})) + DONE
+
+
+class OpenTokenText(OpenAIText, OpenToken):
+    """One text completion in OpenToken's dialect."""

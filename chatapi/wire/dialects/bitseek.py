@@ -1,0 +1,69 @@
+"""Bitseek's dialect (seeds 000 and 002): no role, no `[DONE]`; the last chunk has the finish_reason and the usage.
+
+A stream is over when its connection closes. Tool calls are told whole, each with its number; a failure is a chunk without choices
+that has an `error`.
+"""
+
+from typing import ClassVar
+from uuid import UUID
+
+from chatapi.wire.deltas import Completion, Failed, Finished, FinishReason, ToolCall, Usage
+from chatapi.wire.dialects.openai import Answer, OpenAI, to_json, usage_body, whole_calls
+from chatapi.wire.dialects.openai_text import OpenAIText
+
+
+class Bitseek(OpenAI):
+    """One chat completion in Bitseek's dialect."""
+
+    chunk_object: ClassVar[str] = "chat.completion"
+    usage_is_opt_in: ClassVar[bool] = False
+    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {
+        "length": "stop",
+        "content_filter": "stop",
+        "function_call": "tool_calls",
+    }
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._calls = Completion()
+        self._ended: list[Finished] = []
+
+    @property
+    def public_id(self) -> str:
+        """The generation's id as clients see it, a stream's or not."""
+        return f"stream:chat:{UUID(self.answer.id)}"
+
+    def _announcement(self, index: int) -> bytes:
+        """Nothing where one choice is all that there is: here no role is told."""
+        return self._chunk(index, b'{"content":""}') if self.answer.choices_count > 1 else b""
+
+    def _tool_call(self, delta: ToolCall) -> bytes:
+        self._calls.add(delta)
+        return b""
+
+    def _finished(self, delta: Finished) -> bytes:
+        """Tell the choice's tool calls, as none can grow any more; its end waits for the usage."""
+        self._ended.append(delta)
+        called = whole_calls(self._calls.choice(delta.index))
+        if "tool_calls" in called:
+            called["tool_calls"] = [{"index": number, **call} for number, call in enumerate(called["tool_calls"])]
+        return self._chunk(delta.index, to_json(called)) if called else b""
+
+    def _finish_chunk(self, delta: Finished) -> bytes:
+        return self._chunk(delta.index, b'{"content":""}', finish_reason=self._told(delta.finish_reason))
+
+    def usage(self, usage: Usage) -> bytes:
+        """The chunks that end the choices; the last one of all has the usage."""
+        *others, last = self._ended
+        ends = [self._finish_chunk(end) for end in others]
+        self._usage_field = b',"usage":' + to_json(usage_body(usage))
+        return b"".join(ends) + self._finish_chunk(last)
+
+    def failed(self, failure: Failed) -> bytes:
+        """The chunk that ends a stream that broke off."""
+        error = {"message": failure.message, "type": failure.type, "code": failure.code}
+        return self._head + b'],"error":' + to_json(error) + b"}\n\n"
+
+
+class BitseekText(OpenAIText, Bitseek):
+    """One text completion in Bitseek's dialect, which its documents do not have: as theirs for chats ends and fails."""

@@ -1,0 +1,34 @@
+"""The llama server's dialect (seed 003): canonical chunks; what went wrong is an `error` event, and nothing follows it."""
+
+from typing import ClassVar
+
+from chatapi.wire.deltas import Failed, FinishReason
+from chatapi.wire.dialects.openai import OpenAI, to_json
+from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.sse import frame
+
+
+class Llama(OpenAI):
+    """One chat completion in the llama server's dialect."""
+
+    requires_model: ClassVar[bool] = False
+    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {"content_filter": "stop", "function_call": "tool_calls"}
+
+    def failed(self, failure: Failed) -> bytes:
+        """The event that ends a stream that broke off."""
+        return _error_event(failure)
+
+    @classmethod
+    def invalid_stream(cls, failure: Failed) -> bytes | None:
+        """The error event as the whole stream: no role frame comes before it."""
+        return _error_event(failure)
+
+
+class LlamaText(OpenAIText, Llama):
+    """One text completion in the llama server's dialect."""
+
+
+def _error_event(failure: Failed) -> bytes:
+    """The document's two members, and beside them the envelope without which SDKs take a broken stream for a whole one."""
+    error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
+    return b"event: error\n" + frame(to_json({"message": failure.message, "type": failure.type, "error": error}))

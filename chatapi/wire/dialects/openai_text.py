@@ -1,0 +1,95 @@
+"""Text completions in the canonical dialect: OpenAI's `text_completion` objects (OpenAI's API reference, "Completions").
+
+A chunk holds a piece of a choice's text; the last one of a choice has an empty text and the finish_reason. The text is all that there
+is here: no role, no tool calls, no reasoning (the package's README tells what becomes of them). How a stream ends is the dialect's.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from chatapi.wire.deltas import Choice, Finished, FinishReason, Reasoning, Refusal, Text, TokenLogprob, ToolCall
+from chatapi.wire.dialects.openai import Answer, OpenAI, to_json
+
+_CHARACTER_TOKENS = 8
+"""How many characters may have been told in tokens that are parts of characters, one after the other."""
+
+
+class OpenAIText(OpenAI):
+    """One text completion in the canonical dialect; `class XText(OpenAIText, X)` is one in dialect X."""
+
+    id_prefix: ClassVar[str] = "cmpl-"
+    chunk_object: ClassVar[str] = "text_completion"
+    body_object: ClassVar[str] = "text_completion"
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._text_lengths = [0] * answer.choices_count
+
+    def _announcement(self, index: int) -> bytes:
+        """Nothing where one choice is all that there is: here no role has to be told."""
+        return self._empty_piece(index, self._tail) if self.answer.choices_count > 1 else b""
+
+    def _text(self, delta: Text | Refusal) -> bytes:
+        index = delta.index
+        start = self._text_lengths[index]
+        self._text_lengths[index] = start + len(delta.text)
+        logprobs = b"null" if delta.logprobs is None else to_json(_legacy_logprobs(delta.text, delta.logprobs, start))
+        return b'%s{"text":%s,"index":%d,"logprobs":%s,%s' % (self._head, to_json(delta.text), index, logprobs, self._tail)
+
+    def _refusal(self, delta: Refusal) -> bytes:
+        return self._text(delta)
+
+    def _reasoning(self, delta: Reasoning) -> bytes:
+        return b""
+
+    def _tool_call(self, delta: ToolCall) -> bytes:
+        return b""
+
+    def _finish_chunk(self, delta: Finished) -> bytes:
+        return self._empty_piece(delta.index, self._finish_tail(self._told(delta.finish_reason)))
+
+    def _empty_piece(self, index: int, tail: bytes) -> bytes:
+        return b'%s{"text":"","index":%d,"logprobs":null,%s' % (self._head, index, tail)
+
+    def _told(self, finish_reason: FinishReason) -> FinishReason:
+        told = super()._told(finish_reason)
+        return "stop" if told in ("tool_calls", "function_call") else told
+
+    def _choice_body(self, choice: Choice) -> dict[str, Any]:
+        text = (choice.text or "") + (choice.refusal or "")
+        tokens = (choice.logprobs or []) + (choice.refusal_logprobs or [])
+        logprobs = _legacy_logprobs(text, tokens, 0) if tokens else None
+        finish_reason = choice.finish_reason and self._told(choice.finish_reason)
+        return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
+    """The tokens of a text that begins at character `start` of its choice, as four lists of the same length."""
+    return {
+        "tokens": [token.token for token in tokens],
+        "text_offset": [start + offset for offset in _offsets(text, tokens)],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [_alternatives(token) for token in tokens],
+    }
+
+
+def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
+    """Where in the text each token begins, in characters.
+
+    Tokens may be parts of a character, shown as U+FFFD or `bytes:\\xf0`: such a one is where its character is, and the next that is
+    text again is looked for from there.
+    """
+    position = 0
+    for token in tokens:
+        found = text.find(token.token, position, position + len(token.token) + _CHARACTER_TOKENS)
+        yield found if found >= 0 else position
+        if found >= 0:
+            position = found + len(token.token)
+
+
+def _alternatives(token: TokenLogprob) -> dict[str, float]:
+    """The alternatives by text; of those that look the same (parts of characters do) the likeliest, which is named first."""
+    alternatives: dict[str, float] = {}
+    for other in token.top_logprobs:
+        alternatives.setdefault(other.token, other.logprob)
+    return alternatives

@@ -1,0 +1,209 @@
+"""The answers that the golden transcripts hold, as deltas: one for each feature, told in every dialect, and the documents' own.
+
+`python -m tests.wire.dialect_cases` writes the transcripts anew; what has changed in them is then to be read as a change of the wire.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Failed,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    TokenLogprob,
+    ToolCall,
+    TopLogprob,
+    Usage,
+    collect,
+    decode,
+    encode,
+)
+from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
+from chatapi.wire.upstream_chunks import UNKNOWN_LOGPROB
+
+TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
+SEED_MODEL = "google/gemini-3-flash"
+IDS = {"openai": "1", "opentoken": "1", "bitseek": "26e9476e14e94165915a723ccbbaa5ad", "llama": "1"}
+"""Bitseek's is that of its document, where it has to be a UUID."""
+
+FAILURE = Failed("The upstream closed the connection.", "server_error", "upstream_disconnected")
+END: list[AnyDelta] = [Finished("stop"), Usage(12, 18)]
+WEATHER = [ToolCall(0, "", "call_1", "get_weather"), ToolCall(0, '{"city":'), ToolCall(0, '"Tokyo"}')]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Deltas, and the rest of what an encoder is told."""
+
+    deltas: list[AnyDelta]
+    answer: dict[str, Any] = field(default_factory=dict)
+    is_text: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        return isinstance(self.deltas[-1], Failed)
+
+    def encoder(self, dialect: str) -> OpenAI:
+        kind = DIALECTS[dialect].text if self.is_text else DIALECTS[dialect].chat
+        given: dict[str, Any] = {"id": IDS[dialect], "created": 1_700_000_000, "model": SEED_MODEL} | self.answer
+        return kind(Answer(**given))
+
+    def stream(self, dialect: str) -> bytes:
+        """The answer as a stream, its deltas having crossed Redis."""
+        return self.encoder(dialect).encode(decode(encode(self.deltas)))
+
+    def body(self, dialect: str) -> bytes:
+        """The answer in one piece."""
+        return self.encoder(dialect).body(collect(self.deltas))
+
+
+def logprob(token: str, value: float, *others: tuple[str, float]) -> TokenLogprob:
+    alternatives = [TopLogprob(text, other, list(text.encode())) for text, other in others]
+    return TokenLogprob(token, value, list(token.encode()), alternatives)
+
+
+CHATS = {
+    "text": Case([Started(), Text("Packets "), Text("in flight"), *END]),
+    "include-usage": Case([Started(), Text("Packets "), Text("in flight"), *END], {"include_usage": True}),
+    "details": Case(
+        [
+            Started("fp_1", "default"),
+            Reasoning("Hm."),
+            Text("42"),
+            Finished("length"),
+            Usage(12, 18, cached_tokens=8, reasoning_tokens=6),
+        ]
+    ),
+    "content-filter": Case([Started(), Text("Once"), Finished("content_filter"), Usage(12, 18)]),
+    "tool-calls": Case(
+        [Started(), *WEATHER, ToolCall(1, "ls -l", "call_2", "shell", kind="custom"), Finished("tool_calls"), Usage(12, 18)]
+    ),
+    "parallel-tool-calls": Case(
+        [
+            Started(),
+            Text("Let me see."),
+            *WEATHER[:2],
+            ToolCall(1, "{}", "call_2", "get_time"),
+            WEATHER[2],
+            Finished("tool_calls"),
+            Usage(12, 18),
+        ]
+    ),
+    "function-call": Case(
+        [
+            Started(),
+            ToolCall(0, "", name="get_weather", kind="function_call"),
+            ToolCall(0, '{"city":', kind="function_call"),
+            ToolCall(0, '"Tokyo"}', kind="function_call"),
+            Finished("function_call"),
+            Usage(12, 18),
+        ]
+    ),
+    "refusal": Case([Started(), Refusal("I can't help with that."), *END]),
+    "escapes": Case([Started(), Text('"\\\n\u0000\u2028é😀</script>'), *END]),
+    "logprobs": Case([Started(), Text("Hi", logprobs=[logprob("Hi", -0.25, ("Hi", -0.25), ("Ho", -2.5))]), Finished("stop"), Usage(12, 1)]),
+    "two-choices": Case(
+        [
+            Started(),
+            Text("a", 0),
+            Text("b", 1),
+            ToolCall(0, "{}", "call_1", "f", 1),
+            Finished("tool_calls", 1),
+            Finished("length", 0),
+            Usage(1, 2),
+        ],
+        {"choices_count": 2},
+    ),
+    "empty": Case([Started(), Finished("stop"), Usage(12, 0)]),
+    "failure": Case([Started(), Text("Packets "), FAILURE]),
+    "failure-in-a-tool-call": Case([Started(), *WEATHER[:2], FAILURE]),
+}
+
+ONCE: list[AnyDelta] = [Text(" Once"), Text(" upon"), Text(" a")]
+COMPLETIONS = {
+    "completion": Case([Started(), *ONCE, Finished("length"), Usage(4, 3)], is_text=True),
+    "completion-include-usage": Case([Started("fp_1"), *ONCE, Finished("length"), Usage(4, 3)], {"include_usage": True}, is_text=True),
+    "completion-echo-logprobs": Case(
+        [
+            Started(),
+            Text("Say é", logprobs=[logprob("Say", UNKNOWN_LOGPROB), logprob(" é", -1.5, (" é", -1.5), (" a", -2.0))]),
+            Text("", logprobs=[logprob("\ufffd", -0.5, ("\ufffd", -0.5), ("\ufffd", -0.75), ("!", -1.0))]),
+            Text("😀", logprobs=[logprob("\ufffd", -0.125)]),
+            Text("!", logprobs=[logprob("!", -0.25)]),
+            *END,
+        ],
+        is_text=True,
+    ),
+    "completion-prompts": Case(
+        [
+            Started(),
+            Text("a", 0, [logprob("a", -0.5)]),
+            Text("b", 1, [logprob("b", -0.5)]),
+            Text("cd", 0, [logprob("c", -0.5), logprob("d", -0.5)]),
+            Finished("stop", 1),
+            Finished("content_filter", 0),
+            Usage(8, 3),
+        ],
+        {"choices_count": 2},
+        is_text=True,
+    ),
+    "completion-of-a-chat": Case(
+        [Started(), Reasoning("Hm."), Text("It is "), Refusal("no."), *WEATHER, Finished("tool_calls"), Usage(12, 18)], is_text=True
+    ),
+    "completion-failure": Case([Started(), *ONCE, FAILURE], is_text=True),
+}
+
+CASES = CHATS | COMPLETIONS
+
+SEEDS: dict[str, dict[str, Case]] = {
+    "bitseek": {
+        "seed-000-text": Case([Started(), Text("Hello"), Text(" world"), *END], {"model": ""}),
+        "seed-000-tool-call": Case(
+            [
+                Started(),
+                ToolCall(0, '{"city"', "call_1", "get_weather"),
+                ToolCall(0, ':"Singapore"}'),
+                Finished("tool_calls"),
+                Usage(12, 18),
+            ],
+            {"model": ""},
+        ),
+        "seed-002": Case([Started(), Text("Hello"), Text("! How"), *END], {"model": "", "created": 1_773_042_793}),
+    },
+    "llama": {
+        "seed-003-text-completion": Case([Started(), *ONCE, *END], is_text=True),
+        "seed-003-chat": Case([Started(), Text("Hi"), Text(" there"), *END]),
+        "seed-003-tools": Case(
+            [
+                Started(),
+                ToolCall(0, "", "call_weather", "get_weather"),
+                *(ToolCall(0, piece) for piece in ('{"', "city", '":\\"Tokyo\\"}')),
+                Finished("tool_calls"),
+                Usage(12, 18),
+            ]
+        ),
+        "seed-003-error": Case([Started(), Text("Hi"), Failed("context overflow", code="context_length_exceeded")]),
+    },
+    "opentoken": {"seed-004": Case([Started(), Text("Packets "), Text("in flight"), *END], {"include_usage": True})},
+}
+
+
+def transcripts() -> Iterator[tuple[Path, bytes]]:
+    """Every golden file and what has to be in it."""
+    for dialect in DIALECTS:
+        for name, case in (CASES | SEEDS.get(dialect, {})).items():
+            yield TRANSCRIPTS / dialect / f"{name}.sse", case.stream(dialect)
+            if not case.has_failed:
+                yield TRANSCRIPTS / dialect / f"{name}.json", case.body(dialect) + b"\n"
+
+
+if __name__ == "__main__":
+    for path, content in transcripts():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

@@ -1,0 +1,75 @@
+"""OpenAI's published types, as its Python SDK has them, validate what we send, strictly; where they can't, it is named here."""
+
+import json
+from typing import Any, Literal
+
+import pytest
+from openai.types import Completion, CompletionChoice
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.shared import ErrorObject
+from pydantic import ValidationError
+
+from chatapi.wire.dialects import DIALECTS
+from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, Case
+
+STREAMED_CUSTOM_TOOLS = "tool-calls"
+"""The types of chunks know function calls only, those of messages custom tools as well."""
+
+
+class StreamedChoice(CompletionChoice):
+    """The published type says that the finish_reason of a text completion is never null; OpenAI's own streams say null until the end."""
+
+    finish_reason: Literal["stop", "length", "content_filter"] | None  # type: ignore[assignment]
+
+
+class StreamedCompletion(Completion):
+    choices: list[StreamedChoice]  # type: ignore[assignment]
+
+
+def documents(case: Case, dialect: str) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in case.stream(dialect).decode().split("\n") if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", [name for name in CHATS if name != STREAMED_CUSTOM_TOOLS])
+def test_every_chat_chunk_is_of_the_published_type(dialect: str, case: str) -> None:
+    for document in documents(CHATS[case], dialect):
+        if "error" in document:
+            ErrorObject.model_validate_json(json.dumps({"param": None} | document["error"]), strict=True)
+            continue
+        if dialect == "bitseek":  # as its documents say
+            assert document.pop("object") == "chat.completion"
+            document["object"] = "chat.completion.chunk"
+        ChatCompletionChunk.model_validate_json(json.dumps(document), strict=True)
+        assert all("finish_reason" in choice for choice in document["choices"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", COMPLETIONS)
+def test_every_text_chunk_is_of_the_published_type(dialect: str, case: str) -> None:
+    for document in documents(COMPLETIONS[case], dialect):
+        if "error" not in document:
+            StreamedCompletion.model_validate_json(json.dumps(document), strict=True)
+            assert all("logprobs" in choice for choice in document["choices"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.has_failed])
+def test_every_body_is_of_the_published_type(dialect: str, case: str) -> None:
+    published: type[ChatCompletion] | type[Completion] = Completion if CASES[case].is_text else ChatCompletion
+    published.model_validate_json(CASES[case].body(dialect), strict=True)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_error_body_is_of_the_published_type(dialect: str) -> None:
+    envelope = json.loads(DIALECTS[dialect].chat.error_body(FAILURE))
+    assert ErrorObject.model_validate_json(json.dumps(envelope.pop("error")), strict=True).code == FAILURE.code
+    assert envelope == {}
+
+
+def test_the_exceptions_are_still_needed() -> None:
+    custom = next(document for document in documents(CHATS[STREAMED_CUSTOM_TOOLS], "openai") if '"custom"' in json.dumps(document))
+    with pytest.raises(ValidationError):
+        ChatCompletionChunk.model_validate_json(json.dumps(custom), strict=True)
+    with pytest.raises(ValidationError):
+        Completion.model_validate_json(json.dumps(documents(COMPLETIONS["completion"], "openai")[0]), strict=True)

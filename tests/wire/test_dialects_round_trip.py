@@ -1,0 +1,207 @@
+"""What a dialect writes, an upstream's reader reads back: any sequence of deltas, each dialect, any split of the bytes."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Choice,
+    Completion,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    TokenLogprob,
+    ToolCall,
+    ToolKind,
+    TopLogprob,
+    Usage,
+    collect,
+)
+from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
+from chatapi.wire.sse import Parser
+from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream_errors import UpstreamError
+
+ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
+EVENTS = re.compile(r"(?:(?:event: error\n)?data: [^\r\n]+\n\n)*")
+
+CHAT_REASONS: dict[str, dict[FinishReason, FinishReason]] = {
+    "openai": {},
+    "opentoken": {},
+    "bitseek": {"length": "stop", "content_filter": "stop", "function_call": "tool_calls"},
+    "llama": {"content_filter": "stop", "function_call": "tool_calls"},
+}
+
+texts = st.text(max_size=8) | st.sampled_from(
+    ["\u2028", "\u2029\x85", "\0", "\r\n\n", "data: [DONE]\n\n", "👩‍👩‍👧", '"}\\', "\ufeff", "\x1b"]
+)
+words = st.text("abcdefgh_-0123456789", min_size=1, max_size=6)
+numbers = st.integers(0, 2**31 - 1)
+logprobs = st.floats(-100, 0)
+
+
+@st.composite
+def token_logprobs(draw: st.DrawFn, text: str) -> list[TokenLogprob] | None:
+    """Those of a text whose characters are its tokens; none for no text, as the wire has no place for them."""
+    if not text or not draw(st.booleans()):
+        return None
+    return [TokenLogprob(token, draw(logprobs), None, [TopLogprob(token, draw(logprobs))]) for token in text]
+
+
+@st.composite
+def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
+    """None, a deprecated one, or up to three, of which one may go on after the next has begun."""
+    if draw(st.integers(0, 4)) == 4:
+        first, rest = draw(texts), draw(texts)
+        return [ToolCall(0, first, None, draw(words), index, "function_call"), ToolCall(0, rest, None, None, index, "function_call")]
+    pieces: list[ToolCall] = []
+    for number in range(draw(st.integers(0, 3))):
+        kind: ToolKind = draw(st.sampled_from(["function", "custom"]))
+        pieces.append(ToolCall(number, draw(texts), f"call_{number}", draw(words), index, kind))
+        for called in pieces[-2:]:
+            pieces.append(ToolCall(called.call_index, draw(texts), index=index, kind=called.kind))
+    return pieces
+
+
+@st.composite
+def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
+    """The deltas of one choice, in order."""
+    said: list[AnyDelta] = []
+    for kind in draw(st.lists(st.sampled_from([Text, Reasoning, Refusal]), max_size=4)):
+        text = draw(texts)
+        said.append(Reasoning(text, index) if kind is Reasoning else kind(text, index, draw(token_logprobs(text))))
+    called = draw(calls(index))
+    reasons = ["stop", "length", "content_filter"]
+    if called:
+        reasons = ["function_call" if called[0].kind == "function_call" else "tool_calls"]
+    return [*said, *called, Finished(draw(st.sampled_from(reasons)), index)]
+
+
+@st.composite
+def generations(draw: st.DrawFn) -> list[AnyDelta]:
+    """A whole generation of up to three choices, told in turns."""
+    told = [draw(choices(index)) for index in range(draw(st.integers(1, 3)))]
+    turns = draw(st.permutations([index for index, deltas in enumerate(told) for _ in deltas]))
+    queues = [iter(deltas) for deltas in told]
+    prompt, completion = draw(numbers), draw(numbers)
+    usage = Usage(prompt, completion, draw(st.none() | st.integers(0, prompt)), draw(st.none() | st.integers(0, completion)))
+    return [Started(draw(st.none() | words), draw(st.sampled_from([None, "flex"]))), *(next(queues[index]) for index in turns), usage]
+
+
+def choices_count(deltas: Sequence[AnyDelta]) -> int:
+    return 1 + max(getattr(delta, "index", 0) for delta in deltas)
+
+
+def new_reader(choices: int) -> ChunkReader:
+    return ChunkReader(choices=choices, max_chunks=1000)
+
+
+def read_back(stream: bytes, reader: ChunkReader, size: int) -> list[AnyDelta]:
+    """The deltas of a stream that arrives in reads of `size` bytes."""
+    parser = Parser()
+    parts = [parser.feed(stream[start : start + size]) for start in range(0, len(stream), size)]
+    return [delta for events in [*parts, parser.close()] for delta in reader.read(events)]
+
+
+def documents(stream: bytes) -> Iterator[Any]:
+    """The JSON of each event, which is one line whatever the line breaks of the texts in it."""
+    text = stream.decode()
+    assert EVENTS.fullmatch(text)
+    return (json.loads(data) for data in re.findall(r"^data: (?!\[DONE])(.*)\n$", text, re.MULTILINE))
+
+
+def summary(choice: Choice) -> dict[str, Any]:
+    """What of a choice has to come back; a text that was never said is the same as an empty one."""
+    calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
+    said = (choice.text or "", choice.reasoning or "", choice.refusal or "")
+    return {"said": said, "calls": calls, "logprobs": choice.logprobs, "refusal": choice.refusal_logprobs, "reason": choice.finish_reason}
+
+
+def summaries(completion: Completion, count: int) -> list[dict[str, Any]]:
+    return [summary(completion.choice(index)) for index in range(count)]
+
+
+def as_chat(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
+    """What a chat dialect can say of these deltas."""
+    reasons = CHAT_REASONS[dialect]
+    return collect(
+        Finished(reasons.get(delta.finish_reason, delta.finish_reason), delta.index) if isinstance(delta, Finished) else delta
+        for delta in deltas
+    )
+
+
+def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
+    """What a text completion can say of them: a refusal is text, there are no tool calls and no reasoning."""
+    told: list[AnyDelta] = []
+    for delta in deltas:
+        match delta:
+            case Refusal():
+                told.append(Text(delta.text, delta.index, delta.logprobs))
+            case Finished(finish_reason="tool_calls" | "function_call"):
+                told.append(Finished("stop", delta.index))
+            case ToolCall() | Reasoning():
+                pass
+            case _:
+                told.append(delta)
+    return as_chat(told, dialect)
+
+
+ENCODERS: list[tuple[str, type[OpenAI], Callable[[Sequence[AnyDelta], str], Completion]]] = [
+    (dialect.name, encoder, expected)
+    for dialect in DIALECTS.values()
+    for encoder, expected in ((dialect.chat, as_chat), (dialect.text, as_text))
+]
+thoroughly = settings(max_examples=25, deadline=None)
+
+
+@given(generations(), st.booleans(), st.integers(5, 500))
+@thoroughly
+def test_a_stream_reads_back_as_what_was_told(deltas: list[AnyDelta], include_usage: bool, size: int) -> None:
+    count = choices_count(deltas)
+    for dialect, encoder, expectation in ENCODERS:
+        stream = encoder(Answer(ID, 1, "m", count, include_usage)).encode(deltas)
+        reader = new_reader(count)
+        found, expected = collect(read_back(stream, reader, size) + reader.end()), expectation(deltas, dialect)
+        assert summaries(found, count) == summaries(expected, count)
+        assert found.usage == (expected.usage if include_usage or dialect in ("opentoken", "bitseek") else None)
+        assert (found.system_fingerprint, found.service_tier) == (expected.system_fingerprint, expected.service_tier)
+        assert len({(document["id"], document["created"], document["model"]) for document in documents(stream)}) == 1
+
+
+@given(generations())
+@thoroughly
+def test_a_body_reads_back_as_what_was_told(deltas: list[AnyDelta]) -> None:
+    count = choices_count(deltas)
+    # A text completion's body has one text: what was refused comes after what was said.
+    deltas = sorted(deltas, key=lambda delta: isinstance(delta, Refusal))
+    for dialect, encoder, expectation in ENCODERS:
+        body = encoder(Answer(ID, 1, "m", count)).body(collect(deltas))
+        reader = new_reader(count)
+        found, expected = collect(reader.read_answer(body) + reader.end()), expectation(deltas, dialect)
+        assert summaries(found, count) == summaries(expected, count)
+        assert found.usage == expected.usage
+
+
+@given(generations(), st.integers(5, 500))
+@thoroughly
+def test_a_stream_that_breaks_off_reads_back_as_broken(deltas: list[AnyDelta], size: int) -> None:
+    count = choices_count(deltas)
+    begun = [delta for delta in deltas if not isinstance(delta, Finished | Usage)]
+    for dialect, encoder, expectation in ENCODERS:
+        stream = encoder(Answer(ID, 1, "m", count)).encode([*begun, Failed("It broke.", code="upstream_disconnected")])
+        reader = new_reader(count)
+        found, expected = collect(read_back(stream, reader, size)), expectation(begun, dialect)
+        assert [choice["said"] for choice in summaries(found, count)] == [choice["said"] for choice in summaries(expected, count)]
+        assert list(documents(stream))[-1]["error"]["message"] == "It broke."
+        with pytest.raises(UpstreamError):
+            reader.end()
