@@ -30,7 +30,7 @@ class DeploymentInline(StackedInline):
     formfield_overrides = {models.URLField: {"widget": UnfoldAdminURLInputWidget, "assume_scheme": "https"}}
     fields = [
         ("name", "engine"), ("base_url", "upstream_model"), ("api_key_env", "is_active"),
-        ("priority", "weight"), "on_disconnect", "timeouts", "extra_parameters",
+        ("priority", "weight"), "on_disconnect", "timeouts", "extra_parameters", "allow_remote_media",
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 
-from chatapi.wire.parameters import MODEL_NAME_PATTERN
+from chatapi.wire.parameters import ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
 
@@ -32,6 +32,14 @@ def base_url_mistake(engine: str, base_url: str) -> str | None:
     if url.username or url.password or url.query or url.fragment:
         return "must have no user, password, query or fragment; the upstream's key belongs into the variable that api_key_env names"
     return None
+
+
+def extra_parameters_mistake(names: object) -> str | None:
+    """What is wrong with the parameters that a deployment asks for, None when they are names that can be passed on."""
+    if not isinstance(names, list):
+        return "must be a list of names"
+    unknown = [name for name in names if not isinstance(name, str) or name not in ENGINE_PARAMETERS]
+    return f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k" if unknown else None
 
 
 class OnDisconnect(models.TextChoices):
@@ -75,6 +83,9 @@ class Deployment(models.Model):
     on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
     timeouts = models.JSONField(default=dict, blank=True)
     extra_parameters = models.JSONField(default=list, blank=True, help_text="Request parameters beyond OpenAI's that it may receive.")
+    allow_remote_media = models.BooleanField(
+        default=False, db_default=False, help_text="It may receive addresses of pictures, which the upstream then fetches."
+    )
     is_active = models.BooleanField(default=True)
 
     class Meta:
@@ -85,6 +96,10 @@ class Deployment(models.Model):
         return f"{self.model_id} by {self.name}"
 
     def clean(self) -> None:
-        """The address must suit the engine."""
-        if mistake := base_url_mistake(self.engine, self.base_url):
-            raise ValidationError({"base_url": mistake})
+        """The address must suit the engine, and the parameters must be known."""
+        mistakes = {
+            "base_url": base_url_mistake(self.engine, self.base_url),
+            "extra_parameters": extra_parameters_mistake(self.extra_parameters),
+        }
+        if found := {field: mistake for field, mistake in mistakes.items() if mistake}:
+            raise ValidationError(found)

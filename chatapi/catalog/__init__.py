@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from chatapi.models import ServedModel
+from chatapi.models import Deployment
 from usage import prices
 from usage.pricing import Price
 
@@ -23,15 +23,37 @@ class CatalogModel:
     max_output_tokens: int
     price: Price | None
     """None: not priced, so not served."""
+    extra_parameters: frozenset[str] = frozenset()
+    """Request parameters beyond OpenAI's that every deployment receives, so that none of them can get lost."""
+    remote_media_allowed: bool = False
+    """Every deployment may receive addresses of pictures."""
 
 
 def load() -> dict[str, CatalogModel]:
-    """All active models that have a deployment, by id."""
+    """All active models that have an active deployment, by id."""
     current = prices.current()
-    return {
-        row.id: CatalogModel(row.id, row.context_window, row.max_output_tokens, current.get(row.id))
-        for row in ServedModel.objects.filter(is_active=True, deployments__is_active=True).distinct()
-    }
+    served: dict[str, CatalogModel] = {}
+    for deployment in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
+        model = _served_by(deployment, current)
+        served[model.id] = _served_by_either(served[model.id], model) if model.id in served else model
+    return served
+
+
+def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogModel:
+    """The model, if this were its only deployment."""
+    row = deployment.model
+    extra_parameters = frozenset(deployment.extra_parameters)
+    price = current.get(row.id)
+    return CatalogModel(row.id, row.context_window, row.max_output_tokens, price, extra_parameters, deployment.allow_remote_media)
+
+
+def _served_by_either(one: CatalogModel, other: CatalogModel) -> CatalogModel:
+    """The model, when any of its deployments may be chosen: only what all of them can do counts."""
+    return replace(
+        one,
+        extra_parameters=one.extra_parameters & other.extra_parameters,
+        remote_media_allowed=one.remote_media_allowed and other.remote_media_allowed,
+    )
 
 
 class Snapshot(Generic[T]):

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatapi.models import Engine, OnDisconnect, base_url_mistake
+from chatapi.models import Engine, OnDisconnect, base_url_mistake, extra_parameters_mistake
 from chatapi.wire.parameters import ModelName
 from usage import pricing
 
@@ -76,6 +76,7 @@ class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     timeouts: Timeouts = Timeouts()
     extra_parameters: list[ParameterName] = []
+    allow_remote_media: bool = False
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +161,8 @@ def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
             yield f"{here}.engine", f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}"
         if mistake := base_url_mistake(deployment.engine, deployment.base_url):
             yield f"{here}.base_url", mistake
+        if mistake := extra_parameters_mistake(deployment.extra_parameters):
+            yield f"{here}.extra_parameters", mistake
         if isinstance(deployment.name, str):
             if deployment.name in names:
                 yield f"{here}.name", f"{deployment.name!r} is there twice in this model"

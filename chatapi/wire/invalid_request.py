@@ -1,6 +1,6 @@
 """The error of a request that can't be served as it is, and how msgspec's complaints become it, in OpenAI's words.
 
-    InvalidRequest      what callers see: message, param, code, status
+    InvalidRequest      what callers see: message, param, code, status, is_stream
     Violation           a rule of our own that a struct's `__post_init__` found broken; msgspec adds where
 
 Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter, invalid_type,
@@ -30,14 +30,20 @@ _MAX_ECHO_CHARS = 100
 
 
 class InvalidRequest(Exception):
-    """The request is refused; `param` is the parameter in OpenAI's path form (`messages[0].content`), if it is one's fault."""
+    """The request is refused; `param` is the parameter in OpenAI's path form (`messages[0].content`), if it is one's fault.
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = "invalid_value", status: int = 400) -> None:
+    `is_stream` says that the body asked for a stream, as far as it could be read: some dialects tell such a client inside one.
+    """
+
+    def __init__(
+        self, message: str, param: str | None = None, code: str | None = "invalid_value", status: int = 400, *, is_stream: bool = False
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
         self.status = status
+        self.is_stream = is_stream
 
 
 class Violation(ValueError):

@@ -1,4 +1,4 @@
-"""The nested parameters of a request: tools, response formats and the like (OpenAI's API reference), and what may be said beyond.
+"""The parameters of a request: what both kinds share, the nested ones (OpenAI's API reference), and what may be said beyond.
 
 Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null` is the same.
 """
@@ -143,7 +143,7 @@ class CustomChoice(_Tagged, frozen=True, tag="custom"):
 
 
 class AllowedTools(_Plain, frozen=True):
-    """Some of the tools."""
+    """Some of the tools; of an entry the reference says only that it is an object."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
@@ -255,3 +255,47 @@ class PromptCacheOptions(_Plain, frozen=True):
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m"] | None = None
+
+
+class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request"):
+    """What both kinds of request have in common, and what else the client sent."""
+
+    model: ModelName
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: OutputTokens | None = None
+    n: ChoicesCount | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
+    user: User | None = None
+
+    extras: dict[str, Any] = {}
+    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for them, never acted on."""
+    ignored: tuple[str, ...] = ()
+    """Names of the parameters that no deployment can receive."""
+
+    @property
+    def has_stream_options(self) -> bool:
+        """The client sent `stream_options`, whatever is in it."""
+        return self.stream_options is not None
+
+    @property
+    def include_usage(self) -> bool:
+        """The client asks for a usage chunk."""
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+    @property
+    def stop_sequences(self) -> tuple[str, ...]:
+        """`stop`, however it was written."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+OWN_FIELDS: Final = ("request", "extras", "ignored")
+"""The members of a request that are ours, not the client's."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from chatapi.models import Deployment, OnDisconnect
+from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker.engines import Target, Timeouts
 
 COOL_DOWN_S = 10.0
@@ -22,10 +23,11 @@ class Route:
     weight: int = 1
     priority: int = 0
     stops_when_client_leaves: bool = True
+    allows_remote_media: bool = False
 
 
-SANDBOX = Route(Target(engine="sandbox", name="sandbox"))
-"""All that a test key reaches, whatever model it names."""
+SANDBOX = Route(Target(engine="sandbox", name="sandbox"), allows_remote_media=True)
+"""All that a test key reaches, whatever model it names. It fetches nothing."""
 
 
 def load() -> dict[str, list[Route]]:
@@ -46,7 +48,12 @@ def _route(row: Deployment) -> Route:
         timeouts=msgspec.convert(row.timeouts, Timeouts),
         extra_parameters=frozenset(row.extra_parameters),
     )
-    return Route(target, row.weight, row.priority, row.on_disconnect == OnDisconnect.CANCEL)
+    return Route(target, row.weight, row.priority, row.on_disconnect == OnDisconnect.CANCEL, row.allow_remote_media)
+
+
+def able(routes: Sequence[Route], request: ChatRequest | TextRequest) -> list[Route]:
+    """The routes that may receive the request: an address that an upstream would fetch goes only where that is allowed."""
+    return [route for route in routes if route.allows_remote_media or not request.has_remote_media]
 
 
 class Health:

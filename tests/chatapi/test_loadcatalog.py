@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 
 from chatapi import catalog
@@ -147,6 +148,16 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
             "[[models.deployments]]\ntimeouts = { connect = 1 }",
             "models[0].deployments[0].timeouts: unknown field connect; allowed are connect_ms,",
         ),
+        (
+            "[[models.deployments]]",
+            '[[models.deployments]]\nextra_parameters = ["top_k", "api_key"]',
+            "models[0].deployments[0].extra_parameters: 'api_key' is none of the engine parameters that can be passed on",
+        ),
+        (
+            "[[models.deployments]]",
+            '[[models.deployments]]\nallow_remote_media = "yes"',
+            "models[0].deployments[0].allow_remote_media: must be true or false, got text in quotes",
+        ),
         ("[[models]]", "[models]", "models: must be a list, got a table"),
         ('"small"', '"small', "Illegal character '\\n' (at line 3, column 12)"),
     ],
@@ -169,6 +180,41 @@ def test_a_mistake_in_a_later_model_loads_nothing_of_the_file(load: Load) -> Non
 def test_a_file_that_is_not_there_is_one_line() -> None:
     with pytest.raises(CommandError, match=r"nowhere\.toml: can't be read: .*No such file"):
         call_command("loadcatalog", "nowhere.toml")
+
+
+SECOND = '[[models.deployments]]\nengine = "sandbox"\n'
+EXTRAS = ('extra_parameters = ["top_k", "min_p"]\n', 'extra_parameters = ["min_p", "grammar"]\n')
+
+
+def test_a_model_takes_the_parameters_that_all_its_deployments_take(load: Load) -> None:
+    load(MODEL + EXTRAS[0])
+    assert catalog.load()["small"].extra_parameters == {"top_k", "min_p"}
+    load(MODEL + EXTRAS[0] + SECOND + EXTRAS[1])
+    assert catalog.load()["small"].extra_parameters == {"min_p"}
+    load(MODEL + EXTRAS[0] + SECOND)
+    assert catalog.load()["small"].extra_parameters == frozenset()
+
+
+def test_remote_media_are_allowed_when_all_deployments_allow_them(load: Load) -> None:
+    allowed = "allow_remote_media = true\n"
+    load(MODEL)
+    assert not catalog.load()["small"].remote_media_allowed
+    assert load(MODEL + allowed) == ["small: changed: deployment 127.0.0.1:8080 allow_remote_media false -> true"]
+    assert catalog.load()["small"].remote_media_allowed
+    load(MODEL + allowed + SECOND)
+    assert not catalog.load()["small"].remote_media_allowed
+    load(MODEL + allowed)  # the second one is not active any more, and does not count
+    assert catalog.load()["small"].remote_media_allowed
+
+
+def test_a_deployment_s_row_is_checked_as_the_file_is() -> None:
+    model = ServedModel.objects.create(id="m")
+    row = Deployment(model=model, name="one", engine="sandbox")
+    row.full_clean()
+    for wrong in (["api_key"], ["top_k", 5], [["top_k"]], "top_k", {"top_k": 1}):
+        row.extra_parameters = wrong
+        with pytest.raises(ValidationError, match="extra_parameters"):
+            row.full_clean()
 
 
 def test_the_example_loads_and_shows_every_key() -> None:

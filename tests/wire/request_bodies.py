@@ -1,10 +1,7 @@
 """Request bodies for tests: the smallest valid ones, what they become, and why they are refused."""
 
-import ast
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,13 +50,3 @@ def text_refusal(**members: Any) -> tuple[str | None, str | None]:
     error = refusal(text_body(**members), parse_text)
     assert error.status == 400
     return error.param, error.code
-
-
-def documented_parameters(module: str) -> set[str]:
-    """The request parameters in OpenAI's SDK, which is generated from the reference; read as text, its import takes a second."""
-    package = find_spec("openai")
-    assert package
-    assert package.origin
-    tree = ast.parse((Path(package.origin).parent / "types" / module).read_text())
-    params = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "CompletionCreateParamsBase")
-    return {node.target.id for node in params.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}

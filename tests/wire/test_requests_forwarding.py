@@ -78,10 +78,15 @@ def test_everything_in_openai_s_reference_is_forwarded_as_sent() -> None:
 
 
 def test_everything_in_the_text_reference_is_forwarded_as_sent() -> None:
-    sent = {"best_of": 2, "echo": True, "frequency_penalty": 1.0, "logit_bias": {"1": 1}, "logprobs": 2, "n": 1, "presence_penalty": 1.0}
+    sent = {"best_of": 2, "echo": True, "frequency_penalty": 1.0, "logit_bias": {"1": 1}, "logprobs": 2, "n": 2, "presence_penalty": 1.0}
     sent |= {"prompt": [[1, 2]], "seed": 1, "stop": "x", "suffix": "s", "temperature": 0.0, "top_p": 1.0, "user": "u"}
     body = upstream_body(text(**sent), model="m", max_output_tokens=16, extra_parameters=NOTHING)
     assert body == sent | {"model": "m", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 16}
+
+
+def test_the_best_of_several_is_not_asked_for_as_a_stream() -> None:
+    body = upstream_body(text(best_of=3, stream_options={}), model="m", max_output_tokens=16, extra_parameters=NOTHING)
+    assert body == {"model": "m", "prompt": "Once", "best_of": 3, "max_tokens": 16}
 
 
 def test_what_the_client_left_out_stays_out() -> None:
@@ -111,7 +116,9 @@ def test_a_deployment_gets_the_extras_that_it_asks_for() -> None:
     assert ignored_parameters(request, frozenset({"top_k"})) == ("min_p", "repetition_penalty")
 
 
-NEVER_FORWARDED = "api_base base_url api_key headers extra_headers extra_body user_id tenant is_admin n_predict chat_template echo"
+NEVER_FORWARDED = "api_base base_url api_key api_version headers extra_headers extra_query extra_body default_headers organization"
+NEVER_FORWARDED += " user_id tenant team_id is_admin deployment_id custom_llm_provider provider route models fallbacks proxy timeout"
+NEVER_FORWARDED += " n_predict chat_template logits_processors use_beam_search echo"
 OURS = "extras ignored request type prompt_bytes Model prompt"
 
 
@@ -175,6 +182,26 @@ def test_prompt_bytes_count_all_that_becomes_prompt(content: str) -> None:
     with_tools = chat(**EVERYTHING | {"messages": [{"role": "user", "content": content}]})
     assert request.prompt_bytes >= len(content.encode()) + request.prompt_overhead_tokens
     assert with_tools.prompt_bytes > request.prompt_bytes + len(json.dumps(SCHEMA)) * 2
+
+
+def test_what_an_engine_is_told_to_write_into_the_prompt_is_bounded_too() -> None:
+    documents = [{"text": "x" * 1_000}]
+    assert chat(documents=documents).prompt_bytes - chat(top_k=1).prompt_bytes == len(json.dumps(documents, separators=(",", ":")))
+    assert chat(chat_template_kwargs={"persona": "y" * 500}).prompt_bytes > chat().prompt_bytes + 500
+
+
+@pytest.mark.parametrize(
+    ("members", "bound"),
+    [
+        ({}, 64 + 16 + len("Hello!")),
+        ({"messages": [{"role": "user", "content": "x" * 9_000}]}, 8_192),
+        ({"web_search_options": {}}, 8_192),
+        ({"messages": [HELLO, {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}, 8_192),
+        ({"messages": [HELLO, {"role": "assistant", "audio": {"id": "audio_1"}}]}, 8_192),
+    ],
+)
+def test_what_can_not_be_measured_may_fill_the_context_window(members: dict[str, Any], bound: int) -> None:
+    assert chat(**members).prompt_tokens_bound(8_192) == bound
 
 
 def test_all_text_of_a_chat_is_part_of_the_prompt() -> None:

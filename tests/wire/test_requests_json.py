@@ -94,6 +94,18 @@ def test_it_refuses_more_values_than_the_cap() -> None:
     assert refusal(start + b",".join([b'""'] * (MAX_VALUES // 2)) + end).param == "logit_bias"
 
 
+def test_a_million_of_anything_is_too_many() -> None:
+    keys = b",".join(b'"k%d":0' % number for number in range(1_000_000))
+    assert refusal(BODY[:-1] + b"," + keys + b"}").status == 413
+    assert refusal(b'{"model":"m","messages":[' + b",".join([b"{}"] * 1_000_000) + b"]}").status == 413
+    parts = b",".join([b'{"type":"text","text":""}'] * 100_000)
+    assert refusal(b'{"model":"m","messages":[{"role":"user","content":[' + parts + b"]}]}").status == 413
+
+
+def test_one_text_may_fill_the_body() -> None:
+    assert len(parse_chat(BODY.replace(b"Hello!", b"x" * (8 * MIB - len(BODY)))).prompt_text) > 7 * MIB
+
+
 def test_commas_in_a_long_text_are_no_values() -> None:
     assert len(parse_chat(chat_body(messages=[{"role": "user", "content": ",[" * MAX_VALUES}])).prompt_text) == 2 * MAX_VALUES
 

@@ -6,7 +6,7 @@ import pytest
 
 from chatapi.wire.caps import MAX_CHOICES, MAX_PROMPTS, MAX_SUFFIX_CHARS
 from chatapi.wire.requests import TextRequest, parse_text, upstream_body
-from tests.wire.request_bodies import documented_parameters, text, text_refusal
+from tests.wire.request_bodies import text, text_refusal
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,6 @@ def test_it_refuses_every_other_prompt(prompt: Any, param: str, code: str) -> No
     assert text_refusal(prompt=prompt) == (param, code)
 
 
-def test_it_knows_every_parameter_of_openai_s_reference() -> None:
-    documented = documented_parameters("completion_create_params.py")
-    assert "prompt" in documented
-    assert documented - set(TextRequest.__struct_fields__) == set()
-
-
 def test_null_is_absent() -> None:
     for name in set(TextRequest.__struct_fields__) - {"model", "prompt"}:
         assert text(**{name: None}) == text()
@@ -80,6 +74,7 @@ def test_null_is_absent() -> None:
         ({"best_of": -1}, "best_of", "invalid_value"),
         ({"best_of": True}, "best_of", "invalid_type"),
         ({"best_of": 1, "n": 2}, "best_of", "invalid_value"),
+        ({"best_of": 2, "stream": True}, "best_of", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"n": 2, "prompt": ["a"] * (MAX_CHOICES // 2 + 1)}, "n", "invalid_value"),
         ({"best_of": 20, "prompt": ["a"] * 7}, "n", "invalid_value"),
@@ -120,6 +115,18 @@ def test_choices_are_counted_for_each_prompt() -> None:
     request = text(prompt=["a", "b"], n=3, best_of=5)
     assert (request.choices_count, request.sampled_count) == (6, 10)
     assert (text(best_of=0).choices_count, text(best_of=0).sampled_count) == (1, 1)
+
+
+def test_all_answers_that_are_shown_can_be_streamed() -> None:
+    assert text(best_of=2, n=2, stream=True).can_stream
+    assert text(best_of=1, stream=True).can_stream
+    assert not text(best_of=2).can_stream
+
+
+def test_each_prompt_may_fill_the_context_window() -> None:
+    assert text(prompt=["a" * 9_000, "b" * 9_000]).prompt_tokens_bound(8_192) == 16_384
+    assert text(prompt=[[7] * 100, [7] * 50]).prompt_tokens_bound(8_192) == 150 + 2 * 16
+    assert text(prompt=[7] * 9_000, n=3).prompt_tokens_bound(8_192) == 8_192
 
 
 def test_prompt_bytes_bound_the_tokens_of_every_form() -> None:

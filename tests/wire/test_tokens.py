@@ -3,8 +3,10 @@
 import asyncio
 import shutil
 import time
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 import tiktoken
@@ -71,6 +73,30 @@ def test_an_estimate_of_any_megabyte_is_quick_and_close(unit: str) -> None:
     # 2 to 14 ms on the development machine; the bound leaves room for a busy one.
     assert time.thread_time() - started < 0.1
     assert estimated == pytest.approx(tokens.count(text[:100_000]) * len(text) / 100_000, rel=0.1)
+
+
+# What has stalled or crashed other services: long runs of one character, text without spaces, one endless grapheme.
+ATTACKS = {
+    "letters": "a" * 1_000_000,
+    "carets": "^" * 1_000_000,
+    "underscores": "_" * 50_000,
+    "spaces": " " * 1_000_000,
+    "dots": "a." * 100_000,
+    "base64": b64encode(Random(3).randbytes(750_000)).decode(),
+    "chinese": "道可道非常道名可名非常名" * 25_000,
+    "grapheme": "e" + "\u0301" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
+def test_text_made_to_stall_a_tokenizer_does_not(text: str) -> None:
+    size = len(text.encode())
+    started = time.thread_time()
+    assert 0 < tokens.estimate(text) <= tokens.upper_bound(size)
+    assert time.thread_time() - started < 0.1  # as above: 20 ms a MB, and room for a busy machine
+    started = time.thread_time()
+    assert 0 < tokens.count(text) <= tokens.upper_bound(size)
+    assert time.thread_time() - started < 2.0
 
 
 @given(st.text(max_size=300))

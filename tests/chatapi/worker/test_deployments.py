@@ -1,12 +1,14 @@
 """Which deployment serves next."""
 
+import json
 from collections import Counter
 
 import pytest
 
 from chatapi.models import Deployment, ServedModel
+from chatapi.wire.requests import ChatRequest, parse_chat, parse_text
 from chatapi.worker import deployments
-from chatapi.worker.deployments import Health, Route
+from chatapi.worker.deployments import SANDBOX, Health, Route, able
 from chatapi.worker.engines import Target
 
 
@@ -41,6 +43,34 @@ def test_one_that_failed_is_asked_last_until_it_has_cooled_down(monkeypatch: pyt
 
 def test_without_deployments_there_is_no_order() -> None:
     assert Health().in_order([]) == []
+
+
+REMOTE: dict[str, object] = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+
+
+def asking(*content: dict[str, object]) -> ChatRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, *content]}]}
+    return parse_chat(json.dumps(body).encode(), remote_media_allowed=True)
+
+
+def test_addresses_of_pictures_go_only_where_they_are_allowed() -> None:
+    careful, trusting = route("careful"), Route(Target(engine="sandbox", name="trusting"), allows_remote_media=True)
+    assert names(able([careful, trusting], asking(REMOTE))) == ["trusting"]
+    assert able([careful], asking(REMOTE)) == []
+    assert names(able([careful, trusting], asking())) == ["careful", "trusting"]
+    assert names(able([careful], parse_text(b'{"model":"m"}'))) == ["careful"]
+
+
+def test_the_sandbox_fetches_nothing_so_it_may_get_any_address() -> None:
+    assert able([SANDBOX], asking(REMOTE)) == [SANDBOX]
+
+
+@pytest.mark.django_db
+def test_a_deployment_allows_remote_media_only_when_it_says_so() -> None:
+    model = ServedModel.objects.create(id="served")
+    Deployment.objects.create(model=model, name="a", engine="sandbox")
+    Deployment.objects.create(model=model, name="b", engine="sandbox", allow_remote_media=True)
+    assert [each.allows_remote_media for each in deployments.load()["served"]] == [False, True]
 
 
 @pytest.mark.django_db

@@ -1,0 +1,109 @@
+"""What a dialect decides about a request: a model of its own choice, idle `stream_options`, and how a refusal is told."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest, parse_chat, parse_text, refuse_idle_stream_options
+from tests.wire.request_bodies import HELLO, chat, chat_body, refusal, text, text_body
+
+Parse = Callable[..., ChatRequest | TextRequest]
+PARSERS = pytest.mark.parametrize(("parse", "body"), [(parse_chat, chat_body), (parse_text, text_body)])
+
+# The curl examples of the llama dialect's document: none of them names a model.
+COMPLETION = '{"prompt":"Once upon a time","max_tokens":32,"stream":true}'
+CHAT = """{
+    "messages": [{"role":"user","content":"Hello!"}],
+    "max_tokens": 16,
+    "stream": true
+  }"""
+TOOLS = """{
+    "messages": [{"role":"user","content":"Weather in Tokyo?"}],
+    "tools": [{
+      "type": "function",
+      "function": {
+        "name": "get_weather",
+        "description": "Get weather for a city",
+        "parameters": {
+          "type": "object",
+          "properties": { "city": { "type": "string" } },
+          "required": ["city"]
+        }
+      }
+    }],
+    "tool_choice": "auto",
+    "stream": true
+  }"""
+
+
+@pytest.mark.parametrize(("parse", "body"), [(parse_text, COMPLETION), (parse_chat, CHAT), (parse_chat, TOOLS)])
+def test_the_examples_of_the_llama_dialect_need_no_model(parse: Parse, body: str) -> None:
+    request = parse(body.encode(), "local-model")
+    assert (request.model, request.stream, request.ignored) == ("local-model", True, ())
+    missing = refusal(body.encode(), parse)
+    assert (missing.param, missing.code) == ("model", "missing_required_parameter")
+
+
+@PARSERS
+def test_a_default_is_for_requests_that_name_no_model(parse: Parse, body: Callable[..., bytes]) -> None:
+    assert parse(body(), "other").model == "m"
+    assert parse(body(model=None), "other").model == "other"
+    assert parse(body(model=None), default_model="other").model == "other"
+    for wrong in ("", 5, "a b", False):
+        assert refusal(body(model=wrong), lambda sent: parse(sent, "other")).param == "model"
+
+
+def test_a_number_out_of_range_is_not_a_missing_model() -> None:
+    body = b'{"messages":[{"role":"user","content":"Hello!"}],"unknown":1e400}'
+    assert refusal(body, lambda sent: parse_chat(sent, "m")).code == "invalid_value"
+
+
+@pytest.mark.parametrize("sent", [chat, text])
+def test_stream_options_without_stream_are_refused_on_demand(sent: Callable[..., ChatRequest | TextRequest]) -> None:
+    for options in ({}, {"include_usage": True}, {"include_obfuscation": False}):
+        for stream in (None, False):
+            with pytest.raises(InvalidRequest, match="only allowed when 'stream' is enabled") as refused:
+                refuse_idle_stream_options(sent(stream=stream, stream_options=options))
+            assert (refused.value.param, refused.value.status, refused.value.is_stream) == ("stream_options", 400, False)
+        refuse_idle_stream_options(sent(stream=True, stream_options=options))
+    refuse_idle_stream_options(sent())
+    refuse_idle_stream_options(sent(stream_options=None))
+
+
+def test_stream_options_say_whether_usage_is_wanted() -> None:
+    assert (chat().has_stream_options, chat().include_usage) == (False, False)
+    assert (chat(stream_options={}).has_stream_options, chat(stream_options={}).include_usage) == (True, False)
+    assert chat(stream_options={"include_usage": True}).include_usage
+
+
+NO_STREAM: list[Any] = [False, None, "true", 1, []]
+WRONG: list[dict[str, Any]] = [{"temperature": 3}, {"n": "5"}, {"model": None}, {"stop": "\0"}, {"x" * n: 1 for n in range(1, 70)}]
+
+
+@PARSERS
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_refusal_tells_whether_a_stream_was_asked_for(parse: Parse, body: Callable[..., bytes], wrong: dict[str, Any]) -> None:
+    assert refusal(body(**wrong, stream=True), parse).is_stream
+    for stream in NO_STREAM:
+        assert not refusal(body(**wrong, stream=stream), parse).is_stream
+    assert not refusal(body(**wrong), parse).is_stream
+
+
+def test_so_does_the_refusal_of_numbers_and_keys_that_can_not_be_kept() -> None:
+    body = chat_body(stream=True)[:-1]
+    assert refusal(body + b',"seed":1e400}').is_stream
+    assert refusal(body + b',"user":"a","user":"b"}').is_stream
+    remote = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+    assert refusal(chat_body(messages=[{"role": "user", "content": [remote]}], stream=True)).is_stream
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b'[{"stream":true}]', b'{"stream":true', b'"stream"', b"\xff", b"[" * 100_000])
+def test_what_can_not_be_read_asks_for_nothing(body: bytes) -> None:
+    assert not refusal(body).is_stream
+
+
+def test_a_nested_stream_is_not_the_request_s() -> None:
+    body = json.dumps({"model": "m", "messages": [HELLO], "metadata": {"stream": True}}).encode()
+    assert not refusal(body).is_stream
