@@ -21,6 +21,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     refusal: bool = False
     tool_calls: int = 0
     """So many tool calls instead of text."""
+    function_call: bool = False
+    """One call in the deprecated form instead of text."""
     prompt_tokens: int = 7
     finish_reason: str = ""
     """Other than what it would be; `none` leaves it out."""
@@ -37,6 +39,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     error_type: str = "invalid_request_error"
     error_code: str | None = None
     retry_after: str | None = None
+    retry_after_ms: str | None = None
     html: bool = False
     redirect: str | None = None
     # how it breaks off
@@ -63,6 +66,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tool_index: Literal["right", "zero", "none"] = "right"
     no_tool_ids: bool = False
     repeat_tool_names: bool = False
+    whole_tool_calls: bool = False
+    """Each call in one delta."""
     no_usage: bool = False
     zero_usage: bool = False
     usage_on_finish: bool = False
@@ -110,8 +115,7 @@ class Completion:
 
     def whole(self) -> dict[str, Any]:
         """The answer without streaming."""
-        text = "".join(delta.get("content", "") for delta in self.deltas)
-        said: dict[str, Any] = {"text": text} if self.is_text else {"message": {"role": "assistant", "content": text}}
+        said = {"text": _joined(self.deltas, "content")} if self.is_text else {"message": _message(self.deltas, self.script)}
         choices = [{"index": index, **said, "finish_reason": self.finish_reason} for index in range(self.n)]
         return self.chunk(choices, usage=self.usage(self.total_tokens))
 
@@ -120,7 +124,7 @@ class Completion:
             return None if self.script.finish_reason == "none" else self.script.finish_reason
         if not is_whole:
             return "length"
-        return "tool_calls" if self.script.tool_calls else "stop"
+        return "tool_calls" if self.script.tool_calls else "function_call" if self.script.function_call else "stop"
 
     def _logprobs(self, text: str) -> dict[str, Any]:
         if self.is_text:
@@ -137,6 +141,9 @@ def _deltas(script: Script) -> Iterator[dict[str, Any]]:
         for number in range(script.tool_calls):
             yield from ({"tool_calls": [fragment]} for fragment in _fragments(script, number))
         return
+    if script.function_call:
+        yield from ({"function_call": fragment["function"]} for fragment in _fragments(script, 0))
+        return
     for word in islice(cycle(WORDS), script.tokens):
         yield {"refusal" if script.refusal else "content": " " + word}
 
@@ -146,8 +153,27 @@ def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:
     index = {"right": {"index": number}, "zero": {"index": 0}, "none": {}}[script.tool_index]
     identifier = {} if script.no_tool_ids else {"id": f"call_up_{number}"}
     name = {"name": "lookup"}
-    yield {**index, **identifier, "type": "function", "function": {**name, "arguments": ARGUMENTS[0]}}
+    first, *rest = ["".join(ARGUMENTS)] if script.whole_tool_calls else ARGUMENTS
+    yield {**index, **identifier, "type": "function", "function": {**name, "arguments": first}}
     if not script.repeat_tool_names:
         identifier, name = {}, {}
-    for piece in ARGUMENTS[1:]:
+    for piece in rest:
         yield {**index, **identifier, "function": {**name, "arguments": piece}}
+
+
+def _message(deltas: list[dict[str, Any]], script: Script) -> dict[str, Any]:
+    """The message that these deltas add up to."""
+    message: dict[str, Any] = {"role": "assistant"}
+    for field in ("content", "refusal", script.reasoning_field):
+        message[field] = _joined(deltas, field) or None
+    whole = msgspec.structs.replace(script, whole_tool_calls=True)
+    calls = [call for number in range(script.tool_calls) for call in _fragments(whole, number)]
+    if calls:
+        message["tool_calls"] = calls
+    if script.function_call:
+        message["function_call"] = next(_fragments(whole, 0))["function"]
+    return message
+
+
+def _joined(deltas: list[dict[str, Any]], field: str) -> str:
+    return "".join(delta.get(field, "") for delta in deltas)

@@ -76,6 +76,10 @@ class Upstream:
             await self._changed.wait_for(lambda: call.closed_at is not None)
         return call
 
+    def name_script(self, name: str, script: Script) -> None:
+        """Give a script a name of its own."""
+        self._scripts[name] = script
+
     def script(self, model: str) -> Script | None:
         """The model's script, None when there is no such model."""
         name, _, options = model.partition(":")
@@ -86,7 +90,7 @@ class Upstream:
 
     async def _set_script(self, request: web.Request) -> web.Response:
         named = await request.json()
-        self._scripts[named["name"]] = msgspec.convert(named["script"], Script)
+        self.name_script(named["name"], msgspec.convert(named["script"], Script))
         return web.json_response({})
 
     async def _tell_stats(self, _: web.Request) -> web.Response:
@@ -160,7 +164,8 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
 
 
 def _refusal(script: Script) -> web.Response:
-    headers = {"Retry-After": script.retry_after} if script.retry_after else {}
+    waits = {"Retry-After": script.retry_after, "Retry-After-Ms": script.retry_after_ms}
+    headers = {name: wait for name, wait in waits.items() if wait}
     return web.json_response(error(script), status=script.status, headers=headers)
 
 

@@ -1,19 +1,23 @@
 """Frames server-sent events, and parses them whatever way their bytes were split.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html, sections 9.2.5 "Parsing an event stream" and 9.2.6
-"Interpreting an event stream". Three differences, each because a chat completion is not a browser's feed: `id` and
-`retry` are dropped (nothing here reconnects), data stays bytes (a JSON decoder reads it next), and an event without its
-final blank line still counts, as `close` tells.
+"Interpreting an event stream". Four differences, each because a chat completion is not a browser's feed: `id` and
+`retry` are dropped (nothing here reconnects), data stays bytes (a JSON decoder reads it next), an event without its
+final blank line still counts, as `close` tells, and so does one that is told from the next by its line only: Bitseek's
+documents print streams without blank lines, and their parser takes every `data:` line for an event.
 """
 
 import msgspec
 
-MAX_EVENT_BYTES = 1 << 20
+MAX_EVENT_BYTES = 2 << 20
+"""Room for a delta of 1 MiB, what its JSON escapes, and the chunk around it."""
 DEFAULT_TYPE = "message"
 PING = b": ping\n\n"
 """A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
 
 _BOM = b"\xef\xbb\xbf"
+_SEAM = b"}\ndata: "
+"""With a bracket after it, it is between two JSON documents: no comma parts what would else be a value and the next."""
 
 
 class EventTooLargeError(ValueError):
@@ -41,7 +45,7 @@ class Parser:
     """Turns the bytes of one stream into events, however they are split; one instance per stream."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._ended_in_cr = False
         self._is_at_start = True
 
@@ -54,17 +58,37 @@ class Parser:
             data = self._with_newlines(data)
         if self._is_at_start:
             data = self._without_bom(data)
-        data = self._rest + data
+        if self._rest:
+            data = self._with_rest(data)
         blocks = data.split(b"\n\n")
         if len(data) > MAX_EVENT_BYTES and len(max(blocks, key=len)) > MAX_EVENT_BYTES:
             raise EventTooLargeError(f"an event is over {MAX_EVENT_BYTES} bytes")
-        self._rest = blocks.pop()
+        if rest := blocks.pop():
+            if _SEAM in rest:
+                blocks += _parted(rest)
+                rest = blocks.pop()
+            self._rest += rest
         return _events(blocks)
 
     def close(self) -> list[Event]:
-        """The event, if any, that the end of the input leaves without its blank line."""
-        blocks, self._rest = [self._rest], b""
-        return _events(blocks)
+        """The events, mostly none, that the end of the input leaves without their blank line."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return _events([rest])
+
+    def _with_rest(self, data: bytes) -> bytes:
+        """What was left and the data after it; nothing as long as no event ends in it.
+
+        A long event that comes in many small reads would else be copied and searched once for each of them.
+        """
+        rest = self._rest
+        start = max(0, len(rest) + 1 - len(_SEAM))
+        rest += data
+        if len(rest) <= MAX_EVENT_BYTES and rest.find(b"\n\n", start) < 0 and rest.find(_SEAM, start) < 0:
+            return b""
+        whole = bytes(rest)
+        rest.clear()
+        return whole
 
     def _with_newlines(self, data: bytes) -> bytes:
         """CRLF and CR as LF. A CR ends its line at once; an LF that comes first in the next read belongs to it."""
@@ -77,9 +101,10 @@ class Parser:
 
     def _without_bom(self, data: bytes) -> bytes:
         """The stream's first bytes without a byte order mark, held back while they may be part of one."""
-        start, self._rest = self._rest + data, b""
+        start = bytes(self._rest) + data
+        self._rest.clear()
         if len(start) < len(_BOM) and _BOM.startswith(start):
-            self._rest = start
+            self._rest += start
             return b""
         self._is_at_start = False
         return start.removeprefix(_BOM)
@@ -90,9 +115,18 @@ def _events(blocks: list[bytes]) -> list[Event]:
     for block in blocks:
         if block.startswith(b"data: ") and b"\n" not in block:  # what nearly every block is
             events.append(Event(block[6:]))
-        elif (event := _interpret(block)) is not None:
-            events.append(event)
+        else:
+            events += [event for part in _parted(block) if (event := _interpret(part)) is not None]
     return events
+
+
+def _parted(block: bytes) -> list[bytes]:
+    """The block, or its parts where only a line's end is between events."""
+    if _SEAM not in block:
+        return [block]
+    for bracket in (b"{", b"["):
+        block = block.replace(_SEAM + bracket, b"}\n\ndata: " + bracket)
+    return block.split(b"\n\n")
 
 
 def _interpret(block: bytes) -> Event | None:

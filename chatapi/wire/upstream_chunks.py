@@ -7,11 +7,23 @@ chunk or on none. Whatever is not needed is not looked at; what is needed and ha
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from chatapi.wire.deltas import AnyDelta, Finished, FinishReason, Reasoning, Refusal, Started, Text, TokenLogprob, TopLogprob, Usage
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    ServiceTier,
+    Started,
+    Text,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_errors import (
     DISCONNECTED,
@@ -22,9 +34,10 @@ from chatapi.wire.upstream_errors import (
     complaint_in,
     failure_of_complaint,
 )
-from chatapi.wire.upstream_tool_calls import Fragment, ToolCallReader
+from chatapi.wire.upstream_tool_calls import Fragment, Function, ToolCallReader
 
 MAX_PLAUSIBLE_TOKENS = 1 << 31
+DONE = Event(b"[DONE]")
 UNKNOWN_LOGPROB = -9999.0
 """OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt has."""
 
@@ -41,6 +54,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "max_tokens": "length",
     "tool_use": "tool_calls",
 }
+_SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -66,6 +80,7 @@ class _Message(msgspec.Struct, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[Fragment] | None = None
+    function_call: Function | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -98,6 +113,7 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     system_fingerprint: str | None = None
+    service_tier: str | None = None
     error: Any = None
     message: Any = None
     """Only a flat error object has it."""
@@ -118,17 +134,18 @@ class _ChoiceState:
 class ChunkReader:
     """Turns the events of one upstream stream into deltas, and knows when it is whole.
 
-    `choices` is how many the request asked for. A choice that goes on after `max_chunks` with content (each has one token at least)
-    is ended with finish_reason `length`: the upstream ignores the limit it was given.
+    `choices` is how many the request asked for, `is_text` whether it was a text completion. A choice that goes on after `max_chunks`
+    with content (each has one token at least) is ended with finish_reason `length`: the upstream ignores the limit it was given.
     """
 
-    def __init__(self, *, choices: int, max_chunks: int) -> None:
+    def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False) -> None:
         self._expected = choices
         self._max_chunks = max_chunks
+        self._is_text = is_text
         self._choices: dict[int, _ChoiceState] = {}
         self._finished = 0
         self._usage: _Usage | None = None
-        self._fingerprint: str | None = None
+        self._started = Started()
         self.is_cut = False
         """A choice was ended by our limit: the upstream would go on."""
         self.has_started = False
@@ -150,8 +167,8 @@ class ChunkReader:
         batch: list[AnyDelta] = []
         try:
             for event in events:
-                if event.data.startswith(b"[DONE]"):
-                    self.is_done = True
+                if event.data.startswith(DONE.data):
+                    self._read_done(batch)
                 elif event.data:
                     self._read_chunk(_decode(event), batch)
                 if self.is_done:
@@ -160,14 +177,22 @@ class ChunkReader:
             self.failure = failure
         if batch and not self.has_started:
             self.has_started = True
-            batch.insert(0, Started(self._fingerprint))
+            batch.insert(0, self._started)
         return batch
 
-    def read_answer(self, body: bytes) -> list[AnyDelta]:
-        """The deltas of an answer that came as one JSON document because the upstream ignored `stream`."""
-        deltas = self.read([Event(body)])
-        self.is_done = True
+    def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]:
+        """The deltas of what the stream's end left without a blank line. Half an event is none: `end` knows whether it is missed."""
+        before = self.failure
+        if self.is_done or before is not None:
+            return []
+        deltas = self.read(events)
+        if self.failure is not before and self.failure.failure is INVALID_RESPONSE:
+            self.failure = None
         return deltas
+
+    def read_answer(self, body: bytes) -> list[AnyDelta]:
+        """The deltas of an answer that came as one JSON document because the upstream ignored `stream`; it is whole by nature."""
+        return self.read([Event(body), DONE])
 
     def end(self) -> list[AnyDelta]:
         """What is left to say when the upstream has ended: the usage, when it told it.
@@ -185,10 +210,29 @@ class ChunkReader:
     def _read_chunk(self, chunk: _Chunk, batch: list[AnyDelta]) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
-        if self._fingerprint is None:
-            self._fingerprint = chunk.system_fingerprint
+        if not self.has_started:
+            self._read_head(chunk)
         for position, choice in enumerate(chunk.choices or ()):
             self._read_choice(choice, position if choice.index is None else choice.index, batch)
+
+    def _read_head(self, chunk: _Chunk) -> None:
+        """What all chunks say alike counts as the first one says it, which may be one before the first delta."""
+        known = self._started
+        tier = _SERVICE_TIERS.get(chunk.service_tier or "")
+        self._started = Started(known.system_fingerprint or chunk.system_fingerprint, known.service_tier or tier)
+
+    def _read_done(self, batch: list[AnyDelta]) -> None:
+        """`[DONE]`: the upstream's own word that nothing is missing. For a choice of a text stream it may be the only one.
+
+        The llama server's document prints text streams whose chunks have no finish_reason; a stream of it that breaks off has no
+        `[DONE]`. So a text that ends here has stopped, or has used its limit up. In chats all five documents promise a
+        finish_reason: there an end without one is a fault.
+        """
+        if self._is_text:
+            for index, state in self._choices.items():
+                if not state.is_finished:
+                    self._finish(state, Finished("length" if state.chunks >= self._max_chunks else "stop", index), batch)
+        self.is_done = True
 
     def _read_choice(self, choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
         state = self._choices.get(index) or self._new_choice(index)
@@ -266,6 +310,8 @@ def _read_content(choice: _Choice, index: int, state: _ChoiceState, batch: list[
         batch.append(Refusal(message.refusal, index, _tokens(logprobs.refusal) if logprobs else None))
     if message.tool_calls:
         batch.extend(state.tool_calls.read(message.tool_calls))
+    elif message.function_call is not None:  # servers that still have it may say the same in both forms
+        batch.extend(state.tool_calls.read_legacy(message.function_call))
 
 
 def _add_text(text: str | None, index: int, logprobs: _Logprobs | None, batch: list[AnyDelta]) -> None:

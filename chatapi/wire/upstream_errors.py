@@ -9,6 +9,7 @@ Fixed sentences because an upstream's own words about its insides (paths, hosts,
 """
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -122,24 +123,26 @@ def failure_of_complaint(complaint: Complaint | None) -> Failed:
     return _classify(status, complaint)
 
 
-def failure_of_status(status: int, body: bytes, retry_after: str | None = None) -> Failed:
-    """What a client is told about an answer that is no 200; `retry_after` is the upstream's header."""
+def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failed:
+    """What a client is told about an answer that is no 200; of the upstream's headers, how long to wait counts."""
     complaint = complaint_in(_decoded(body))
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
-        return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(retry_after))
+        return msgspec.structs.replace(failure, retry_after_ms=retry_after_ms(headers or {}))
     return failure
 
 
-def retry_after_ms(header: str | None) -> int | None:
-    """A `Retry-After` header, seconds or a date (RFC 9110, 10.2.3), as ms; None when absent or nonsense."""
-    if not header:
-        return None
+def retry_after_ms(headers: Mapping[str, str]) -> int | None:
+    """How long to wait before the next try: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or as a date (RFC 9110, 10.2.3).
+
+    None when absent or nonsense. `headers` finds names in any case, as an HTTP client's do.
+    """
+    milliseconds, header = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     try:
-        seconds = float(header) if header[0].isdigit() else _seconds_until(header)
+        wait_ms = float(milliseconds) if milliseconds[:1].isdigit() else _seconds(header) * 1000
     except (ValueError, TypeError, OverflowError):
         return None
-    return int(min(max(seconds * 1000, 0), MAX_RETRY_AFTER_MS))
+    return int(min(max(wait_ms, 0), MAX_RETRY_AFTER_MS))
 
 
 def harmless(message: str) -> str:
@@ -199,8 +202,10 @@ def _decoded(body: bytes) -> object:
         return None
 
 
-def _seconds_until(date: str) -> float:
-    moment = parsedate_to_datetime(date)
+def _seconds(header: str) -> float:
+    if header[:1].isdigit():
+        return float(header)
+    moment = parsedate_to_datetime(header)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime.now(UTC)).total_seconds()

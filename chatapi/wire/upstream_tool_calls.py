@@ -37,7 +37,7 @@ class Fragment(msgspec.Struct, gc=False):
 
     @property
     def kind(self) -> ToolKind:
-        """Which of OpenAI's two kinds of call this is."""
+        """Which kind of call this is."""
         return "function" if self.custom is None else "custom"
 
     @property
@@ -51,8 +51,17 @@ class Fragment(msgspec.Struct, gc=False):
         """The piece of the call's argument, as text even where an upstream sent an object."""
         if self.custom is not None:
             return self.custom.input or ""
-        arguments = (self.function.arguments if self.function else None) or ""
-        return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        arguments = self.function.arguments if self.function else None
+        return msgspec.json.encode(arguments).decode() if isinstance(arguments, dict) else arguments or ""
+
+
+class _LegacyFragment(Fragment, gc=False):
+    """A piece of the deprecated `function_call`."""
+
+    @property
+    def kind(self) -> ToolKind:
+        """The kind that no element of `tool_calls` is."""
+        return "function_call"
 
 
 class _Call:
@@ -63,32 +72,35 @@ class _Call:
         self.kind = fragment.kind
         self.upstream_id = fragment.id
         self.name = ""
-        self.arguments = ""
+        self._arguments: list[str] = []
 
     def is_continued_by(self, fragment: Fragment) -> bool:
         """Whether the fragment, which has this call's number, belongs to it.
 
         Only a name can start another call: some servers make up an id for each fragment.
         """
-        if not self.name or not fragment.name:
+        if not self.name or not fragment.name or self.kind == "function_call":
             return True
         if fragment.id and self.upstream_id:
             return fragment.id == self.upstream_id
-        return fragment.name == self.name and not _is_json(self.arguments)
+        return fragment.name == self.name and not _is_object("".join(self._arguments))
 
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
         """The piece to tell for this fragment, if there is one."""
         is_known = bool(self.name)
-        self.name = self.name or fragment.name
-        self.arguments += fragment.arguments
-        if not self.name:
-            self.upstream_id = self.upstream_id or fragment.id
-            return None
+        arguments = fragment.arguments
+        self._arguments.append(arguments)
         if is_known:
-            return ToolCall(self.number, fragment.arguments, index=choice_index, kind=self.kind) if fragment.arguments else None
+            return ToolCall(self.number, arguments, index=choice_index, kind=self.kind) if arguments else None
+        self.name = fragment.name
         self.upstream_id = self.upstream_id or fragment.id
-        identifier = self.upstream_id or f"call_{self.number}"
-        return ToolCall(self.number, self.arguments, identifier, self.name, choice_index, self.kind)
+        if not self.name:
+            return None
+        return ToolCall(self.number, "".join(self._arguments), self._identifier, self.name, choice_index, self.kind)
+
+    @property
+    def _identifier(self) -> str | None:
+        return None if self.kind == "function_call" else self.upstream_id or f"call_{self.number}"
 
 
 class ToolCallReader:
@@ -103,6 +115,10 @@ class ToolCallReader:
         """The pieces that these fragments of one chunk give."""
         pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in fragments)
         return [piece for piece in pieces if piece is not None]
+
+    def read_legacy(self, function: Function) -> list[ToolCall]:
+        """The piece, if any, that this fragment of a `function_call` gives: the only call of its choice, without an id."""
+        return self.read([_LegacyFragment(index=0, function=function)])
 
     @property
     def has_nameless_call(self) -> bool:
@@ -123,7 +139,10 @@ class ToolCallReader:
         return self._calls[-1] if self._calls else None
 
 
-def _is_json(text: str) -> bool:
+def _is_object(text: str) -> bool:
+    """Whether this is a whole JSON object. The last character decides mostly: long arguments are asked about again and again."""
+    if not text.endswith("}"):
+        return False
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError:

@@ -60,6 +60,18 @@ def test_it_ignores_unknown_fields_and_events_without_data() -> None:
     assert parse(b"retry: 3000\n\nevent: ping\n\nnonsense\n\nevent:\ndata: a\n\n") == [Event(b"a")]
 
 
+def test_a_line_that_begins_another_json_document_begins_another_event() -> None:
+    events = [Event(b'{"a":1}'), Event(b'{"b":[{}]}'), Event(b"[DONE]")]
+    stream = b"".join(b"data: " + event.data + b"\n" for event in events)
+    assert parse(stream) == parse(*(bytes([byte]) for byte in stream)) == events
+    assert Parser().feed(stream) == events[:2]
+
+
+def test_a_json_document_may_be_spread_over_lines() -> None:
+    lines = [b"{", b'"a": {', b'"b": {}', b"}, ", b'"c": [', b"{},", b"{}", b"]", b"}"]
+    assert parse(b"".join(b"data: " + line + b"\n" for line in lines) + b"\n") == [Event(b"\n".join(lines))]
+
+
 def test_it_accepts_an_event_of_exactly_the_cap() -> None:
     data = b"x" * (sse.MAX_EVENT_BYTES - len(b"data: "))
     assert parse(b"data: a\n\ndata: " + data + b"\n\n") == [Event(b"a"), Event(data)]
@@ -81,6 +93,7 @@ lines = st.one_of(
     st.binary(max_size=12).map(lambda value: b"data: " + value),
     st.binary(max_size=12),
     st.sampled_from([b"", b"", b"data", b"data:", b": ping", b"event: error", b"event:", b"id: 1"]),
+    st.sampled_from([b"data: {}", b"data: {", b"data: }", b"data: []", b"data: [DONE]"]),
 )
 streams = st.lists(st.tuples(lines, st.sampled_from(LINE_ENDS)).map(b"".join), max_size=20).map(b"".join)
 

@@ -81,15 +81,22 @@ def test_messages_are_cut() -> None:
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    assert failure_of_status(429, b"", "1.5").retry_after_ms == 1500
-    assert failure_of_status(503, b"", "7").retry_after_ms == 7000
-    in_a_minute = retry_after_ms(format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True))
+    assert failure_of_status(429, b"", {"retry-after": "1.5"}).retry_after_ms == 1500
+    assert failure_of_status(503, b"", {"retry-after": "7"}).retry_after_ms == 7000
+    in_a_minute = retry_after_ms({"retry-after": format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)})
     assert in_a_minute is not None
     assert 50_000 < in_a_minute <= 60_000
 
 
+def test_retry_after_in_milliseconds_is_preferred() -> None:
+    assert retry_after_ms({"retry-after-ms": "2500", "retry-after": "3"}) == 2500
+    assert retry_after_ms({"retry-after-ms": "soon", "retry-after": "3"}) == 3000
+
+
 @pytest.mark.parametrize(
-    ("header", "ms"), [(None, None), ("", None), ("soon", None), ("-5", None), ("1e999", 86_400_000), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
+    ("header", "ms"), [("", None), ("soon", None), ("-5", None), ("1e999", 86_400_000), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
 )
-def test_a_strange_retry_after_does_no_harm(header: str | None, ms: int | None) -> None:
-    assert retry_after_ms(header) == ms
+def test_a_strange_retry_after_does_no_harm(header: str, ms: int | None) -> None:
+    assert retry_after_ms({"retry-after": header}) == ms
+    assert retry_after_ms({"retry-after-ms": header}) in (None, ms)
+    assert retry_after_ms({}) is None

@@ -224,7 +224,7 @@ async def test_it_does_not_wait_for_a_silent_upstream(engine: OpenAICompatibleEn
 
 
 async def test_it_ends_a_stream_that_goes_on_beyond_its_time(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
-    deltas, error = await failed(engine, call_of(upstream.url, "tokens=50,rate=50", timeouts=Timeouts(total_ms=200)))
+    deltas, error = await failed(engine, call_of(upstream.url, "tokens=1000,rate=50", timeouts=Timeouts(total_ms=1000)))
     assert error.failure.code == "upstream_timeout"
     assert deltas[0] == Started("fp_fake")
 
