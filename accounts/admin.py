@@ -19,7 +19,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from accounts import keys
-from accounts.models import APIKey, Member, Organization, Project
+from accounts.models import APIKey, Member, Organization, Project, RateLimit
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -239,3 +239,34 @@ class APIKeyAdmin(ModelAdmin):
         if row.expires_at is not None and row.expires_at <= timezone.now():
             return "expired"
         return "active" if row.project.is_active and row.project.organization.is_active else "owner inactive"
+
+
+@admin.register(RateLimit)
+class RateLimitAdmin(ModelAdmin):
+    """How much may be asked for; without a row here there is no limit. A change holds within a second."""
+
+    list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
+    list_select_related = ["organization", "project__organization", "api_key"]
+    search_fields = ["organization__name", "project__name", "api_key__name", "api_key__public", "model"]
+    autocomplete_fields = ["organization", "project", "api_key"]
+    show_full_result_count = False
+    fieldsets = [
+        ("Applies to one of these", {"fields": ["organization", "project", "api_key"]}),
+        ("And to", {"fields": ["model"]}),
+        ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0: nothing may pass."}),
+    ]
+
+    @display(description="Applies to")
+    def owner(self, row: RateLimit) -> str:
+        """The name of what is limited."""
+        return str(row.owner)
+
+    @display(description="Scope")
+    def scope(self, row: RateLimit) -> str:
+        """What kind of thing that is."""
+        return row.scope
+
+    @display(description="Model", ordering="model")
+    def served_model(self, row: RateLimit) -> str:
+        """Which model, or all."""
+        return row.model or "all"

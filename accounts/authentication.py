@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts import api_keys
 from accounts.errors import NotAuthenticated
-from accounts.models import APIKey
+from accounts.limits import Limit
+from accounts.models import APIKey, RateLimit
 
 MAX_CACHED_CALLERS = 10_000
 
@@ -28,6 +30,8 @@ class Caller:
     default_dialect: str
     time_zone: str
     """IANA name; the organization's budgets follow its days."""
+    rate_limits: tuple[Limit, ...] = ()
+    """Of its organization, project and key, of all models."""
     is_authenticated: bool = True
 
 
@@ -47,14 +51,34 @@ def look_up(key: str) -> Caller:
     parsed = api_keys.parse(key)
     if parsed is None:
         raise NotAuthenticated("malformed key")
-    row = APIKey.objects.select_related("project__organization").filter(public=parsed.public).first()
+    row = _keys().filter(public=parsed.public).first()
     known_digest = row.digest if row else ""
     # Compared even when there is no row, so that the time taken does not tell known keys from unknown ones.
     is_right = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
-    if row is None or not is_right or not _is_usable(row):
+    return _caller(row if is_right else None)
+
+
+def look_up_id(api_key_id: int) -> Caller:
+    """Who a key stands for that was authenticated before, if it still does; raises `NotAuthenticated`."""
+    return _caller(_keys().filter(pk=api_key_id).first())
+
+
+def _keys() -> QuerySet[APIKey]:
+    return APIKey.objects.select_related("project__organization")
+
+
+def _caller(row: APIKey | None) -> Caller:
+    if row is None or not _is_usable(row):
         raise NotAuthenticated("unknown, revoked or expired key")
     organization = row.project.organization
-    return Caller(row.pk, row.project_id, organization.pk, row.is_test, row.is_admin, row.default_dialect, organization.time_zone)
+    return Caller(
+        row.pk, row.project_id, organization.pk, row.is_test, row.is_admin, row.default_dialect, organization.time_zone, _rate_limits(row)
+    )
+
+
+def _rate_limits(row: APIKey) -> tuple[Limit, ...]:
+    owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
+    return tuple(limit for found in RateLimit.objects.filter(owners) for limit in found.limits)
 
 
 def _is_usable(row: APIKey) -> bool:

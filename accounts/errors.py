@@ -2,8 +2,14 @@
 
 AccountsError
 ├── NotAuthenticated    no key, or one that is unknown, malformed, revoked or expired
-└── PermissionDenied    a good key that may not do this
+├── PermissionDenied    a good key that may not do this
+└── RateLimited         a good key that may not do this now
 """
+
+from collections.abc import Sequence
+
+from accounts import limits
+from accounts.limits import Limit, Standing
 
 
 class AccountsError(Exception):
@@ -16,3 +22,19 @@ class NotAuthenticated(AccountsError):
 
 class PermissionDenied(AccountsError):
     """The caller is known, but may not do this."""
+
+
+class RateLimited(AccountsError):
+    """A limit has no room for the request, which has taken nothing; its text is for the client."""
+
+    def __init__(self, limit: Limit, standings: Sequence[Standing], retry_after_ms: int | None) -> None:
+        """`retry_after_ms`: when there can be room; None when there will never be."""
+        again = "" if retry_after_ms is None else f" Try again in {limits.duration(retry_after_ms)}."
+        super().__init__(f"Rate limit reached: {limit}.{again}")
+        self.limit = limit
+        self.standings = standings
+        self.retry_after_ms = retry_after_ms
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The `x-ratelimit-*` headers of the refusal; `retry-after` goes with the answer's own form."""
+        return limits.headers(self.standings, refused=self.limit)

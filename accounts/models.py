@@ -1,4 +1,4 @@
-"""Tenants: organizations, their projects and members, and the API keys that may call."""
+"""Tenants: organizations, their projects and members, the API keys that may call, and how much they may call."""
 
 from zoneinfo import available_timezones
 
@@ -6,6 +6,9 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
+from django.db.models import Q
+
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 
 identifier = RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -")
 
@@ -96,3 +99,65 @@ class APIKey(models.Model):
     def redacted(self) -> str:
         """The key as it may be shown again."""
         return f"ck_{'test' if self.is_test else 'live'}_{self.public[:4]}…"
+
+
+class RateLimit(models.Model):
+    """The most that an organization, project or key may ask for: of one model, or of all of them together.
+
+    An empty number is no limit; 0 lets nothing pass. A request must find room in every limit that it falls under.
+    """
+
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits")
+    api_key = models.ForeignKey(APIKey, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits", verbose_name="API key")
+    model = models.CharField(max_length=128, blank=True, default="", help_text="A served model; empty: all models together.")
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    requests_per_day = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
+    concurrent_requests = models.PositiveIntegerField(null=True, blank=True)
+
+    NUMBERS = {
+        "requests_per_minute": (Counts.REQUESTS, MINUTE_MS),
+        "tokens_per_minute": (Counts.TOKENS, MINUTE_MS),
+        "requests_per_day": (Counts.REQUESTS, DAY_MS),
+        "tokens_per_day": (Counts.TOKENS, DAY_MS),
+        "concurrent_requests": (Counts.RUNNING, 0),
+    }
+
+    class Meta:
+        ordering = ["organization_id", "project_id", "api_key_id", "model"]
+        constraints = [
+            # A row has one owner, and rows without that owner differ from each other: NULL is unlike NULL.
+            models.UniqueConstraint(fields=["organization", "model"], name="one_rate_limit_per_organization_and_model"),
+            models.UniqueConstraint(fields=["project", "model"], name="one_rate_limit_per_project_and_model"),
+            models.UniqueConstraint(fields=["api_key", "model"], name="one_rate_limit_per_api_key_and_model"),
+            models.CheckConstraint(
+                condition=Q(organization__isnull=False, project__isnull=True, api_key__isnull=True)
+                | Q(organization__isnull=True, project__isnull=False, api_key__isnull=True)
+                | Q(organization__isnull=True, project__isnull=True, api_key__isnull=False),
+                name="a_rate_limit_has_one_owner",
+                violation_error_message="Choose one: an organization, a project or an API key.",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.owner}: {self.model or 'all models'}"
+
+    @property
+    def owner(self) -> "Organization | Project | APIKey | None":
+        """What is limited; None in a row that is not saved yet."""
+        return self.organization or self.project or self.api_key
+
+    @property
+    def scope(self) -> str:
+        """What kind of thing that is: organization, project or key."""
+        return "organization" if self.organization_id else "project" if self.project_id else "key"
+
+    @property
+    def limits(self) -> list[Limit]:
+        """The limits that are set, as values."""
+        scope_id = self.organization_id or self.project_id or self.api_key_id
+        assert scope_id is not None, "the database sees to it"
+        numbers = ((counts, getattr(self, name), window_ms) for name, (counts, window_ms) in self.NUMBERS.items())
+        return [Limit(self.scope, scope_id, self.model, counts, most, window_ms) for counts, most, window_ms in numbers if most is not None]

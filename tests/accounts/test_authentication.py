@@ -21,8 +21,9 @@ def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> N
     assert caller.is_authenticated
 
 
-def test_it_costs_one_query(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    with django_assert_num_queries(1):
+def test_it_costs_two_queries(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    """Who it is, and how much that may be asked."""
+    with django_assert_num_queries(2):
         look_up(alice.key)
 
 

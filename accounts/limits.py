@@ -1,0 +1,90 @@
+"""Rate limits as values: what may pass, what is left of it, and the headers that say so; pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+
+
+class Counts(StrEnum):
+    """What a limit counts."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that one organization, project or key may have of something."""
+
+    scope: str
+    """organization, project or key"""
+    scope_id: int
+    model: str
+    """The served model that it is for; blank for all of them together."""
+    counts: Counts
+    most: int
+    window_ms: int = 0
+    """The time in which `most` comes back; 0 for what runs at the same time."""
+
+    @property
+    def id(self) -> str:
+        """What names this limit among all; the number may change."""
+        return f"{self.scope}:{self.scope_id}:{self.counts}:{self.window_ms}:{self.model}"
+
+    def __str__(self) -> str:
+        owner = "API key" if self.scope == "key" else self.scope
+        return f"{self.most} {self._measure} for this {owner}{f' and the model {self.model}' if self.model else ''}"
+
+    @property
+    def _measure(self) -> str:
+        if self.counts is Counts.RUNNING:
+            return "concurrent requests"
+        return f"{self.counts} per {'day' if self.window_ms == DAY_MS else 'minute'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a limit stands."""
+
+    limit: Limit
+    remaining: int
+    reset_ms: int
+    """The time until all of it is there again, if nothing more is taken."""
+
+
+def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
+    """OpenAI's `x-ratelimit-*` headers ("Rate limits in headers", its guide to rate limits), as far as there are such limits.
+
+    They speak of the limit that refused; else of the tightest per minute; where there is none, per day.
+    """
+    found: list[tuple[bytes, bytes]] = []
+    for counts in (Counts.REQUESTS, Counts.TOKENS):
+        own = [standing for standing in standings if standing.limit.counts is counts]
+        if own:
+            found += _headers(min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining)))
+    return found
+
+
+def _headers(standing: Standing) -> list[tuple[bytes, bytes]]:
+    counts = standing.limit.counts.encode()
+    return [
+        (b"x-ratelimit-limit-" + counts, b"%d" % standing.limit.most),
+        (b"x-ratelimit-remaining-" + counts, b"%d" % standing.remaining),
+        (b"x-ratelimit-reset-" + counts, duration(standing.reset_ms).encode()),
+    ]
+
+
+def duration(ms: int) -> str:
+    """The time as Go writes it (`time.Duration.String`) and OpenAI with it: `12ms`, `8.64s`, `6m0s`, `1h0m0.5s`."""
+    if 0 < ms < 1_000:
+        return f"{ms}ms"
+    minutes, rest_ms = divmod(ms, MINUTE_MS)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest_ms / 1_000:g}s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds

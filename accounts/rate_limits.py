@@ -1,0 +1,146 @@
+"""What each caller may take per minute, per day and at the same time: kept in Redis, for all processes together.
+
+A request takes from every limit that applies to it or from none, in one script (`rate_limits.lua`) and by Redis' clock. Rates are
+leaky buckets: over any time t no more passes than the limit itself plus its share of t. A request takes the most tokens that it may
+use and gives back what it did not; how many run at the same time is known by leases, which end by themselves if their process does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from accounts import limits
+from accounts.errors import RateLimited
+from accounts.limits import Counts, Limit, Standing
+
+REPLY_TIMEOUT_S = 3.0
+"""A Redis that takes longer is as good as none."""
+RUNNING_RETRY_MS = 1_000
+"""When to come back where only the end of another request makes room: nobody knows when that is."""
+
+_SCRIPT = Path(__file__).with_suffix(".lua").read_text()
+
+Operation = tuple[Any, ...]
+Run = Callable[[Sequence[Operation]], Awaitable[Sequence[Any]]]
+Ask = Callable[[Operation], Awaitable[Any]]
+
+
+class Mark(NamedTuple):
+    """A request's place in a bucket of tokens: what the script must know to give some of them back."""
+
+    key: str
+    most: int
+    window_us: int
+    born: int
+    charged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a request has taken, and holds until it is given back."""
+
+    id: UUID
+    tokens: int
+    standings: tuple[Standing, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    running: tuple[str, ...] = ()
+    """The keys in which it holds a lease."""
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The `x-ratelimit-*` headers of its answer; none where no limit applies."""
+        return limits.headers(self.standings)
+
+
+def one_by_one(run: Run) -> Ask:
+    """A round trip for each operation."""
+
+    async def ask(operation: Operation) -> Any:
+        (reply,) = await run([operation])
+        return reply
+
+    return ask
+
+
+class RateLimits:
+    """The limits of all callers; everything raises `RedisError` when Redis is away, and then nothing may pass."""
+
+    def __init__(self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one) -> None:
+        """`lease_ms`: how long a request counts as running if nobody renews it; `share` may send operations together."""
+        self._prefix = f"{prefix}limit:"
+        self._lease_ms = lease_ms
+        self._script = redis.register_script(_SCRIPT)
+        self._ask = share(self._run)
+
+    async def take(self, known: Iterable[Limit], generation_id: UUID, *, model: str, tokens: int) -> Taken:
+        """Take one request, that many tokens and a place among the running from each limit for this model, or raise `RateLimited`.
+
+        Who is cancelled here may have taken it all the same. Where no limit applies, nobody is asked.
+        """
+        applying = [limit for limit in known if limit.model in {"", model}]
+        if not applying:
+            return Taken(generation_id, tokens)
+        _refuse_what_is_shut(applying)
+        rates = [limit for limit in applying if limit.counts is not Counts.RUNNING]
+        places = [limit for limit in applying if limit.counts is Counts.RUNNING]
+        wanted = [(self._key(limit), limit.most, limit.window_ms * 1_000, _amount(limit, tokens)) for limit in rates]
+        slots = [(self._key(limit), limit.most) for limit in places]
+        refusing, wait_ms, states = await self._ask(("take", generation_id.hex, self._lease_ms, wanted, slots))
+        standings = tuple(Standing(limit, *state[:2]) for limit, state in zip(rates, states, strict=True))
+        if refusing:
+            raise RateLimited([*rates, *places][refusing - 1], standings, wait_ms or RUNNING_RETRY_MS)
+        marks = tuple(_marks(rates, wanted, states))
+        return Taken(generation_id, tokens, standings, marks, running=tuple(key for key, _ in slots))
+
+    async def give_back(self, taken: Taken, used_tokens: int | None) -> None:
+        """Its request has ended: free its place, and correct what it took to what it used; None leaves that as it is.
+
+        Tokens that it used beyond what it took are charged now. Requests are not given back.
+        """
+        unused = 0 if used_tokens is None else taken.tokens - used_tokens
+        marks = taken.marks if unused else ()
+        if marks or taken.running:
+            await self._ask(("give_back", taken.id.hex, unused, marks, taken.running))
+
+    async def renew(self, running: Iterable[Taken]) -> None:
+        """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once."""
+        members: dict[str, list[str]] = {}
+        for taken in running:
+            for key in taken.running:
+                members.setdefault(key, []).append(taken.id.hex)
+        if members:
+            await self._ask(("renew", self._lease_ms, members))
+
+    async def _run(self, operations: Sequence[Operation]) -> Sequence[Any]:
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                return cast(Sequence[Any], await self._script(args=[msgspec.msgpack.encode(operations)]))
+        except TimeoutError as error:
+            raise RedisTimeoutError("Redis does not answer") from error
+
+    def _key(self, limit: Limit) -> str:
+        return self._prefix + limit.id
+
+
+def _amount(limit: Limit, tokens: int) -> int:
+    return tokens if limit.counts is Counts.TOKENS else 1
+
+
+def _marks(rates: Sequence[Limit], wanted: Sequence[tuple[str, int, int, int]], states: Sequence[Sequence[int]]) -> Iterator[Mark]:
+    """Only of tokens: a request is never given back."""
+    for limit, (key, most, window_us, _), (*_, born, charged) in zip(rates, wanted, states, strict=True):
+        if limit.counts is Counts.TOKENS:
+            yield Mark(key, most, window_us, born, charged)
+
+
+def _refuse_what_is_shut(applying: Sequence[Limit]) -> None:
+    """A limit of 0 lets nothing pass, ever."""
+    for limit in applying:
+        if limit.most == 0:
+            raise RateLimited(limit, (Standing(limit, 0, 0),), None)

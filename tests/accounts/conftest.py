@@ -1,0 +1,24 @@
+"""Rate limits on a real Valkey."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from chatapi.delta_stream import connect
+from tests.chatapi.worker.processes import Valkey
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """A server for all tests; each has a key prefix of its own."""
+    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+async def redis(valkey: Valkey) -> AsyncIterator[Redis]:
+    """A client as the web has it."""
+    redis = connect(f"unix://{valkey.socket}")
+    yield redis
+    await redis.aclose()

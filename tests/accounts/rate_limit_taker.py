@@ -1,0 +1,33 @@
+"""A process that asks for one request after another until it was refused a hundred times; prints how many it got.
+
+Its arguments: SOCKET PREFIX MOST.
+"""
+
+import asyncio
+import sys
+from uuid import uuid4
+
+from accounts.errors import RateLimited
+from accounts.limits import MINUTE_MS, Counts, Limit
+from accounts.rate_limits import RateLimits
+from chatapi.delta_stream import connect
+
+
+async def main(socket: str, prefix: str, most: int) -> int:
+    """How many requests may pass."""
+    redis = connect(f"unix://{socket}")
+    rate_limits, limit = RateLimits(redis, prefix, lease_ms=5_000), Limit("key", 1, "", Counts.REQUESTS, most, MINUTE_MS)
+    taken = refused = 0
+    while refused < 100:
+        try:
+            await rate_limits.take([limit], uuid4(), model="small", tokens=1)
+            taken += 1
+        except RateLimited:
+            refused += 1
+    await redis.aclose()
+    return taken
+
+
+if __name__ == "__main__":
+    _, socket, prefix, most = sys.argv
+    print(asyncio.run(main(socket, prefix, int(most))))

@@ -1,0 +1,113 @@
+"""Rate limits as rows: what may be written, who sees it, and the operator's pages."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import IntegrityError
+from django.test import Client
+from django.urls import reverse
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.models import RateLimit
+from tests.cast import Person
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """Logged in, and allowed everything."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def test_a_row_is_as_many_limits_as_it_has_numbers(alice: Person) -> None:
+    row = RateLimit(
+        api_key=alice.api_key,
+        model="small",
+        requests_per_minute=1,
+        tokens_per_minute=2,
+        requests_per_day=3,
+        tokens_per_day=4,
+        concurrent_requests=0,
+    )
+    key = ("key", alice.api_key.pk, "small")
+    assert row.limits == [
+        Limit(*key, Counts.REQUESTS, 1, MINUTE_MS),
+        Limit(*key, Counts.TOKENS, 2, MINUTE_MS),
+        Limit(*key, Counts.REQUESTS, 3, DAY_MS),
+        Limit(*key, Counts.TOKENS, 4, DAY_MS),
+        Limit(*key, Counts.RUNNING, 0),
+    ]
+
+
+def test_an_empty_number_is_no_limit(alice: Person) -> None:
+    assert RateLimit(project=alice.project).limits == []
+
+
+def test_a_caller_has_the_limits_of_its_organization_project_and_key_only(alice: Person, bob: Person, charlie: Person) -> None:
+    for changes in (
+        {"organization": alice.project.organization},
+        {"organization": charlie.project.organization},
+        {"project": alice.project, "model": "large"},
+        {"project": bob.project},
+        {"api_key": alice.api_key},
+        {"api_key": bob.api_key},
+    ):
+        RateLimit.objects.create(requests_per_minute=9, **changes)
+    found = {(limit.scope, limit.scope_id, limit.model) for limit in alice.caller.rate_limits}
+    assert found == {
+        ("organization", alice.project.organization_id, ""),
+        ("project", alice.project.pk, "large"),
+        ("key", alice.api_key.pk, ""),
+    }
+
+
+@pytest.mark.parametrize("owners", [[], ["organization", "project"], ["project", "api_key"], ["organization", "project", "api_key"]])
+def test_a_row_has_one_owner(alice: Person, owners: list[str]) -> None:
+    every: dict[str, Any] = {"organization": alice.project.organization, "project": alice.project, "api_key": alice.api_key}
+    with pytest.raises(IntegrityError):
+        RateLimit.objects.create(**{name: every[name] for name in owners})
+
+
+@pytest.mark.parametrize("model", ["", "small"])
+def test_an_owner_has_one_row_for_a_model(alice: Person, bob: Person, model: str) -> None:
+    RateLimit.objects.create(api_key=alice.api_key, model=model)
+    RateLimit.objects.create(api_key=bob.api_key, model=model)
+    RateLimit.objects.create(api_key=alice.api_key, model="other")
+    with pytest.raises(IntegrityError):
+        RateLimit.objects.create(api_key=alice.api_key, model=model)
+
+
+LIST, ADD = reverse("admin:accounts_ratelimit_changelist"), reverse("admin:accounts_ratelimit_add")
+
+
+def test_an_operator_sets_limits(root: Client, alice: Person) -> None:
+    owner = str(alice.project.organization_id)
+    assert root.post(ADD, {"organization": owner, "requests_per_minute": "60"}).status_code == 302
+    assert root.post(ADD, {"project": alice.project.pk, "model": "small", "tokens_per_day": "5000000000"}).status_code == 302
+    assert {(limit.scope, limit.model, limit.counts, limit.most) for limit in alice.caller.rate_limits} == {
+        ("project", "small", Counts.TOKENS, 5_000_000_000),
+        ("organization", "", Counts.REQUESTS, 60),
+    }
+    assert "Acme / default" in root.get(LIST).content.decode()
+
+
+def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Person) -> None:
+    for owners in ({}, {"organization": alice.project.organization_id, "project": alice.project.pk}):
+        page = root.post(ADD, owners | {"requests_per_minute": "60"})
+        assert (page.status_code, b"Choose one: an organization, a project or an API key." in page.content) == (200, True)
+    assert not RateLimit.objects.exists()
+
+
+def test_an_operator_is_told_of_a_second_row_for_a_model(root: Client, alice: Person) -> None:
+    RateLimit.objects.create(api_key=alice.api_key, model="small")
+    page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "small", "requests_per_minute": "60"})
+    assert (page.status_code, b"already exists" in page.content) == (200, True)
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "many", "9" * 30])
+def test_an_operator_is_told_of_what_is_no_limit(root: Client, alice: Person, number: str) -> None:
+    assert root.post(ADD, {"api_key": alice.api_key.pk, "tokens_per_day": number}).status_code == 200
+    assert not RateLimit.objects.exists()

@@ -1,0 +1,324 @@
+"""Rate limits over a real Valkey: all or nothing, given back, renewed, and the same for all processes."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+from uuid import UUID, uuid4
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from accounts import rate_limits as module
+from accounts.errors import RateLimited
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
+from chatapi.batch import Batch
+from chatapi.delta_stream import connect
+from tests.chatapi.worker.processes import Valkey
+
+LEASE_MS = 60_000
+
+
+def requests(most: int, *, scope: str = "key", model: str = "") -> Limit:
+    return Limit(scope, 1, model, Counts.REQUESTS, most, MINUTE_MS)
+
+
+def tokens(most: int, *, scope: str = "key", window_ms: int = DAY_MS) -> Limit:
+    """By the day: what time pays for while a test runs is less than one."""
+    return Limit(scope, 1, "", Counts.TOKENS, most, window_ms)
+
+
+def running(most: int, *, scope: str = "key") -> Limit:
+    return Limit(scope, 1, "", Counts.RUNNING, most)
+
+
+class Taker:
+    """Asks under a prefix of its own."""
+
+    def __init__(self, redis: Redis, *, lease_ms: int = LEASE_MS, prefix: str = "") -> None:
+        self.prefix = prefix or f"test-{uuid4().hex}:"
+        self.rate_limits = RateLimits(redis, self.prefix, lease_ms=lease_ms)
+
+    async def take(self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None) -> Taken:
+        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
+
+    async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
+        """Why it may not."""
+        with pytest.raises(RateLimited) as caught:
+            await self.take(*known, model=model, tokens=tokens)
+        return caught.value
+
+    async def take_all(self, *known: Limit, tokens: int = 10) -> RateLimited:
+        """Take until there is no room; answers the refusal."""
+        while True:
+            try:
+                await self.take(*known, tokens=tokens)
+            except RateLimited as refusal:
+                return refusal
+
+    async def is_refused(self, *known: Limit) -> bool:
+        """Whether there is no room; if there is, it is taken."""
+        try:
+            await self.take(*known)
+        except RateLimited:
+            return True
+        return False
+
+    def leases(self, valkey: Valkey) -> dict[tuple[str, str], float]:
+        """When each place's lease ends."""
+        found = {key: valkey.client.zrange(key, 0, -1, withscores=True) for key in valkey.client.scan_iter(f"{self.prefix}*")}
+        return {(key, member): end for key, leases in found.items() for member, end in cast(list[tuple[str, float]], leases)}
+
+    async def remaining(self, limit: Limit) -> int:
+        """What is left of a limit of tokens."""
+        return (await self.take(limit, tokens=0)).standings[0].remaining
+
+
+@pytest.fixture
+def taker(redis: Redis) -> Taker:
+    return Taker(redis)
+
+
+# ---- taking
+
+
+async def test_it_lets_pass_exactly_the_limit(taker: Taker) -> None:
+    limit = Limit("key", 1, "", Counts.REQUESTS, 7, DAY_MS)
+    assert [(await taker.take(limit)).standings[0].remaining for _ in range(7)] == [6, 5, 4, 3, 2, 1, 0]
+    refusal = await taker.refusal(limit)
+    assert refusal.limit == limit
+    assert DAY_MS / 7 - 5_000 < (refusal.retry_after_ms or 0) <= DAY_MS / 7
+
+
+@pytest.mark.parametrize("limit", [Limit("key", 1, "", Counts.REQUESTS, 60, DAY_MS), running(60)])
+async def test_two_hundred_at_once_get_exactly_the_limit(taker: Taker, limit: Limit) -> None:
+    results = await asyncio.gather(*(taker.take(limit) for _ in range(200)), return_exceptions=True)
+    assert sum(isinstance(result, Taken) for result in results) == 60
+    assert sum(isinstance(result, RateLimited) for result in results) == 140
+
+
+async def test_two_hundred_at_once_can_share_round_trips(redis: Redis) -> None:
+    round_trips: list[int] = []
+
+    def share(run: Run) -> Ask:
+        async def counted(operations: Sequence[Operation]) -> Sequence[object]:
+            round_trips.append(len(operations))
+            return await run(operations)
+
+        return Batch(counted)
+
+    rate_limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS, share=share)
+    waiting = [rate_limits.take([running(60)], uuid4(), model="small", tokens=1) for _ in range(200)]
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert sum(isinstance(result, Taken) for result in results) == 60
+    assert round_trips == [200]
+
+
+@pytest.mark.parametrize("tight", [requests(0), requests(1, scope="project"), tokens(15), running(1)], ids=str)
+async def test_what_one_limit_refuses_takes_nothing_from_the_others(taker: Taker, tight: Limit) -> None:
+    others = [requests(9, scope="organization"), tokens(900, scope="organization"), running(9, scope="organization")]
+    if tight.most:
+        await taker.take(*others, tight)
+    refusals = [await taker.refusal(*others[:2], tight, *others[2:]) for _ in range(20)]
+    assert {refusal.limit for refusal in refusals} == {tight}
+    taken = await taker.take(*others, tokens=0)
+    count = 2 if tight.most else 1
+    assert [standing.remaining for standing in taken.standings] == [9 - count, 900 - 10 * (count - 1)]
+    for _ in range(9 - count):
+        await taker.take(others[2])
+    assert (await taker.refusal(others[2])).limit == others[2]
+
+
+async def test_it_names_the_limit_to_wait_longest_for(taker: Taker) -> None:
+    day = Limit("project", 1, "", Counts.REQUESTS, 1, DAY_MS)
+    await taker.take(requests(1), day, running(1))
+    refusal = await taker.refusal(requests(1), day, running(1))
+    assert (refusal.limit, (refusal.retry_after_ms or 0) > MINUTE_MS) == (day, True)
+
+
+async def test_a_full_house_says_when_to_ask_again(taker: Taker) -> None:
+    await taker.take(running(1))
+    assert (await taker.refusal(running(1))).retry_after_ms == module.RUNNING_RETRY_MS
+
+
+async def test_a_limit_of_a_model_is_only_for_that_model(taker: Taker) -> None:
+    limits = (requests(1, model="large"), requests(3))
+    await taker.take(*limits, model="large")
+    await taker.take(*limits, model="small")
+    assert (await taker.refusal(*limits, model="large")).limit == limits[0]
+    await taker.take(*limits, model="small")
+    assert (await taker.refusal(*limits, model="small")).limit == limits[1]
+
+
+async def test_what_is_taken_comes_back_with_time(taker: Taker) -> None:
+    limit = Limit("key", 1, "", Counts.REQUESTS, 2, 400)
+    refusal = await taker.take_all(limit)
+    await asyncio.sleep((refusal.retry_after_ms or 0) / 1_000)
+    await taker.take(limit)
+
+
+async def test_a_limit_of_zero_lets_nothing_pass_ever(taker: Taker) -> None:
+    refusal = await taker.refusal(tokens(0))
+    assert (refusal.limit, refusal.retry_after_ms) == (tokens(0), None)
+
+
+async def test_a_lowered_limit_holds_at_once_and_is_not_paid_off_for_longer_than_its_window(taker: Taker) -> None:
+    for _ in range(50):
+        await taker.take(requests(100))
+    assert (await taker.refusal(requests(5))).limit == requests(5)
+    await taker.take(requests(100))  # a process that has not heard of it yet
+    assert ((await taker.refusal(requests(5))).retry_after_ms or 0) <= MINUTE_MS
+
+
+# ---- tokens
+
+
+async def test_unused_tokens_are_given_back(taker: Taker) -> None:
+    taken = await taker.take(tokens(1_000), tokens=800)
+    assert await taker.remaining(tokens(1_000)) == 200
+    await taker.rate_limits.give_back(taken, 300)
+    assert await taker.remaining(tokens(1_000)) == 700
+
+
+async def test_tokens_that_nobody_counted_stay_taken(taker: Taker) -> None:
+    await taker.rate_limits.give_back(await taker.take(tokens(1_000), tokens=800), None)
+    assert await taker.remaining(tokens(1_000)) == 200
+
+
+async def test_tokens_beyond_what_was_taken_are_charged_at_the_end(taker: Taker) -> None:
+    await taker.rate_limits.give_back(await taker.take(tokens(1_000), tokens=100), 1_500)
+    refusal = await taker.refusal(tokens(1_000), tokens=1)
+    assert refusal.standings[0].remaining == 0
+    assert (refusal.retry_after_ms or 0) > DAY_MS / 2  # 500 above the limit, of 1000 a day
+
+
+async def test_a_request_larger_than_the_limit_needs_all_of_it_and_owes_the_rest(taker: Taker) -> None:
+    await taker.take(tokens(1_000), tokens=1)
+    await taker.refusal(tokens(1_000), tokens=1_500)
+    other = Limit("key", 2, "", Counts.TOKENS, 1_000, DAY_MS)
+    taken = await taker.take(other, tokens=1_500)
+    assert (await taker.refusal(other, tokens=1)).standings[0].reset_ms > DAY_MS
+    await taker.rate_limits.give_back(taken, 400)
+    assert await taker.remaining(other) == 600
+
+
+async def test_what_time_has_paid_for_is_not_given_back(taker: Taker) -> None:
+    limit = tokens(1_000, window_ms=2_000)
+    old, _ = await taker.take(limit, tokens=500), await taker.take(limit, tokens=500)
+    refusal = await taker.refusal(limit, tokens=500)
+    await asyncio.sleep((refusal.retry_after_ms or 0) / 1_000)
+    await taker.take(limit, tokens=500)
+    await taker.rate_limits.give_back(old, 0)
+    assert (await taker.refusal(limit, tokens=500)).limit == limit
+
+
+async def test_a_lost_bucket_gives_nothing_back(taker: Taker, redis: Redis) -> None:
+    """After Redis has lost its data, a request of before must not undo what was taken since."""
+    old = await taker.take(tokens(1_000), tokens=800)
+    await redis.delete(*await redis.keys(f"{taker.prefix}*"))
+    await taker.take(tokens(1_000), tokens=600)
+    await taker.rate_limits.give_back(old, 0)
+    assert await taker.remaining(tokens(1_000)) == 400
+
+
+# ---- what runs
+
+
+async def test_a_place_is_free_when_its_request_has_ended(taker: Taker) -> None:
+    first = await taker.take(running(1))
+    await taker.rate_limits.give_back(first, 5)
+    second = await taker.take(running(1))
+    await taker.rate_limits.give_back(first, 5)  # again: the second one's place is its own
+    await taker.refusal(running(1))
+    await taker.rate_limits.give_back(second, None)
+    await taker.take(running(1))
+
+
+async def test_a_place_is_free_when_nobody_renews_it(redis: Redis) -> None:
+    taker, began_at = Taker(redis, lease_ms=1_000), time.monotonic()
+    await taker.take_all(running(1))
+    async with asyncio.timeout(5):
+        while await taker.is_refused(running(1)):
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - began_at > 0.9
+
+
+async def test_renewing_prolongs_every_place(taker: Taker, valkey: Valkey) -> None:
+    limits = [running(2), running(3, scope="project")]
+    taken = [await taker.take(*limits) for _ in range(2)]
+    before = taker.leases(valkey)
+    await taker.rate_limits.renew(taken)
+    after = taker.leases(valkey)
+    assert len(before) == len(after) == 4
+    assert all(after[place] > before[place] for place in before)
+
+
+async def test_renewing_does_not_bring_back_what_was_given_back(taker: Taker) -> None:
+    first, second = await taker.take(running(2)), await taker.take(running(2))
+    await taker.rate_limits.give_back(first, 0)
+    await taker.rate_limits.renew([first, second])
+    await taker.take(running(2))
+    await taker.refusal(running(2))
+
+
+async def test_nothing_stays_in_redis_when_all_is_paid_and_ended(taker: Taker, redis: Redis) -> None:
+    taken = await taker.take(tokens(1_000, window_ms=50), running(2), tokens=1_000)
+    await taker.rate_limits.give_back(taken, 1_000)
+    async with asyncio.timeout(5):
+        while await redis.keys(f"{taker.prefix}*"):
+            await asyncio.sleep(0.01)
+
+
+# ---- whose clock, which processes, no Redis
+
+
+async def test_only_the_clock_of_redis_counts(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    taker = Taker(redis)
+    await taker.take(requests(1), running(1))
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 3_600)
+    assert (await taker.refusal(requests(1))).limit == requests(1)
+    assert (await taker.refusal(running(1))).limit == running(1)
+
+
+def test_processes_share_the_limits(valkey: Valkey) -> None:
+    most, began_at = 300, time.monotonic()
+    command = [sys.executable, "-m", "tests.accounts.rate_limit_taker", valkey.socket, f"test-{uuid4().hex}:", str(most)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) for _ in range(2)]
+    counts = [int(process.communicate(timeout=30)[0]) for process in processes]
+    elapsed_ms = (time.monotonic() - began_at) * 1_000
+    assert most <= sum(counts) <= most + most * elapsed_ms / MINUTE_MS
+
+
+async def test_without_limits_nobody_is_asked() -> None:
+    nowhere = connect("unix:///nowhere")
+    rate_limits = RateLimits(nowhere, "test:", lease_ms=LEASE_MS)
+    taken = await rate_limits.take([requests(1, model="large")], uuid4(), model="small", tokens=10)
+    assert (taken.headers(), taken.standings) == ([], ())
+    await rate_limits.give_back(taken, 5)
+    await rate_limits.renew([taken])
+
+
+async def test_a_redis_that_has_started_anew_is_told_the_script_again(taker: Taker, valkey: Valkey) -> None:
+    await taker.take(requests(2))
+    valkey.client.script_flush()
+    await taker.take(requests(2))
+    await taker.refusal(requests(2))
+
+
+async def test_nothing_passes_when_redis_is_away() -> None:
+    rate_limits = RateLimits(connect("unix:///nowhere"), "test:", lease_ms=LEASE_MS)
+    with pytest.raises(RedisError):
+        await rate_limits.take([requests(1)], uuid4(), model="small", tokens=10)
+
+
+async def test_nothing_passes_when_redis_is_frozen(redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPLY_TIMEOUT_S", 0.1)
+    valkey.client.client_pause(500)
+    with pytest.raises(RedisError):
+        await RateLimits(redis, "test:", lease_ms=LEASE_MS).take([requests(1)], uuid4(), model="small", tokens=10)
