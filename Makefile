@@ -48,6 +48,7 @@ lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt requirements/test.in -o requirements/test.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/test.txt requirements/dev.in -o requirements/dev.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) --override requirements/live-overrides.txt requirements/live.in -o requirements/live.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/uv.in -o requirements/uv.txt
 
 compile = --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
@@ -81,3 +82,15 @@ echo "Installing requirements/$$set.txt into .venv"; \
 .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/$$set.txt && \
 for smaller in base test dev; do touch .venv/.$$smaller; if [ $$smaller = $$set ]; then break; fi; done
 endef
+
+# ---- clients that are too heavy for `make test`: a browser, other packages' versions, more of npm's
+
+.PHONY: test-clients
+test-clients: .venv/.dev .venv/clients/.installed ## all clients that must work, the heavy ones too (needs Debian's chromium-headless-shell)
+	@.venv/bin/pytest -n 2 --dist loadgroup tests/clients/test_*.py $(ARGS)
+
+.venv/clients/.installed: requirements/clients.txt .venv/bin/uv
+	@echo "Installing requirements/clients.txt into .venv/clients"
+	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/clients
+	@.venv/bin/uv pip sync --quiet --python .venv/clients/bin/python --require-hashes requirements/clients.txt
+	@touch $@

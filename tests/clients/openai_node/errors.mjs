@@ -12,7 +12,8 @@ const thrownBy = async (ask) => {
     return { class: error.constructor.name, isOurs: error instanceof OpenAI.APIError, status, type, code, param };
   }
 };
-const asking = (model, options = {}) => thrownBy(() => client.chat.completions.create({ model, messages, ...options }));
+const asking = (model, parameters = {}, options = {}) =>
+  thrownBy(() => client.chat.completions.create({ model, messages, ...parameters }, options));
 const streaming = (model) =>
   thrownBy(async () => {
     for await (const chunk of await client.chat.completions.create({ model, messages, stream: true })) void chunk;
@@ -25,4 +26,5 @@ tell({
   busyUpstream: await asking("status-429"),
   failingUpstream: await streaming("status-500"),
   midStream: await streaming("breaks-by-reset"),
+  tooSlow: await asking("slow-to-begin", {}, { timeout: 500 }),
 });

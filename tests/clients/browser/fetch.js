@@ -1,0 +1,32 @@
+// Reads a chat completion's stream piece by piece: `{status, type, pieces, text, failure, leftAfter}`. It leaves after `stopAfter` tokens.
+
+async ({ path, key, body, stopAfter = Infinity }) => {
+  const controller = new AbortController();
+  const headers = { "Authorization": `Bearer ${key}`, "Content-Type": "application/json" };
+  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal: controller.signal });
+  const told = { status: response.status, type: response.headers.get("content-type"), pieces: 0, text: "", tokens: 0, failure: null };
+  if (!response.ok) return { ...told, failure: (await response.json()).error };
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return told;
+      told.pieces += 1;
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const data of events.flatMap((event) => event.split("\n")).filter((line) => line.startsWith("data: "))) {
+        if (data === "data: [DONE]") continue;
+        const { choices, error } = JSON.parse(data.slice(6));
+        if (error) told.failure = error;
+        const content = choices?.[0]?.delta.content;
+        if (!content) continue;
+        told.text += content;
+        told.tokens += 1;
+        if (told.tokens === stopAfter) controller.abort();
+      }
+    }
+  } catch (thrown) {
+    return { ...told, failure: { name: thrown.name } };
+  }
+};

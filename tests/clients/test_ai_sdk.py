@@ -1,0 +1,87 @@
+"""The Vercel AI SDK, by both of its providers that speak chat completions: `@ai-sdk/openai` and `@ai-sdk/openai-compatible`."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import programs
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("heavy clients"), pytest.mark.timeout(180)]
+
+Told = dict[str, Any]
+Node = Callable[[str], Told]
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    """The scripts beside the pinned packages."""
+    return programs.node_packages("ai_sdk")
+
+
+@pytest.fixture(scope="session", params=["openai", "compatible"])
+def provider(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session", params=["openai", "opentoken", "llama"])
+def node(installation: Installation, folder: Path, provider: str, request: pytest.FixtureRequest) -> Node:
+    """Runs a script with the provider against a dialect, once, and returns what it tells."""
+    return cache(lambda script: programs.told(installation, [programs.NODE, folder / f"{script}.mjs", provider], request.param))
+
+
+def test_answers(node: Node, installation: Installation) -> None:
+    told = node("answers")
+    assert (len(told["texts"]), "".join(told["texts"])) == (6, told["text"])
+    assert told["finishReason"] == told["streamedFinishReason"] == "stop"
+    usage = installation.receipt(told["id"])["usage"]
+    names = {"inputTokens": "prompt_tokens", "outputTokens": "completion_tokens", "totalTokens": "total_tokens"}
+    assert told["usage"] == told["streamedUsage"] == {name: usage[ours] for name, ours in names.items()}
+    assert told["structured"].keys() == {"title"}
+
+
+def test_reasoning_is_understood_where_the_provider_knows_it(node: Node, provider: str) -> None:
+    assert bool(node("answers")["reasoning"]) == (provider == "compatible")
+
+
+def test_text_completions_are_the_same_streamed_or_not(node: Node) -> None:
+    told = node("answers")
+    assert told["completion"] == told["completed"] != ""
+
+
+def test_tools_are_run_until_there_is_an_answer(node: Node) -> None:
+    told = node("tools")
+    assert sorted(told["asked"]) == [["time", "string"]] * 2 + [["weather", "string"]] * 2
+    (called, nothing), (stopped, text) = told["whole"]
+    assert (called, nothing, stopped, bool(text)) == ("tool-calls", "", "stop", True)
+    assert told["streamed"] == told["whole"]
+
+
+def test_errors(node: Node) -> None:
+    told = node("errors")
+    refused = {name: told[name] for name in ("unknownModel", "wrongParameter", "busyUpstream", "failingUpstream")}
+    assert all(error["isOurs"] for error in refused.values())
+    assert {name: (error["status"], error["isRetryable"]) for name, error in refused.items()} == {
+        "unknownModel": (404, False),
+        "wrongParameter": (400, False),
+        "busyUpstream": (429, True),
+        "failingUpstream": (502, True),
+    }
+    assert "gpt-99" in refused["unknownModel"]["message"]
+
+
+def test_a_stream_that_breaks_off_tells_an_error_after_its_text(node: Node) -> None:
+    told = node("errors")
+    assert told["brokenOff"].count("text-delta") == 3
+    assert "error" in told["brokenOff"]
+    assert told["error"]
+
+
+def test_a_stream_that_is_left_cuts_the_upstream(node: Node, installation: Installation) -> None:
+    told = node("errors")
+    assert told["left"][-1] == "abort"
+    wait_for(lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2)

@@ -1,0 +1,107 @@
+"""OpenAI's own JavaScript client, on the Node that pip installed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from tests.clients import programs
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
+
+TEXT = " the of and to in"
+
+Node = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    """The scripts beside the pinned client."""
+    return programs.node_packages("openai_node")
+
+
+@pytest.fixture(params=["openai", "opentoken", "llama"])
+def node(installation: Installation, folder: Path, request: pytest.FixtureRequest) -> Node:
+    """Runs a script to its end and returns what it tells."""
+
+    def run(script: str) -> dict[str, Any]:
+        return programs.told(installation, [programs.NODE, folder / f"{script}.mjs"], request.param)
+
+    return run
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+def test_a_completion(node: Node, installation: Installation) -> None:
+    told = node("whole")
+    completion = ChatCompletion.model_validate(told["completion"])
+    assert completion.choices[0].message.content == TEXT
+    assert told["generationId"] == completion.id
+    assert told["requestId"].startswith("req_")
+    assert told["completion"]["usage"] == installation.receipt(completion.id)["usage"]
+
+
+def test_a_stream_and_the_stream_helper(node: Node, installation: Installation) -> None:
+    told = node("stream")
+    chunks = [ChatCompletionChunk.model_validate(chunk) for chunk in told["chunks"]]
+    assert text_of(chunks) == TEXT
+    assert told["chunks"][-1]["usage"] == installation.receipt(chunks[0].id)["usage"]
+    helped = ChatCompletion.model_validate(told["helped"])
+    assert told["helped"]["usage"] == installation.receipt(helped.id)["usage"]
+    assert [call.id for call in helped.choices[0].message.tool_calls or []] == ["call_up_0", "call_up_1"]
+    assert {call["function"]["arguments"] for call in told["helped"]["choices"][0]["message"]["tool_calls"]} == {'{"city":" the"}'}
+
+
+def test_what_models_can_do(node: Node) -> None:
+    told = node("features")
+    assert json.loads(told["structured"]).keys() == {"title"}
+    assert (len(told["asked"]), bool(told["looped"])) == (1, True)
+    assert len(set(told["two"])) == 2
+    assert "".join(told["tokens"]) == told["text"] == told["two"][0]
+
+
+def test_text_completions(node: Node) -> None:
+    told = node("text")
+    assert told["completion"]["object"] == "text_completion"
+    completion = Completion.model_validate(told["completion"])
+    assert "".join(choice["text"] for chunk in told["chunks"] for choice in chunk["choices"]) == completion.choices[0].text
+
+
+def test_models_are_listed_and_retrieved(node: Node) -> None:
+    told = node("models")
+    assert {"five", "org/with-slash"} <= set(told["ids"])
+    assert (told["one"]["id"], told["one"]["object"]) == ("five", "model")
+
+
+def test_failures_are_thrown_as_their_classes(node: Node) -> None:
+    told = node("errors")
+    assert all(error["isOurs"] for error in told.values())
+    assert {kind: (error["class"], error["status"], error.get("code")) for kind, error in told.items()} == {
+        "wrongKey": ("AuthenticationError", 401, "invalid_api_key"),
+        "unknownModel": ("NotFoundError", 404, "model_not_found"),
+        "wrongParameter": ("BadRequestError", 400, "invalid_value"),
+        "busyUpstream": ("RateLimitError", 429, "upstream_rate_limited"),
+        "failingUpstream": ("InternalServerError", 502, "upstream_error"),
+        "midStream": ("APIError", None, "upstream_disconnected"),
+        "tooSlow": ("APIConnectionTimeoutError", None, None),
+    }
+    assert told["wrongParameter"]["param"] == "max_tokens"
+
+
+@pytest.mark.parametrize("way", ["abort", "break"])
+def test_leaving_a_stream_cuts_the_upstream(installation: Installation, folder: Path, way: str) -> None:
+    with programs.running(installation, [programs.NODE, folder / "cancel.mjs", way]) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        wait_for(lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2)
+        assert process.poll() is None
+    assert (told["texts"], told["isAborted"]) == (3, True)
+    receipt = installation.receipt(told["id"])
+    assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("client_cancelled", 3)
