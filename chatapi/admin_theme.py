@@ -38,6 +38,7 @@ THEME: dict[str, Any] = {
                     _page("Organizations", "domain", "accounts.organization"),
                     _page("Projects", "folder", "accounts.project"),
                     _page("API keys", "key", "accounts.apikey"),
+                    _page("Rate limits", "speed", "accounts.ratelimit"),
                     _page("Members", "group", "accounts.member"),
                 ],
             },

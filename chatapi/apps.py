@@ -4,9 +4,11 @@ E001  CHATAPI_DEFAULT_DIALECT is not a dialect
 E002  a number that must be positive is not
 E003  the lease is too short for its heartbeat
 E004  a Redis URL has a scheme that is not Redis's
+E005  CHATAPI_FAILPOINTS names no failpoint
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.apps import AppConfig
@@ -14,6 +16,7 @@ from django.conf import settings
 from django.core import checks
 
 from chatapi.wire.dialects import DIALECTS
+from usage import failpoints
 
 CHECK_TAG = "chatapi"
 POSITIVE = (
@@ -25,7 +28,7 @@ POSITIVE = (
     "HEARTBEAT_MS",
     "REAPER_MS",
     "QUEUE_TTL_MS",
-    "PING_MS",
+    "TICKET_TTL_MS",
     "STREAM_TTL_MS",
     "STALL_MS",
     "DRAIN_MS",
@@ -40,9 +43,11 @@ class ChatAPIConfig(AppConfig):
     name = "chatapi"
 
     def ready(self) -> None:
-        """Register the checks."""
-        for check in (check_dialect, check_numbers, check_lease, check_redis_urls):
+        """Register the checks; arm the failpoints of a test."""
+        for check in (check_dialect, check_numbers, check_lease, check_redis_urls, check_failpoints):
             checks.register(check, CHECK_TAG)
+        with suppress(ValueError):  # told by its check
+            failpoints.arm(settings.FAILPOINTS)
 
 
 def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
@@ -77,3 +82,12 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
         for name, variable in REDIS_URLS.items()
         if getattr(settings, name).partition("://")[0] not in REDIS_SCHEMES
     ]
+
+
+def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
+    """The failpoints of a test are ones that there are."""
+    try:
+        failpoints.parse(settings.FAILPOINTS)
+    except ValueError as error:
+        return [checks.Error(f"CHATAPI_FAILPOINTS: {error}", hint="Leave it unset outside of tests.", id="chatapi.E005")]
+    return []

@@ -5,12 +5,14 @@ import os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
 from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import WebsocketDenier
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
 django_application = get_asgi_application()
 
-from chatapi.web.consumers import ChatCompletions  # noqa: E402  needs the apps to be loaded
+from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
+from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
 
 _PREFIX = rf"^(?:(?P<dialect>{'|'.join(sorted(DIALECTS))})/)?v1/"
@@ -20,8 +22,13 @@ application = ProtocolTypeRouter(
         "http": URLRouter(
             [
                 re_path(_PREFIX + r"chat/completions$", ChatCompletions.as_asgi()),
+                re_path(_PREFIX + r"chat/completions/tickets$", ChatTickets.as_asgi()),
+                re_path(_PREFIX + r"generations/(?P<generation_id>[^/]+)/stream$", GenerationStream.as_asgi()),
+                re_path(_PREFIX + r"generations/(?P<generation_id>[^/]+)/cancel$", GenerationCancel.as_asgi()),
+                re_path(_PREFIX + r"completions$", TextCompletions.as_asgi()),
                 re_path(r"", django_application),  # type: ignore[arg-type]  # Channels routes to ASGI applications
             ]
         ),
+        "websocket": WebsocketDenier.as_asgi(),  # a 403: without a route for it, it would be an error of ours
     }
 )

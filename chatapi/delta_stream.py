@@ -15,7 +15,8 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple, cast
+from enum import Enum
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -93,6 +94,15 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
         health_check_interval=0,
     )
     return Redis.from_pool(pool)
+
+
+class Cancellation(Enum):
+    """Why a generation is to stop."""
+
+    CLIENT_LEFT = b"left"
+    """Nobody listens any more; a deployment may let it run on."""
+    ASKED = b"asked"
+    """Someone asked for it: it stops, and whoever listens gets a normal end with the usage."""
 
 
 LogEntry = tuple[bytes, dict[bytes, bytes]]
@@ -175,13 +185,13 @@ class DeltaStream:
         """Put the job into the caller's pipeline, so that keeping and enqueueing cost one round trip."""
         pipe.set(self.key("job", generation_id.hex), self._job_encoder.encode(job), px=RUN_TTL_MS)
 
-    async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, bool]]:
-        """Each one's job, None when it has expired or Redis has lost it; and whether the generation was cancelled already."""
+    async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
+        """Each one's job, None when it has expired or Redis has lost it; and whether the generation is cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         async with _in_time():
             found = await self.redis.mget(keys)
         jobs = [self._job_decoder.decode(cast(bytes, data)) if data else None for data in found[: len(ids)]]
-        return [(job, flag is not None) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
+        return [(job, _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
 
     # ---- deltas
 
@@ -230,27 +240,43 @@ class DeltaStream:
             raise StreamUnavailable("Redis has lost a part of the log")
         return found
 
+    async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
+        """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
+
+        Answers the name of the last entry read and the deltas. Raises `StreamUnavailable` when some of them are lost.
+        """
+        async with _in_time():
+            key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
+            entries = cast(list[LogEntry], await self.redis.xrange(key, min=start, count=256))
+        found: list[AnyDelta] = []
+        for first_seq, batch in _batches(entries):
+            known = seq + len(found)
+            if first_seq > known + 1:
+                raise StreamUnavailable("Redis has lost a part of the log")
+            found += batch[known + 1 - first_seq :]
+        return (entries[-1][0] if entries else after), found
+
     # ---- nobody wants it
 
-    async def cancel(self, generation_id: UUID, *, ttl_ms: int) -> None:
-        """Tell whichever worker runs or will run the generation that its client has left."""
+    async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
+        """Tell whichever worker runs or will run the generation to stop it."""
         async with _in_time(), self.redis.pipeline(transaction=False) as pipe:
-            pipe.set(self.key("cancelled", generation_id.hex), b"1", px=ttl_ms)
-            pipe.publish(f"{self._prefix}cancel", generation_id.bytes)
+            pipe.set(self.key("cancelled", generation_id.hex), why.value, px=ttl_ms)
+            pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 
-    async def cancelled_among(self, ids: Sequence[UUID]) -> set[UUID]:
-        """Those whose client has left: for what the channel's message did not reach."""
+    async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
+        """Those that are cancelled: for what the channel's message did not reach."""
         async with _in_time():
             found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
-        return {generation_id for generation_id, value in zip(ids, found, strict=True) if value is not None}
+        return {generation_id: why for generation_id, value in zip(ids, found, strict=True) if (why := _cancellation(value))}
 
-    async def cancellations(self) -> AsyncIterator[UUID]:
-        """Generations whose client leaves, as it happens; ends with `RedisError` when the connection is lost."""
+    async def cancellations(self) -> AsyncIterator[tuple[UUID, Cancellation]]:
+        """Generations that are cancelled, as it happens; ends with `RedisError` when the connection is lost."""
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(f"{self._prefix}cancel")
             async for message in channel.listen():
-                yield UUID(bytes=message["data"])
+                yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
 
     # ---- which web processes live
 
@@ -267,6 +293,10 @@ class DeltaStream:
             pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)
             pipe.pexpire(self.key("inbox", inbox), 10 * ttl_ms)
             await pipe.execute()
+
+
+def _cancellation(flag: Any) -> Cancellation | None:
+    return None if flag is None else Cancellation(flag)
 
 
 def _batches(entries: Sequence[LogEntry]) -> list[tuple[int, list[AnyDelta]]]:

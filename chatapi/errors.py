@@ -7,11 +7,11 @@ it has them (errors are read by its SDKs), ours where it has none.
 from collections.abc import Callable
 from typing import Any
 
-from accounts.errors import NotAuthenticated, PermissionDenied
+from accounts.errors import NotAuthenticated, PermissionDenied, RateLimited
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.requests import InvalidRequest
-from usage.errors import BudgetExceeded, DatabaseUnavailable, NotPriced
+from usage.errors import AlreadyAdmitted, BudgetExceeded, DatabaseUnavailable, NotPriced
 
 INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
@@ -31,7 +31,7 @@ def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
     if failure.retry_after_ms is not None:
         found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
         found.append((b"retry-after-ms", b"%d" % failure.retry_after_ms))
-    if failure.code == "insufficient_quota":
+    if failure.code == "insufficient_quota" or (failure.code == "rate_limit_exceeded" and failure.retry_after_ms is None):
         found.append((b"x-should-retry", b"false"))
     if failure.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
@@ -52,6 +52,12 @@ def not_authenticated() -> APIError:
     return APIError(Failed(message, INVALID, "invalid_api_key", status=401))
 
 
+def invalid_ticket() -> APIError:
+    """401 for a ticket that is unknown, used or expired: which of them is nobody's business."""
+    message = "This ticket does not exist, was used already or has expired. POST the request to /v1/chat/completions/tickets for a new one."
+    return APIError(Failed(message, INVALID, "invalid_ticket", "ticket", 401))
+
+
 def model_not_found(model: str) -> APIError:
     """404 as OpenAI tells it."""
     message = f"The model '{model}' does not exist or you do not have access to it. GET /v1/models lists the models you can use."
@@ -61,6 +67,12 @@ def model_not_found(model: str) -> APIError:
 def generation_not_found() -> APIError:
     """404, the same for an id that there is not and for another tenant's."""
     return APIError(Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404))
+
+
+def stream_expired() -> APIError:
+    """410: the generation has ended, and its stream is not kept any more."""
+    message = "This generation's stream is not kept any more. GET /v1/generations/{id} has its receipt."
+    return APIError(Failed(message, INVALID, "stream_expired", status=410))
 
 
 def unavailable(message: str) -> APIError:
@@ -103,11 +115,23 @@ def _unknown_dialect(error: UnknownDialect) -> Failed:
     return Failed(f"Unknown dialect. X-ChatAPI-Dialect can be: {allowed}.", INVALID, "unknown_dialect", status=400)
 
 
+def _already_admitted(_: AlreadyAdmitted) -> Failed:
+    message = "This Idempotency-Key was sent before with another request. Use a new key for a new request."
+    return Failed(message, INVALID, "idempotency_key_reused", "Idempotency-Key", 422)
+
+
+def _rate_limited(error: RateLimited) -> Failed:
+    # A limit of nothing never has room: then no waiting time, and no retry.
+    return Failed(str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms)
+
+
 _TOLD: dict[type[Exception], Callable[[Any], Failed]] = {
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
+    RateLimited: _rate_limited,
     UnknownDialect: _unknown_dialect,
+    AlreadyAdmitted: _already_admitted,
     BudgetExceeded: _budget_exceeded,
     NotPriced: lambda error: Failed("This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503),
     DatabaseUnavailable: lambda error: unavailable("The service can't write its books right now. Nothing was charged.").failure,

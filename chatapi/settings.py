@@ -51,6 +51,7 @@ EMBEDDED_VALKEY = not any(name in env.ENVIRON for name in ("REDIS_URL", "CHATAPI
 
 # ---- the service
 DEFAULT_DIALECT = env.str("CHATAPI_DEFAULT_DIALECT", default="opentoken")
+DEFAULT_MODEL = env.str("CHATAPI_DEFAULT_MODEL", default="sandbox")
 WORKER_CONCURRENCY = env.int("CHATAPI_WORKER_CONCURRENCY", default=1_000)
 MAX_BODY_BYTES = env.int("CHATAPI_MAX_BODY_BYTES", default=8 * 1024 * 1024)
 KEY_CACHE_MS = env.int("CHATAPI_KEY_CACHE_MS", default=1_000)
@@ -59,9 +60,13 @@ HEARTBEAT_MS = env.int("CHATAPI_HEARTBEAT_MS", default=2_000)
 REAPER_MS = env.int("CHATAPI_REAPER_MS", default=1_000)
 QUEUE_TTL_MS = env.int("CHATAPI_QUEUE_TTL_MS", default=60_000)
 PING_MS = env.int("CHATAPI_PING_MS", default=15_000)
+TICKET_TTL_MS = env.int("CHATAPI_TICKET_TTL_MS", default=60_000)
 STREAM_TTL_MS = env.int("CHATAPI_STREAM_TTL_MS", default=300_000)
 STALL_MS = env.int("CHATAPI_STALL_MS", default=30_000)
 DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
+
+# ---- tests
+FAILPOINTS = env.str("CHATAPI_FAILPOINTS", default="")
 
 # ---- Django
 INSTALLED_APPS = [

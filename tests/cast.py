@@ -63,6 +63,7 @@ def admit(person: Person, **changes: Any) -> Generation:
         "dialect": "openai",
         "is_stream": True,
         "choices_count": 1,
+        "sampled_count": 1,
         "max_output_tokens": 1_000,
         "prompt_tokens_bound": 2_000,
         "price": PRICE,

@@ -168,13 +168,23 @@ class HTTPConnection(http.HTTPChannel):
 
     def allHeadersReceived(self) -> None:
         """Refuses by the head alone what need not be read any further."""
-        if len(self.requests[-1].requestHeaders.getRawHeaders(b"authorization", ())) > 1:
-            # Daphne would join the two values with a comma.
-            self.refuse(refusals.REPEATED_AUTHORIZATION)
-        elif self.length is not None and self.length > self.limits.max_body_bytes:
-            self.refuse(refusals.REQUEST_TOO_LARGE)
-        else:
+        refusal = self._refusal_of_head()
+        if refusal is None:
             super().allHeadersReceived()
+        else:
+            self.refuse(refusal)
+
+    def _refusal_of_head(self) -> Refusal | None:
+        header_values = self.requests[-1].requestHeaders.getRawHeaders
+        if self._version == b"HTTP/1.1" and len(header_values(b"host", ())) != 1:
+            return refusals.NOT_ONE_HOST
+        if len(header_values(b"authorization", ())) > 1:
+            return refusals.REPEATED_AUTHORIZATION
+        if not self._path.startswith(b"/") or self._path.startswith(b"//"):
+            return refusals.NOT_A_PATH
+        if self.length is not None and self.length > self.limits.max_body_bytes:
+            return refusals.REQUEST_TOO_LARGE
+        return None
 
     def allContentReceived(self) -> None:
         """The request is complete."""
@@ -214,6 +224,9 @@ class HTTPConnection(http.HTTPChannel):
         self.refuse(refusals.BAD_REQUEST)
 
     def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
+        if header == b"Transfer-Encoding" and data.lower() == b"identity":
+            # Twisted would go by the Content-Length, a proxy before it perhaps not (RFC 9112 section 6.3: 400).
+            return bool(self._failChooseTransferDecoder())
         try:
             return bool(super()._maybeChooseTransferDecoder(header, data))
         except ValueError:  # a Content-Length with more digits than int() takes

@@ -49,7 +49,12 @@ class Refusal:
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
+NOT_A_PATH = Refusal(HTTPStatus.BAD_REQUEST, "The request's target must be a path that begins with one slash.")
+"""Routers differ in what they make of `//v1`, and we are no proxy for `http://somewhere/v1` (RFC 9112 section 3.2)."""
+NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host header.")
+"""RFC 9112 section 3.2."""
 REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
+"""Daphne would join the two values with a comma."""
 REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
 REQUEST_TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request body is too large.")
 INTERNAL_ERROR = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request.")

@@ -26,6 +26,7 @@ class Patience:
     """How long a relay bears silence, in ms."""
 
     ping_ms: int
+    """0: the client is never pinged."""
     row_ms: int
     """After this long without a delta the generation's row is asked whether it has ended."""
 
@@ -43,7 +44,7 @@ async def relay(services: Services, follower: Follower, patience: Patience) -> A
             yield batch
             if isinstance(batch[-1], TERMINAL):
                 return
-        elif (now - pinged) * 1_000 >= patience.ping_ms:
+        elif patience.ping_ms and (now - pinged) * 1_000 >= patience.ping_ms:
             pinged = now
             yield []
 
@@ -79,13 +80,13 @@ async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
         missed = await follower.catch_up()
     except (StreamUnavailable, RedisError):
         # A good end must not follow a text that may lack its last words.
-        return [LOST] if end.outcome == Outcome.COMPLETED else _terminal(end)
-    return missed if missed and isinstance(missed[-1], TERMINAL) else [*missed, *_terminal(end)]
+        return [LOST] if end.outcome == Outcome.COMPLETED else terminal_of(end)
+    return missed if missed and isinstance(missed[-1], TERMINAL) else [*missed, *terminal_of(end)]
 
 
-def _terminal(end: reports.End) -> list[AnyDelta]:
+def terminal_of(end: reports.End) -> list[AnyDelta]:
     """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be missing."""
-    if end.outcome == Outcome.CLIENT_CANCELLED:
+    if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
         return [CANCELLED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]

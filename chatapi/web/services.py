@@ -12,14 +12,17 @@ from redis.exceptions import RedisError
 
 from accounts import authentication
 from accounts.authentication import Caller, CallerCache
+from accounts.rate_limits import RateLimits
 from chatapi import catalog
 from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.delta_stream import DeltaStream, Job, StreamUnavailable, connect
+from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
-from usage import ledger
+from chatapi.web.rates import LEASE_MS, Rates
+from chatapi.web.tickets import Tickets
+from usage import ledger, reports
 from usage.errors import AlreadyResolved, UsageError
 from usage.group_commit import GroupCommit
 
@@ -42,11 +45,14 @@ class Services:
         self._streams = connect(settings.STREAMS_URL)
         self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        self.inbox = Inbox(self.stream, secrets.token_hex(8), tick_s=min(TICK_MS, settings.PING_MS) / 1_000)
+        self.inbox = Inbox(self.stream, secrets.token_hex(8), tick_s=min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000)
+        self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
+        limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
+        self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.is_closing = False
         """Set shortly before the process ends: streams that still run must end now."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -69,6 +75,7 @@ class Services:
         except (RedisError, OSError) as error:
             await services.commits.close()
             raise StreamUnavailable(str(error)) from error
+        services.in_background(services.rates.renew())
         return services
 
     @classmethod
@@ -82,10 +89,10 @@ class Services:
         """The caller behind an Authorization header; raises `NotAuthenticated`."""
         return await self.callers.authenticate(authorization, lambda key: self.commits.read(authentication.look_up, key))
 
-    async def enqueue(self, generation_id: UUID, request: bytes) -> None:
+    async def enqueue(self, generation_id: UUID, job: Job) -> None:
         """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""
         try:
-            await self._enqueue((generation_id, Job(self.inbox.name, request)))
+            await self._enqueue((generation_id, job))
         except (RedisError, OSError, TimeoutError) as error:
             if await self._withdraw(generation_id):
                 raise StreamUnavailable(str(error)) from error
@@ -107,6 +114,13 @@ class Services:
         """Its client has left: tell the worker, without making anyone wait."""
         self.in_background(self._cancel(generation_id))
 
+    async def cancel(self, generation_id: UUID) -> None:
+        """Someone asks to stop it: tell the worker now. Raises `StreamUnavailable`."""
+        try:
+            await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=2 * settings.QUEUE_TTL_MS)
+        except (RedisError, OSError) as error:
+            raise StreamUnavailable(str(error)) from error
+
     def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run something that outlives its request; kept referenced until it ends."""
         task = asyncio.create_task(work)
@@ -122,7 +136,7 @@ class Services:
     async def _cancel(self, generation_id: UUID) -> None:
         for wait_s in CANCEL_RETRY_S:
             try:
-                await self.stream.cancel(generation_id, ttl_ms=2 * settings.QUEUE_TTL_MS)
+                await self.stream.cancel(generation_id, Cancellation.CLIENT_LEFT, ttl_ms=2 * settings.QUEUE_TTL_MS)
                 return
             except (RedisError, OSError) as error:
                 log.warning("could not tell that the client of %s left: %s", generation_id.hex, error)

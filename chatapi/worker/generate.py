@@ -10,18 +10,19 @@ from uuid import UUID
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import Job
+from chatapi.delta_stream import Cancellation, Job
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker import tally
-from chatapi.worker.deployments import SANDBOX, Route
+from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
 from chatapi.worker.process import Process
 from chatapi.worker.run import SHUTTING_DOWN, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger
 from usage.errors import AlreadyResolved, DatabaseUnavailable
+from usage.failpoints import failpoint
 from usage.group_commit import Item, Operation, Result
 
 log = logging.getLogger(__name__)
@@ -37,13 +38,14 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
-    (job, is_cancelled), claimed = await asyncio.gather(
+    (job, cancelled), claimed = await asyncio.gather(
         _job(process, generation_id),
         _patiently(process, ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS), CLAIM_RETRY_S),
     )
+    failpoint("claim.after")
     run = Run(claimed, job.inbox if job else "")
-    if is_cancelled:
-        run.client_left()
+    if cancelled:
+        run.cancel(cancelled)
     process.running[run.id] = run
     try:
         await _run(process, run, job)
@@ -51,13 +53,13 @@ async def generate(process: Process, generation_id: UUID) -> None:
         del process.running[run.id]
 
 
-async def _job(process: Process, generation_id: UUID) -> tuple[Job | None, bool]:
+async def _job(process: Process, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
     """The job and whether it is cancelled; none when Redis, that has just given us the message, is away."""
     try:
         return await process.jobs(generation_id)
     except (RedisError, OSError) as error:
         log.warning("the job of %s can't be had: %r", generation_id.hex, error)
-        return None, False
+        return None, None
 
 
 async def _run(process: Process, run: Run, job: Job | None) -> None:
@@ -83,7 +85,7 @@ async def _produce(process: Process, run: Run, request: ChatRequest | TextReques
         return End(Ending.FAILED, JOB_LOST)
     routes = [SANDBOX] if run.claimed.is_test else (await process.routes.get()).get(run.claimed.model, [])
     end = End(Ending.FAILED, NO_DEPLOYMENT)
-    for attempts, route in enumerate(process.health.in_order(routes), start=1):
+    for attempts, route in enumerate(process.health.in_order(able(routes, request)), start=1):
         # Whether anyone still wants the answer is asked before every attempt.
         reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(process, run, request, route)
         end = replace(reason, deployment=route.target.name, attempts=attempts)
@@ -122,11 +124,13 @@ async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest
     # First all content, then the charge for it: nobody is charged for what no log holds.
     await process.publisher.flushed(run)
     settlement = await _settlement(run, request, end)
+    failpoint("settle.before_tx")
     try:
         settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
+    failpoint("settle.after_commit")
     run.publish(process.publisher, tally.terminal(end, run.tally, settled.tokens, run.claimed.choices_count))
 
 

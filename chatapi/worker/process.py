@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from chatapi.batch import Batch
 from chatapi.catalog import Snapshot
-from chatapi.delta_stream import DeltaStream, connect
+from chatapi.delta_stream import Cancellation, DeltaStream, connect
 from chatapi.models import Engine as EngineName
 from chatapi.wire import tokens
 from chatapi.worker import deployments
@@ -25,9 +25,11 @@ from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.reaper import Reaper
-from chatapi.worker.run import Run
-from usage import ledger
+from chatapi.worker.run import KEY_REVOKED, Run
+from chatapi.worker.tally import End, Ending
+from usage import ledger, reports
 from usage.errors import UsageError
+from usage.failpoints import failpoint
 from usage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
@@ -77,18 +79,20 @@ class Process:
             await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
             try:
                 if self.running:
+                    failpoint("heartbeat.before")
                     await self._prolong(list(self.running.values()))
             except UsageError as error:
                 log.warning("heartbeat: %r", error)
 
     async def _sweep(self) -> None:
-        """Notice what nobody waits for any more."""
+        """Notice what nobody waits for any more, and what nobody may ask for any more."""
         while True:
             await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
             try:
                 if self.running:
                     await self._drop_unwanted(list(self.running.values()))
-            except (RedisError, OSError) as error:
+                    await self._drop_unwelcome(list(self.running.values()))
+            except (RedisError, OSError, UsageError) as error:
                 log.warning("sweep: %r", error)
 
     async def _prolong(self, runs: list[Run]) -> None:
@@ -101,30 +105,36 @@ class Process:
 
     async def _drop_unwanted(self, runs: list[Run]) -> None:
         """Stop what was cancelled while we did not listen, and what a web process that died has left behind."""
-        for generation_id in await self.stream.cancelled_among([run.id for run in runs]):
-            self._client_left(generation_id)
-        inboxes = sorted({run.inbox for run in runs})
+        for generation_id, why in (await self.stream.cancelled_among([run.id for run in runs])).items():
+            self._cancel(generation_id, why)
+        inboxes = sorted({run.inbox for run in runs if run.inbox})
         absent = set(inboxes) - await self.stream.still_alive(inboxes)
         now = time.monotonic()
         self._absent_since = {inbox: self._absent_since.get(inbox, now) for inbox in absent}
         for run in runs:
             if now - self._absent_since.get(run.inbox, now) > PRESUMED_DEAD_S:
-                run.client_left()
+                run.cancel(Cancellation.CLIENT_LEFT)
+
+    async def _drop_unwelcome(self, runs: list[Run]) -> None:
+        """Stop what runs for a key that has been revoked meanwhile."""
+        for generation_id in await self.commits.read(reports.unwelcome_among, [run.id for run in runs]):
+            if generation_id in self.running:
+                self.running[generation_id].stop(End(Ending.FAILED, KEY_REVOKED))
 
     async def _listen(self) -> None:
-        """Stop generations whose client leaves, at once."""
+        """Stop what is cancelled, at once."""
         while True:
             try:
-                async for generation_id in self.stream.cancellations():
-                    self._client_left(generation_id)
+                async for generation_id, why in self.stream.cancellations():
+                    self._cancel(generation_id, why)
             except (RedisError, OSError) as error:
                 log.warning("cancellations: %r", error)
             await asyncio.sleep(0.2)
 
-    def _client_left(self, generation_id: UUID) -> None:
+    def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
         run = self.running.get(generation_id)
         if run is not None:
-            run.client_left()
+            run.cancel(why)
 
 
 async def _for_ever(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
+from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,12 @@ class Publisher:
 
     async def _flush(self) -> None:
         try:
-            await self._write([_entry(source, batch) for source, batch in self._writing.items()])
+            failpoint("delta.before_publish")
+            entries = [_entry(source, batch) for source, batch in self._writing.items()]
+            await self._write(entries)
+            failpoint("delta.after_publish")
+            if any(entry.is_last for entry in entries):
+                failpoint("terminal.after_publish")
         except Exception:
             # What can't be written must not be waited for, nor keep the others from being written.
             log.exception("could not publish the deltas of %d generations", len(self._writing))

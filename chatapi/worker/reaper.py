@@ -15,6 +15,7 @@ from chatapi.worker.tally import Tally, prompt_tokens
 from usage import ledger
 from usage.clock import database_now
 from usage.errors import AlreadyResolved, UsageError
+from usage.failpoints import failpoint
 from usage.group_commit import GroupCommit
 from usage.ledger import Orphan, Settlement
 from usage.models import Outcome, UsageSource
@@ -70,6 +71,7 @@ class Reaper:
         """One orphan. One that was started stays ours while Redis is away, until our own lease runs out, and is taken over again."""
         try:
             sealed, job = await self._look_back(orphan)
+            failpoint("reaper.after_seal")
             await self._settle(orphan, sealed, job)
         except AlreadyResolved:
             return
@@ -95,6 +97,7 @@ class Reaper:
         # In a thread: counting takes its time with a long prompt or answer, and living streams share this loop.
         settlement = await asyncio.to_thread(_settlement, orphan, sealed, requests.from_bytes(job.request) if job else None, failure)
         await self._commits.write(ledger.settle, settlement)
+        failpoint("reaper.after_commit")
         log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, settlement.tokens.completion_tokens)
         end = deltas.encode([failure])
         inbox = job.inbox if job else ""

@@ -1,4 +1,4 @@
-"""The reaper process: a reaper, until SIGTERM."""
+"""The reaper process: a reaper and the housekeeping, until SIGTERM."""
 
 import asyncio
 import signal
@@ -9,12 +9,13 @@ from django.conf import settings
 
 from chatapi.delta_stream import DeltaStream, connect
 from chatapi.serving.liveness import alive
+from chatapi.worker.housekeeping import keep_house
 from chatapi.worker.reaper import Reaper
 from usage.group_commit import GroupCommit
 
 
 def run() -> None:
-    """Close what dead workers left open, until a signal."""
+    """Close what dead workers left open and keep the books' house, until a signal."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run())
 
@@ -23,6 +24,7 @@ async def _run() -> None:
     commits = GroupCommit()
     stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
     reaping = asyncio.create_task(Reaper(commits, stream).run())
+    keeping = asyncio.create_task(keep_house(commits))
     for number in (signal.SIGTERM, signal.SIGINT):
         # What it has taken over and not closed yet, its lease gives to the next reaper.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)
@@ -31,5 +33,7 @@ async def _run() -> None:
             with suppress(asyncio.CancelledError):
                 await reaping
     finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         await stream.redis.aclose()
         await commits.close()

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from chatapi.delta_stream import CANCELLED
+from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Claimed
 
 STREAM_LOST = Failed("The answer could not be delivered. What was generated is charged.", code="stream_unavailable", status=503)
+KEY_REVOKED = Failed(
+    "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
+)
 SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
 
 
@@ -56,9 +59,11 @@ class Run:
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
-    def client_left(self) -> None:
-        """Nobody wants the answer any more."""
-        if self.stops_when_client_leaves:
+    def cancel(self, why: Cancellation) -> None:
+        """Someone asks to stop it; or nobody wants the answer any more, which a deployment may not care for."""
+        if why is Cancellation.ASKED:
+            self.stop(End(Ending.CANCELLED))
+        elif self.stops_when_client_leaves:
             self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
 
     def fence_off(self) -> None:

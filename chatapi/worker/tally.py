@@ -74,9 +74,10 @@ class Tally:
 
 
 class Ending(Enum):
-    """Why a run ended."""
+    """Why a run ended: `CANCELLED` was asked for and ends well, `CLIENT_LEFT` must not look like a good end."""
 
     COMPLETED = "completed"
+    CANCELLED = "cancelled"
     CLIENT_LEFT = "client_left"
     FAILED = "failed"
     FENCED_OFF = "fenced_off"
@@ -106,7 +107,7 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
         outcome=_OUTCOMES[end.ending],
         tokens=used,
         usage_source=source,
-        finish_reason=_finish_reason(tally.finished),
+        finish_reason=_finish_reason(tally.finished, end.ending),
         error_code=(failure.code or failure.type) if failure else "",
         error_message=failure.message if failure else "",
         deployment=end.deployment,
@@ -118,6 +119,7 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
 
 _OUTCOMES = {
     Ending.COMPLETED: Outcome.COMPLETED,
+    Ending.CANCELLED: Outcome.CLIENT_CANCELLED,
     Ending.CLIENT_LEFT: Outcome.CLIENT_CANCELLED,
     Ending.FAILED: Outcome.FAILED,
 }
@@ -127,14 +129,26 @@ def _usage(request: ChatRequest | TextRequest | None, tally: Tally, end: End, ca
     if tally.usage is not None:
         told = tally.usage
         return UsageSource.UPSTREAM, Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
-    counted = min(tally.completion_tokens, cap)
+    counted = min(max(0, tally.completion_tokens - _echoed_tokens(request)), cap)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     reasoning = tally.reasoning_tokens
     return UsageSource.COUNTED, Tokens(prompt_tokens(request), counted, None, None if reasoning is None else min(reasoning, counted))
 
 
-def _finish_reason(finished: dict[int, FinishReason]) -> str:
+def _echoed_tokens(request: ChatRequest | TextRequest | None) -> int:
+    """Tokens of the answer that only say the prompt again."""
+    if not isinstance(request, TextRequest) or not request.echo:
+        return 0
+    return prompt_tokens(request) * (request.n or 1)
+
+
+def _finish_reason(finished: dict[int, FinishReason], ending: Ending) -> str:
+    """As told to the client: nothing to one that left, and a cancelled answer says that it has stopped."""
+    if ending is Ending.CLIENT_LEFT:
+        return ""
+    if ending is Ending.CANCELLED and not finished:
+        return "stop"
     by_index = [finished[index] for index in sorted(finished)]
     return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
 

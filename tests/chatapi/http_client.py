@@ -94,15 +94,16 @@ class Exchange:
 class Client:
     """Asks one server with one key."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, timeout_s: float = TIMEOUT_S) -> None:
         self._address = urlsplit(url).netloc
+        self._timeout_s = timeout_s
         self.key = key
 
     @contextmanager
     def exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]) -> Iterator[Exchange]:
         """Send a request; the connection is closed in the end. A header that is None is left out."""
         named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
-        connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
+        connection = HTTPConnection(self._address, timeout=self._timeout_s)
         exchange = Exchange(connection)
         try:
             connection.request(method, path, body, {name: value for name, value in named.items() if value is not None})

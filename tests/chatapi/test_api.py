@@ -69,7 +69,7 @@ def test_a_list_costs_as_many_queries_as_before_with_more_models(
         model = ServedModel.objects.create(id=f"model-{number}")
         Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
         prices.change(model.id, FREE)
-    with django_assert_max_num_queries(5):
+    with django_assert_max_num_queries(6):
         assert len(alice.get("/v1/models").json()["data"]) == 21
 
 

@@ -1,21 +1,16 @@
 """The same with nothing but curl, as the documentation shows it."""
 
 import json
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 
 import pytest
 
+from tests.curl import CURL, needs_curl
 from tests.installation import Installation, wait_for
 
-CURL = shutil.which("curl") or ""
-pytestmark = [
-    pytest.mark.xdist_group("installation"),
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(not CURL, reason="there is no curl on this machine"),
-]
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120), needs_curl]
 
 Curl = Callable[..., "subprocess.CompletedProcess[str]"]
 WORDS = [" the", " of", " and", " to", " in"]

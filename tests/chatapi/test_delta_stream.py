@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Frame, Job, StreamUnavailable, connect
+from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable, connect
 from chatapi.web.inbox import Follower, Inbox
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
@@ -171,13 +171,13 @@ async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: Delt
     async with stream.redis.pipeline() as pipe:
         stream.keep_job(pipe, generation_id, Job("web", b"{}"))
         await pipe.execute()
-    assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), False)]
+    assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
     assert await stream.redis.pttl(log_key) > TTL_MS
     await stream.publish([entry(generation_id, 2, [END])])
     assert 0 < await stream.redis.pttl(log_key) <= TTL_MS
-    assert await stream.jobs([generation_id]) == [(None, False)]
+    assert await stream.jobs([generation_id]) == [(None, None)]
 
 
 async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) -> None:
@@ -185,7 +185,8 @@ async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) ->
     assert await stream.redis.pttl(stream.key("inbox", "dead")) > 0
 
 
-async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream) -> None:
+@pytest.mark.parametrize("why", Cancellation)
+async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: Cancellation) -> None:
     generation_id, other = identity.new_id(), identity.new_id()
     heard = asyncio.ensure_future(anext(stream.cancellations()))
     channel = stream.key("cancel", "").rstrip(":")
@@ -195,10 +196,10 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream) -> No
         return bool(listeners)
 
     await eventually(is_listening)
-    await stream.cancel(generation_id, ttl_ms=5_000)
-    assert await asyncio.wait_for(heard, 5) == generation_id
-    assert await stream.cancelled_among([generation_id, other]) == {generation_id}
-    assert await stream.jobs([generation_id]) == [(None, True)]
+    await stream.cancel(generation_id, why, ttl_ms=5_000)
+    assert await asyncio.wait_for(heard, 5) == (generation_id, why)
+    assert await stream.cancelled_among([generation_id, other]) == {generation_id: why}
+    assert await stream.jobs([generation_id]) == [(None, why)]
 
 
 async def test_a_process_is_alive_while_it_says_so(stream: DeltaStream) -> None:

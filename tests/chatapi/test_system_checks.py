@@ -37,3 +37,14 @@ def test_a_lease_must_outlive_a_lost_heartbeat(settings: Settings) -> None:
 def test_redis_urls_must_be_such(settings: Settings, name: str) -> None:
     setattr(settings, name, "localhost:6379")
     assert ids() == ["chatapi.E004"]
+
+
+@pytest.mark.parametrize("text", ["settle.in_tx", "nowhere=kill9", "settle.in_tx=kill9@0", "settle.in_tx=sleep:-1"])
+def test_failpoints_must_exist(settings: Settings, text: str) -> None:
+    settings.FAILPOINTS = text
+    assert ids() == ["chatapi.E005"]
+
+
+def test_failpoints_may_be_several(settings: Settings) -> None:
+    settings.FAILPOINTS = "settle.in_tx=kill9@3; enqueue.after=sleep:0.5;claim.after=raise"
+    assert ids() == []

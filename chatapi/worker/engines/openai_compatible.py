@@ -20,6 +20,7 @@ from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.worker.engines import Call, EngineError, Target
+from usage.failpoints import failpoint
 
 MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
@@ -44,6 +45,7 @@ class OpenAICompatibleEngine:
         exchange = _Exchange(self._session, call)
         try:
             await exchange.open()
+            failpoint("upstream.connected")
             while not exchange.is_over:
                 if batch := await exchange.read():
                     yield batch
@@ -82,7 +84,7 @@ class _Exchange:
         self._is_waiting = False
         self._has_ended = False
         self.has_old_connection = False
-        self.reader = ChunkReader(choices=call.request.choices_count, max_chunks=_max_chunks(call))
+        self.reader = _reader(call.request, call.max_output_tokens)
 
     @property
     def is_over(self) -> bool:
@@ -98,7 +100,7 @@ class _Exchange:
         self._watch(response)
         if response.status != 200:
             body = await self._read_error()
-            raise UpstreamError(failure_of_status(response.status, body, response.headers.get("Retry-After")))
+            raise UpstreamError(failure_of_status(response.status, body, response.headers))
         if response.content_type == "text/html":
             raise UpstreamError(upstream_errors.INVALID_RESPONSE)
         self._is_document = response.content_type == "application/json"
@@ -139,7 +141,7 @@ class _Exchange:
     def _deltas(self, data: bytes) -> list[AnyDelta]:
         if not data:
             self._has_ended = True
-            return self.reader.read(self._parser.close())
+            return self.reader.read_rest(self._parser.close())
         try:
             return self.reader.read(self._parser.feed(data))
         except sse.EventTooLargeError:
@@ -236,10 +238,14 @@ def _url(call: Call) -> str:
     return call.target.base_url.rstrip("/") + path
 
 
-def _max_chunks(call: Call) -> int:
-    """After how many chunks a choice is cut. Each has a token at least, but for the one that says the prompt again."""
-    echoes = isinstance(call.request, TextRequest) and call.request.echo
-    return call.max_output_tokens + bool(echoes)
+def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> ChunkReader:
+    """Cuts a choice after as many chunks as it may have tokens, for each has one at least.
+
+    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its bytes.
+    """
+    is_text = isinstance(request, TextRequest)
+    echoed = request.prompt_bytes if isinstance(request, TextRequest) and request.echo else 0
+    return ChunkReader(choices=request.choices_count, max_chunks=max_output_tokens + echoed, is_text=is_text)
 
 
 def _body(call: Call) -> bytes:

@@ -160,8 +160,10 @@ def test_it_consumes_again_after_valkey_restarts(valkey: Valkey, start_worker: S
     assert time.monotonic() - restarted < 10
 
 
-def test_sigterm_ends_a_worker_that_has_no_broker(valkey: Valkey, start_worker: StartWorker) -> None:
+def test_sigterm_ends_a_worker_that_has_no_broker(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
     worker = start_worker()
+    send("note", "before")
+    assert valkey.next_event() == "noted before 0"  # nothing of its start still waits for Valkey
     valkey.stop()
     worker.says("No broker at")
     worker.signal(signal.SIGTERM)

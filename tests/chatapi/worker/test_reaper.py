@@ -36,13 +36,20 @@ async def stream(valkey: Valkey) -> AsyncIterator[DeltaStream]:
 
 
 class Commits(GroupCommit):
-    """The real one, but the database can be away."""
+    """The real one, but the database can be away, or locked by somebody else."""
 
     is_away = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unlocked, self.somebody_waits = asyncio.Event(), asyncio.Event()
+        self.unlocked.set()
 
     async def write(self, *arguments: Any) -> Any:
         if self.is_away:
             raise DatabaseUnavailable("away")
+        self.somebody_waits.set()
+        await self.unlocked.wait()
         return await super().write(*arguments)
 
 
@@ -54,13 +61,23 @@ async def commits() -> AsyncIterator[Commits]:
 
 
 @pytest.fixture
-def lost_run(alice: Person) -> UUID:
-    """A run whose lease has run out; its last heartbeat told of 3 tokens."""
+def run(alice: Person) -> ledger.Claimed:
+    """A run whose lease lasts."""
     generation = admit(alice, max_output_tokens=5)
     (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker", 10_000)])
     assert isinstance(claimed, ledger.Claimed)
-    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(claimed.id, claimed.fence, 3)], -1)])
-    return claimed.id
+    return claimed
+
+
+@pytest.fixture
+def lost_run(run: ledger.Claimed) -> UUID:
+    """A run whose lease has run out; its last heartbeat told of 3 tokens."""
+    beat(run, lease_ms=-1)
+    return run.id
+
+
+def beat(run: ledger.Claimed, lease_ms: int) -> None:
+    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(run.id, run.fence, 3)], lease_ms)])
 
 
 async def outcome(commits: Commits, generation_id: UUID) -> tuple[str, int]:
@@ -101,6 +118,25 @@ async def test_after_a_time_without_database_the_living_may_beat_first(
         while await reaper.reap() == 0:
             pass
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
+
+
+async def test_what_runs_out_while_it_waits_for_a_lock_may_beat_first(
+    commits: Commits, stream: DeltaStream, run: ledger.Claimed, settings: Any
+) -> None:
+    settings.LEASE_MS, settings.HEARTBEAT_MS = 400, 100
+    reaper = Reaper(commits, stream)
+    commits.unlocked.clear()
+    reaping = asyncio.create_task(reaper.reap())
+    await commits.somebody_waits.wait()
+    await commits.read(beat, run, lease_ms=0)
+    await asyncio.sleep(0.2)  # longer than a heartbeat, which has to wait as well
+    commits.unlocked.set()
+    assert await reaping == 0
+    assert await reaper.reap() == 0
+    async with asyncio.timeout(10):
+        while await reaper.reap() == 0:
+            pass
+    assert await outcome(commits, run.id) == (Outcome.WORKER_LOST, 3)
 
 
 async def test_one_that_waited_too_long_is_closed_even_without_redis(

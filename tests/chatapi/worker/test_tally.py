@@ -90,6 +90,13 @@ def test_a_failure_is_written_down_and_told() -> None:
     assert tally.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
 
 
+def test_what_was_asked_to_stop_has_a_normal_end() -> None:
+    end = End(Ending.CANCELLED)
+    settled = settle(heard(Text(" the of")), end)
+    assert (settled.outcome, settled.finish_reason, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "stop", 2)
+    assert tally.terminal(end, heard(), settled.tokens, 1) == [Finished("stop"), Usage(settled.tokens.prompt_tokens, 2)]
+
+
 def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
     cancelled = Failed("cancelled", code="cancelled")
     end = End(Ending.CLIENT_LEFT, cancelled)

@@ -1,0 +1,278 @@
+"""The flow that all completion endpoints share: check, admit, enqueue, relay, and tell every failure as designed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+
+from accounts import access
+from accounts.authentication import Caller
+from chatapi import errors, identity
+from chatapi.catalog import CatalogModel
+from chatapi.delta_stream import Job, StreamUnavailable
+from chatapi.web import idempotency
+from chatapi.web.endpoint import Endpoint
+from chatapi.web.relay import Patience, relay
+from chatapi.web.resumption import follow, is_kept
+from chatapi.web.services import Services
+from chatapi.wire import requests
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Completion, Failed, Usage
+from chatapi.wire.dialects import Answer, Dialect, OpenAI
+from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest
+from chatapi.wire.sse import PING
+from usage import ledger
+from usage.errors import AlreadyAdmitted, NotPriced, UsageError
+from usage.failpoints import failpoint
+from usage.idempotency import Idempotency
+from usage.models import Generation
+from usage.pricing import FREE
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+CHAT, TEXT = "chat.completions", "completions"
+"""The endpoints, as a generation's row names them."""
+
+
+class Asked(NamedTuple):
+    """What someone wants, checked as far as that goes without the books."""
+
+    id: UUID
+    caller: Caller
+    dialect: Dialect
+    request: ChatRequest | TextRequest
+    model: CatalogModel
+
+
+class Completions(Endpoint):
+    """One request for a completion, streaming or not; subclasses say how it is read and which form its answer has."""
+
+    endpoint: ClassVar[str]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.answer: OpenAI | None = None
+        self.used_tokens: int | None = None
+        """What the generation used, when this process has seen its end."""
+
+    def encoder(self, dialect: Dialect, answer: Answer) -> OpenAI:
+        """The dialect's form of this endpoint's answers."""
+        raise NotImplementedError
+
+    # ---- what comes in
+
+    async def posted_by(self, services: Services) -> Caller:
+        """Who posts this JSON; raises what is wrong with the form or the key."""
+        self.allow("POST")
+        media_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise errors.unsupported_media_type()
+        return await self.caller(services)
+
+    @property
+    def default_model(self) -> str | None:
+        """The model of a request that names none, in a dialect whose document does not ask for one."""
+        return None if self.dialect is None or self.dialect.chat.requires_model else settings.DEFAULT_MODEL
+
+    async def asked(self, services: Services, caller: Caller, request: ChatRequest | TextRequest) -> Asked:
+        """The request with its model; raises what is wrong with either for this dialect and model."""
+        assert self.dialect is not None, "the dialect is chosen before the request is read"
+        if self.dialect.chat.usage_is_opt_in:  # elsewhere the options mean nothing, with a stream or without
+            requests.refuse_idle_stream_options(request)
+        model = (await services.catalog.get()).get(request.model)
+        if model is None:
+            raise errors.model_not_found(request.model)
+        if model.price is None:
+            raise NotPriced(request.model)
+        if not model.remote_media_allowed:
+            requests.refuse_remote_media(request)
+        if ignored := requests.ignored_parameters(request, model.extra_parameters):
+            self.identifying.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
+        return Asked(self.generation_id, caller, self.dialect, request, model)
+
+    # ---- what goes out
+
+    async def complete(self, services: Services, asked: Asked) -> None:
+        """Admit and enqueue, then answer; whoever leaves before the end has the generation cancelled."""
+        later = "respond-async" in (self.header(b"prefer") or "")
+        key = idempotency.of(self.header(b"idempotency-key"), self.endpoint, asked.request)
+        admission = _admission(asked, self.endpoint, key)
+        taken = await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
+        self.identifying += taken.headers()
+        try:
+            if later:
+                await self._respond_later(services, asked, admission)
+            else:
+                await self._respond(services, asked, admission)
+        except AlreadyAdmitted as error:
+            self.used_tokens = 0
+            if not error.is_same_request:
+                raise
+            await self._respond_again(services, await visible_generation(services, asked.caller, error.generation_id), later)
+        except (UsageError, StreamUnavailable):
+            self.used_tokens = 0  # refused: it never ran
+            raise
+        finally:
+            services.in_background(services.rates.give_back(taken, self.used_tokens))
+
+    async def _respond(self, services: Services, asked: Asked, admission: ledger.Admission) -> None:
+        self.answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
+        follower = services.inbox.follow(asked.id)
+        starting = services.in_background(_start(services, admission, asked.request, services.inbox.name))
+        is_wanted = True
+        try:
+            # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
+            await asyncio.shield(starting)
+            self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
+            await self._tell(relay(services, follower, _patience()), asked.request.stream)
+            is_wanted = False
+        finally:
+            services.inbox.leave(follower)
+            # Who sends an idempotency key will come back for the answer.
+            if is_wanted and admission.idempotency is None and not _has_failed(starting):
+                services.abandon(asked.id)
+
+    async def _respond_later(self, services: Services, asked: Asked, admission: ledger.Admission) -> None:
+        """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this generation."""
+        await asyncio.shield(services.in_background(_start(services, admission, asked.request, inbox="")))
+        answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
+        await self._send_accepted(answer.public_id, asked.dialect.name)
+
+    async def _respond_again(self, services: Services, row: Generation, later: bool) -> None:
+        """The answer of the generation that this idempotency key stands for already: attached to, or replayed."""
+        assert self.dialect is not None, "the dialect is chosen before anything is admitted"
+        self.answer = answer_to(row, self.dialect)
+        if later:
+            await self._send_accepted(self.answer.public_id, self.dialect.name)
+            return
+        if not await is_kept(services, row):
+            raise errors.stream_expired()
+        self.identifying += [(b"x-generation-id", self.answer.public_id.encode()), (b"idempotent-replayed", b"true")]
+        await self._tell(follow(services, row.id, settings.PING_MS), row.is_stream)
+
+    async def _send_accepted(self, public_id: str, dialect: str) -> None:
+        path = f"/{dialect}/v1/generations/{public_id}"
+        body = {"id": public_id, "object": "generation", "stream_url": f"{path}/stream", "receipt_url": path}
+        headers = [(b"location", f"{path}/stream".encode()), (b"preference-applied", b"respond-async")]
+        await self.send_json(202, msgspec.json.encode(body), headers)
+
+    async def handle_error(self, error: Exception) -> None:
+        """Tell the client: as an HTTP error, or inside the stream when it has begun."""
+        if self.is_complete:
+            return
+        failure = self.told(error)
+        if self.is_started and self.answer is not None:
+            await self.send_body(self.answer.failed(failure), more=False)
+        elif (frames := self._invalid_stream(error, failure)) is not None:
+            await self.send_head(200, STREAM_HEADERS)
+            await self.send_body(frames, more=False)
+        else:
+            await self.send_error(failure)
+
+    def _invalid_stream(self, error: Exception, failure: Failed) -> bytes | None:
+        """What a dialect tells inside a stream about a request that was not valid."""
+        if self.dialect is None or not isinstance(error, InvalidRequest) or not error.is_stream:
+            return None
+        return self.dialect.chat.invalid_stream(failure)
+
+    async def _tell(self, batches: AsyncIterator[list[AnyDelta]], is_stream: bool) -> None:
+        await (self._stream(batches) if is_stream else self._collect(batches))
+        failpoint("view.after_terminal")
+
+    async def _stream(self, batches: AsyncIterator[list[AnyDelta]]) -> None:
+        """Relay deltas as they come; the first one decides the status."""
+        assert self.answer is not None
+        async for batch in batches:
+            if not self.is_started:
+                if batch and isinstance(batch[0], Failed):
+                    await self.send_error(batch[0])
+                    return
+                await self.send_head(200, STREAM_HEADERS)
+            is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
+            if is_last and isinstance(batch[-1], Usage):
+                self.used_tokens = batch[-1].total_tokens
+            await self.send_body(self.answer.encode(batch) if batch else PING, more=not is_last)
+
+    async def _collect(self, batches: AsyncIterator[list[AnyDelta]]) -> None:
+        """Wait for the end, then answer with one object."""
+        assert self.answer is not None
+        completion = Completion()
+        async for batch in batches:
+            for delta in batch:
+                completion.add(delta)
+        if completion.failure is not None:
+            await self.send_error(completion.failure)
+        else:
+            self.used_tokens = completion.usage.total_tokens if completion.usage else None
+            await self.send_json(200, self.answer.body(completion))
+
+
+def _admission(asked: Asked, endpoint: str, key: Idempotency | None) -> ledger.Admission:
+    """What is asked for and held."""
+    caller, request, model = asked.caller, asked.request, asked.model
+    return ledger.Admission(
+        id=asked.id,
+        organization_id=caller.organization_id,
+        project_id=caller.project_id,
+        api_key_id=caller.api_key_id,
+        time_zone=caller.time_zone,
+        is_test=caller.is_test,
+        model=request.model,
+        endpoint=endpoint,
+        dialect=asked.dialect.name,
+        is_stream=request.stream,
+        choices_count=request.choices_count,
+        sampled_count=request.sampled_count,
+        max_output_tokens=_cap(request.max_output_tokens, model.max_output_tokens),
+        prompt_tokens_bound=request.prompt_tokens_bound(model.context_window),
+        price=FREE if caller.is_test or model.price is None else model.price,
+        queue_ttl_ms=settings.QUEUE_TTL_MS,
+        includes_usage=request.include_usage,
+        idempotency=key,
+    )
+
+
+def _cap(wish: int | None, most: int) -> int:
+    return most if wish is None else min(wish, most)
+
+
+def answer_to(row: Generation, dialect: Dialect) -> OpenAI:
+    """The encoder that has written, or would write, the answer of a generation that was admitted before."""
+    answer = Answer(row.id.hex, identity.created(row.id), row.model, row.choices_count, row.includes_usage)
+    return (dialect.text if row.endpoint == TEXT else dialect.chat)(answer)
+
+
+def _answer(generation_id: UUID, request: ChatRequest | TextRequest) -> Answer:
+    include_usage = request.stream and request.include_usage
+    return Answer(generation_id.hex, identity.created(generation_id), request.model, request.choices_count, include_usage)
+
+
+async def _start(services: Services, admission: ledger.Admission, request: ChatRequest | TextRequest, inbox: str) -> None:
+    """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left behind."""
+    await services.commits.write(ledger.admit, admission)
+    failpoint("admit.after_commit")
+    await services.enqueue(admission.id, Job(inbox, requests.to_bytes(request)))
+    failpoint("enqueue.after")
+
+
+async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:
+    """The caller's generation with that id; raises 404, the same for another tenant's."""
+    row = await services.commits.read(lambda: access.visible_to(caller, Generation.objects.filter(id=generation_id)).first())
+    if row is None:
+        raise errors.generation_not_found()
+    return row
+
+
+def _has_failed(task: "asyncio.Task[None]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _patience() -> Patience:
+    return Patience(settings.PING_MS, settings.LEASE_MS + settings.REAPER_MS)

@@ -1,0 +1,118 @@
+"""What all hot endpoints share: who asks in which dialect, headers that identify an answer, and errors as designed."""
+
+import logging
+import time
+from typing import Any, cast
+
+from django.conf import settings
+
+from accounts.authentication import Caller
+from accounts.errors import RateLimited
+from chatapi import errors, identity
+from chatapi.delta_stream import StreamUnavailable
+from chatapi.errors import APIError
+from chatapi.web.event_stream_consumer import EventStreamConsumer
+from chatapi.web.services import Services
+from chatapi.wire import dialects
+from chatapi.wire.deltas import Failed
+from chatapi.wire.dialects import Dialect, OpenAI
+from usage.failpoints import failpoint
+
+log = logging.getLogger(__name__)
+
+JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+API_VERSION = (b"openai-version", b"2020-10-01")
+
+
+class Endpoint(EventStreamConsumer):
+    """One request to a hot endpoint; subclasses answer it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.began_at = time.monotonic()
+        self.request_headers: dict[bytes, bytes] = {}
+        self.identifying: list[tuple[bytes, bytes]] = []
+        self.generation_id = identity.new_id()
+        self.dialect: Dialect | None = None
+
+    async def handle(self, body: bytes) -> None:
+        """Answer one request; every failure before the first byte is a JSON error with its own status."""
+        self.request_headers = dict(self.scope["headers"])
+        wish = self.request_headers.get(b"x-request-id")
+        self.identifying = [(b"x-request-id", identity.request_id(wish, self.generation_id)), API_VERSION]
+        await self.answer_request(body)
+
+    async def answer_request(self, body: bytes) -> None:
+        """Check the request and answer it."""
+        raise NotImplementedError
+
+    async def handle_error(self, error: Exception) -> None:
+        """Tell the client, as an HTTP error."""
+        if not self.is_complete:
+            await self.send_error(self.told(error))
+
+    def told(self, error: Exception) -> Failed:
+        """What the client is told about the error; the headers that go with it are made ready."""
+        if isinstance(error, RateLimited):
+            self.identifying += error.headers()
+        return told(error).failure
+
+    # ---- what comes in
+
+    def allow(self, *methods: str) -> None:
+        """Raises 405 for any other method."""
+        if self.scope["method"] not in methods:
+            allowed = ", ".join(methods)
+            self.identifying.append((b"allow", allowed.encode()))
+            raise errors.method_not_allowed(self.scope["method"], allowed)
+
+    async def caller(self, services: Services) -> Caller:
+        """Who asks, whose dialect is chosen herewith; raises `NotAuthenticated` or `UnknownDialect`."""
+        caller = await services.authenticate(self.header(b"authorization"))
+        self.choose_dialect(caller.default_dialect)
+        return caller
+
+    def choose_dialect(self, usual: str) -> Dialect:
+        """Header, then URL prefix, then what is usual for this caller, then the server's default."""
+        prefix = self.route_arguments.get("dialect") or ""
+        self.dialect = dialects.choose(self.header(b"x-chatapi-dialect") or "", prefix, usual, settings.DEFAULT_DIALECT)
+        return self.dialect
+
+    @property
+    def route_arguments(self) -> dict[str, str | None]:
+        """What the URL's pattern has captured."""
+        found: dict[str, str | None] = cast(dict[str, Any], self.scope)["url_route"]["kwargs"]  # Channels adds it to ASGI's own keys
+        return found
+
+    def header(self, name: bytes) -> str | None:
+        """A request header's value."""
+        value = self.request_headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    # ---- what goes out
+
+    async def send_error(self, failure: Failed) -> None:
+        """Answer with the error's status and envelope."""
+        await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))
+
+    async def send_json(self, status: int, body: bytes, more_headers: list[tuple[bytes, bytes]] | None = None) -> None:
+        """Answer with one JSON document."""
+        length = (b"content-length", b"%d" % len(body))
+        await self.send_head(status, [*JSON_HEADERS, length, *(more_headers or [])])
+        await self.send_body(body, more=False)
+
+    async def send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Begin the answer with these headers and those that identify it."""
+        failpoint("view.before_first_byte")
+        took_ms = (b"openai-processing-ms", b"%d" % ((time.monotonic() - self.began_at) * 1_000))
+        await self.send_headers(status, [*headers, *self.identifying, took_ms])
+
+
+def told(error: Exception) -> APIError:
+    """What the client is told about the error; one that nobody foresaw is logged."""
+    if isinstance(error, StreamUnavailable):
+        return errors.unavailable("The service can't reach its workers right now. Nothing was charged.")
+    found = errors.from_exception(error)
+    if found.failure.code == "internal_error":
+        log.error("a request failed", exc_info=error)
+    return found

@@ -1,0 +1,90 @@
+"""What a process's requests have taken from their callers' rate limits: kept alive while they run, given back when they end."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from redis.exceptions import RedisError
+
+from accounts.authentication import Caller
+from accounts.rate_limits import RateLimits, Taken
+from chatapi.delta_stream import StreamUnavailable
+from usage import reports
+from usage.errors import DatabaseUnavailable
+
+log = logging.getLogger(__name__)
+
+LEASE_MS = 15_000
+"""How long a request of a process that is dead still counts as running."""
+RENEW_S = 5.0
+ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * 1_440)
+"""Waits between questions for the end of a generation whose end this process did not see: two hours, as long as any may run."""
+
+EndOf = Callable[[UUID], Awaitable[reports.End | None]]
+
+
+class Rates:
+    """The requests of this process that hold something of a limit."""
+
+    def __init__(self, limits: RateLimits, end_of: EndOf) -> None:
+        """`end_of` asks the books how a generation has ended."""
+        self._limits = limits
+        self._end_of = end_of
+        self._running: dict[UUID, Taken] = {}
+        self._undoing: set[asyncio.Future[None]] = set()
+
+    async def take(self, caller: Caller, generation_id: UUID, *, model: str, tokens: int) -> Taken:
+        """Take from every limit that applies, or from none; raises `RateLimited` or `StreamUnavailable`."""
+        taking = asyncio.ensure_future(self._limits.take(caller.rate_limits, generation_id, model=model, tokens=tokens))
+        try:
+            taken = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._undo)
+            raise
+        except (RedisError, OSError) as error:
+            raise StreamUnavailable(str(error)) from error
+        if taken.marks or taken.running:
+            self._running[generation_id] = taken
+        return taken
+
+    async def give_back(self, taken: Taken, used_tokens: int | None) -> None:
+        """Correct what the request took to what it used, and free its place; without a number, when the books know it."""
+        if taken.id not in self._running:
+            return
+        used = await self._used(taken.id) if used_tokens is None else used_tokens
+        del self._running[taken.id]  # first, so that its place is not renewed meanwhile
+        try:
+            await self._limits.give_back(taken, used)
+        except (RedisError, OSError) as error:
+            log.warning("what %s did not use is not given back: %r", taken.id.hex, error)
+
+    def _undo(self, taking: "asyncio.Future[Taken]") -> None:
+        """Its client left while it was being taken, so nothing runs."""
+        if not taking.cancelled() and taking.exception() is None:
+            taken = taking.result()
+            self._running[taken.id] = taken
+            undoing = asyncio.ensure_future(self.give_back(taken, 0))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+
+    async def renew(self) -> None:
+        """Keep the places of what runs, for ever."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await self._limits.renew(list(self._running.values()))
+            except (RedisError, OSError) as error:
+                log.warning("renewing rate limits: %r", error)
+
+    async def _used(self, generation_id: UUID) -> int | None:
+        """What the books say once it has ended; None if it never does."""
+        for wait_s in ASK_BOOKS_S:
+            try:
+                end = await self._end_of(generation_id)
+            except DatabaseUnavailable:
+                end = None
+            if end is not None:
+                return end.tokens.prompt_tokens + end.tokens.completion_tokens
+            await asyncio.sleep(wait_s)
+        return None

@@ -1,0 +1,83 @@
+"""Resuming a stream: from its beginning or behind any event, while it runs and after its end, byte for byte."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chatapi.http_client import Answer, Client
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+DIALECTS = ["openai", "opentoken", "bitseek", "llama"]
+
+
+def resume(client: Client, generation_id: str, after: str | None = None, **headers: str | None) -> Answer:
+    query = "" if after is None else f"?starting_after={after}"
+    return client.send("GET", f"/v1/generations/{generation_id}/stream{query}", **headers)
+
+
+def without_ids(body: bytes) -> bytes:
+    return b"".join(line for line in body.splitlines(keepends=True) if not line.startswith(b"id: "))
+
+
+def ids(body: bytes) -> list[str]:
+    return [line.removeprefix("id: ") for line in body.decode().splitlines() if line.startswith("id: ")]
+
+
+def completed(client: Client, dialect: str, **parameters: Any) -> tuple[str, bytes]:
+    """A finished stream: its id and its bytes."""
+    answer = client.complete("five", dialect=dialect, stream=True, **parameters)
+    return answer.headers["x-generation-id"], answer.body
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("parameters", [{}, {"n": 2, "stream_options": {"include_usage": True}}], ids=["one", "two choices, usage"])
+def test_a_replay_is_what_the_client_got(client: Client, dialect: str, parameters: dict[str, Any]) -> None:
+    generation_id, body = completed(client, dialect, **parameters)
+    again = resume(client, generation_id)
+    assert again.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert without_ids(again.body) == body
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialect: str) -> None:
+    generation_id, _ = completed(client, dialect)
+    whole = resume(client, generation_id).body
+    for event_id in ids(whole):
+        _, _, rest = whole.partition(f"id: {event_id}\n".encode())
+        _, _, behind = rest.partition(b"\n\n")
+        assert resume(client, generation_id, event_id).body == behind
+        assert resume(client, generation_id, last_event_id=event_id).body == behind
+
+
+def test_a_running_stream_can_be_joined(client: Client, installation: Installation) -> None:
+    with client.asking("begins-late", stream=True) as first:
+        joined = resume(client, first.response.headers["x-generation-id"])
+        assert without_ids(joined.body) == first.read().body
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1-", "1-2-3", "9" * 30, "%D9%A1"])
+def test_a_position_that_is_none_is_refused(client: Client, after: str) -> None:
+    generation_id, _ = completed(client, "openai")
+    answer = resume(client, generation_id, after)
+    assert (answer.status, answer.error["param"]) == (400, "starting_after")
+
+
+def test_a_stream_that_broke_ends_as_it_did(client: Client) -> None:
+    answer = client.complete("breaks-by-error", dialect="openai", stream=True)
+    assert without_ids(resume(client, answer.headers["x-generation-id"]).body) == answer.body
+
+
+def test_nobody_elses_stream_can_be_resumed(client: Client, installation: Installation, keys: dict[str, str]) -> None:
+    generation_id, _ = completed(client, "openai")
+    stranger = Client(installation.url, keys["stranger"])
+    assert resume(stranger, generation_id).body == resume(stranger, "chatcmpl-00000000000070008000000000000000").body
+    assert resume(Client(installation.url, "x"), generation_id).status == 401
+
+
+def test_another_dialect_may_be_asked_for(client: Client) -> None:
+    generation_id, _ = completed(client, "openai")
+    last = resume(client, generation_id, x_chatapi_dialect="bitseek").body.split(b"\n\n")[-2]
+    assert json.loads(last.partition(b"data: ")[2])["choices"][0]["finish_reason"] == "stop"

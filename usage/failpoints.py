@@ -1,0 +1,89 @@
+"""Failpoints: named places where a test may have the process die, fail or freeze; no effect unless `CHATAPI_FAILPOINTS` is set.
+
+    CHATAPI_FAILPOINTS="settle.in_tx=kill9@3;enqueue.after=sleep:5;claim.after=raise"
+
+`kill9` ends the process as a crash does, `raise` raises `FailpointError`, `sleep:N` stops the calling thread (of an event loop: all of
+it) for N seconds. `@3` means at the third hit only; without it, at every hit.
+"""
+
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+
+NAMES = (
+    "admit.before_commit",
+    "admit.after_commit",
+    "enqueue.after",
+    "claim.after",
+    "upstream.connected",
+    "delta.before_publish",
+    "delta.after_publish",
+    "heartbeat.before",
+    "settle.before_tx",
+    "settle.in_tx",
+    "settle.after_commit",
+    "terminal.after_publish",
+    "reaper.after_seal",
+    "reaper.in_tx",
+    "reaper.after_commit",
+    "view.before_first_byte",
+    "view.after_terminal",
+)
+_ACTION = re.compile(r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?")
+
+
+class FailpointError(RuntimeError):
+    """A failpoint was told to raise."""
+
+
+@dataclass
+class _Failpoint:
+    action: str
+    sleep_s: float
+    hit: int | None
+    hits: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def strike(self, name: str) -> None:
+        with self.lock:
+            self.hits += 1
+            if self.hit is not None and self.hits != self.hit:
+                return
+        if self.action == "kill9":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.action == "raise":
+            raise FailpointError(name)
+        else:
+            time.sleep(self.sleep_s)
+
+
+def parse(text: str) -> dict[str, _Failpoint]:
+    """The failpoints that the text arms; raises ValueError, saying what is allowed."""
+    armed: dict[str, _Failpoint] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        match = _ACTION.fullmatch(part)
+        if match is None or match["name"] not in NAMES:
+            raise ValueError(f"{part!r} is no failpoint: write NAME=kill9, NAME=raise or NAME=sleep:SECONDS, each with an optional @HIT;"
+                             f" NAME is one of {', '.join(NAMES)}")  # fmt: skip
+        hit = int(match["hit"]) if match["hit"] else None
+        armed[match["name"]] = _Failpoint(match["action"] or "sleep", float(match["sleep_s"] or 0), hit)
+    return armed
+
+
+_armed: dict[str, _Failpoint] = {}
+
+
+def arm(text: str) -> None:
+    """Arm what the text names, and nothing else; raises ValueError."""
+    found = parse(text)
+    _armed.clear()
+    _armed.update(found)
+
+
+def failpoint(name: str) -> None:
+    """A place named `name`: passes, unless a test has armed it."""
+    if _armed and name in _armed:
+        _armed[name].strike(name)
