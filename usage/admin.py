@@ -1,26 +1,25 @@
-"""The operator's pages about money: what ran, what it cost, what may be spent. The service's own rows are read-only."""
+"""The operator's pages about what ran and what it cost: the service's own rows, read-only."""
 
 import re
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin
-from django.db.models import Case, CharField, F, OuterRef, QuerySet, Subquery, Value, When
-from django.db.models.functions import Concat
+from django.db.models import QuerySet, Sum
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
-from accounts.models import APIKey, Organization, Project
 from accounts.read_only_admin import ReadOnlyAdmin
-from usage import receipts
-from usage.forms import LimitForm, NewLimitForm
-from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEntry, Price, Scope
-from usage.pricing import to_usd
+from usage import (
+    budget_admin,  # noqa: F401  registers its pages
+    receipts,
+)
+from usage.models import Generation, HourlyUsage, Kind, LedgerEntry, Price
+from usage.shown import moment, usd
+
+__all__ = ["ModelFilter", "moment", "usd"]
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _OUTCOMES = {
@@ -32,17 +31,6 @@ _OUTCOMES = {
     "admitted": "info",
     "running": "info",
 }
-
-
-def usd(nanodollars: int) -> str:
-    """The amount as it is shown: exact, with cents at least."""
-    dollars, _, fraction = to_usd(nanodollars).partition(".")
-    return f"${int(dollars):,}.{fraction:0<2}"
-
-
-def moment(time: datetime | None) -> str | None:
-    """The time as logs write it, in UTC."""
-    return f"{time:%Y-%m-%d %H:%M:%S}" if time else None
 
 
 class ModelFilter(admin.SimpleListFilter):
@@ -70,14 +58,14 @@ class RecordAdmin(ReadOnlyAdmin):
     list_select_related = ["organization", "project", "api_key"]
 
     @display(description="Project", ordering="project__name")
-    def project_name(self, row: Any) -> str:
-        """The project's name, without its organization's."""
-        return str(row.project.name)
+    def project_name(self, row: Any) -> str | None:
+        """The project's name, without its organization's; credit has no project."""
+        return row.project and str(row.project.name)
 
     @display(description="Key")
-    def key_name(self, row: Any) -> str:
-        """The key's name and its first characters."""
-        return str(row.api_key)
+    def key_name(self, row: Any) -> str | None:
+        """The key's name and its first characters; credit has no key."""
+        return row.api_key and str(row.api_key)
 
     @display(description="Amount", ordering="amount_nanodollars")
     def amount(self, row: Any) -> str:
@@ -97,7 +85,7 @@ class RecordAdmin(ReadOnlyAdmin):
     @display(description="Outcome", label=_OUTCOMES)
     def result(self, row: Any) -> str:
         """How it ended, or where it stands."""
-        return str(row.outcome or row.state).replace("_", " ")
+        return str(row.outcome or getattr(row, "state", "")).replace("_", " ")
 
 
 @admin.register(Generation)
@@ -111,10 +99,10 @@ class GenerationAdmin(RecordAdmin):
     search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
     readonly_fields = [
         "public_id", "result", "amount", "receipt", "hold", "admitted", "claimed", "settled",
-        "queue_ms", "total_ms", "error", "lease", "project_name", "key_name",
+        "queue_ms", "total_ms", "error", "lease", "project_name", "key_name", "corrected",
     ]  # fmt: skip
     fieldsets = [
-        (None, {"fields": ["public_id", "result", "error", "finish_reason", "receipt"]}),
+        (None, {"fields": ["public_id", "result", "error", "finish_reason", "receipt", "corrected"]}),
         (
             "Request",
             {
@@ -204,6 +192,12 @@ class GenerationAdmin(RecordAdmin):
         """The most that it could cost."""
         return usd(row.reserved_nanodollars)
 
+    @display(description="Corrected by", empty_value="nothing")
+    def corrected(self, row: Generation) -> str | None:
+        """The sum of its corrections in the ledger."""
+        total = row.ledger_entries.filter(kind=Kind.CORRECTION).aggregate(total=Sum("amount_nanodollars"))["total"]
+        return None if total is None else usd(total)
+
     @display(description="Receipt")
     def receipt(self, row: Generation) -> str:
         """The line items and their sum."""
@@ -231,6 +225,7 @@ class LedgerEntryAdmin(RecordAdmin):
     fields = [
         "created", "kind", "amount", "generation", "organization", "project_name", "key_name", "model", "result",
         "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
+        "corrects", "reason", "recorded_by", "reference",
     ]  # fmt: skip
 
     @display(description="Written (UTC)", ordering="id")
@@ -267,101 +262,3 @@ class HourlyUsageAdmin(RecordAdmin):
     def hour_utc(self, row: HourlyUsage) -> str:
         """The hour that begins then."""
         return f"{row.hour:%Y-%m-%d %H:00}"
-
-
-def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows with `subject`: the name of what they are about, in the same query."""
-    this = OuterRef("scope_id")
-    path = Concat(F("organization__name"), Value(" / "), F("name"))
-    key_path = Concat(F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name"))
-    name = Case(
-        When(scope=Scope.ORGANIZATION, then=Subquery(Organization.objects.filter(pk=this).values("name"))),
-        When(scope=Scope.PROJECT, then=Subquery(Project.objects.filter(pk=this).values(path=path))),
-        When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
-        output_field=CharField(),
-    )
-    named: QuerySet[Any] = rows.annotate(subject_name=name)
-    return named
-
-
-@admin.register(BudgetLimit)
-class BudgetLimitAdmin(ModelAdmin):
-    """What may be spent at most; without a row here there is no limit."""
-
-    list_display = ["subject", "scope", "period", "limit"]
-    list_display_links = ["subject"]
-    list_filter = ["scope", "period"]
-    ordering = ["scope", "scope_id", "period"]
-    show_full_result_count = False
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
-        """With the names of what is limited."""
-        return _with_subject(super().get_queryset(request))
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
-        """What is limited is chosen once; the amount may change."""
-        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
-        return form
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
-        """The form's fields, and for a row that exists what it is about."""
-        if obj is not None:
-            return [(None, {"fields": ["subject", "scope", "period", "limit_nanodollars"]})]
-        return [
-            ("Applies to one of these", {"fields": ["organization", "project", "api_key"]}),
-            ("Limit", {"fields": ["period", "limit_nanodollars"]}),
-        ]
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """All but the amount."""
-        return ["subject", "scope", "period"] if obj else []
-
-    @display(description="Applies to", ordering="scope_id")
-    def subject(self, row: Any) -> str:
-        """The name of what is limited."""
-        return row.subject_name or f"{row.scope} {row.scope_id}"
-
-    @display(description="Limit", ordering="limit_nanodollars")
-    def limit(self, row: BudgetLimit) -> str:
-        """The amount."""
-        return usd(row.limit_nanodollars)
-
-
-@admin.register(Budget)
-class BudgetAdmin(ReadOnlyAdmin):
-    """What is spent and held in each period."""
-
-    list_display = ["subject", "scope", "period", "period_start", "posted", "pending", "limit"]
-    list_filter = ["scope", "period", "period_start"]
-    ordering = ["-period_start", "scope", "scope_id"]
-    paginator = InfinitePaginator
-    show_full_result_count = False
-    readonly_fields = ["subject", "posted", "pending", "limit"]
-    fields = ["subject", "scope", "period", "period_start", "posted", "pending", "limit"]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
-        """With the names, and the limits that apply."""
-        same = BudgetLimit.objects.filter(scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period"))
-        limit = Subquery(same.values("limit_nanodollars"))
-        rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
-        return rows
-
-    @display(description="Budget of", ordering="scope_id")
-    def subject(self, row: Any) -> str:
-        """The name of whose it is."""
-        return row.subject_name or f"{row.scope} {row.scope_id}"
-
-    @display(description="Spent", ordering="posted_nanodollars")
-    def posted(self, row: Budget) -> str:
-        """What is charged."""
-        return usd(row.posted_nanodollars)
-
-    @display(description="Held", ordering="pending_nanodollars")
-    def pending(self, row: Budget) -> str:
-        """What running requests hold."""
-        return usd(row.pending_nanodollars)
-
-    @display(description="Limit", empty_value="no limit")
-    def limit(self, row: Any) -> str | None:
-        """The most that may be spent."""
-        return None if row.limit_nanodollars is None else usd(row.limit_nanodollars)

@@ -1,17 +1,19 @@
-"""Holds and spends against budgets: conditional updates, so that no budget is ever overdrawn.
+"""Holds and spends against budgets: conditional updates, so that no budget and no prepaid credit is ever overdrawn.
 
-Budgets are named by their id, `scope/scope_id/period/period_start`. Rows are always locked in id order: no deadlocks.
+An organization's budget "ever" is all that it has spent, so its credit is one more limit of that budget. Budgets are named by
+their id, `scope/scope_id/period/period_start`. Rows are always locked in id order: no deadlocks.
 """
 
-from collections.abc import Iterable, Mapping
-from datetime import date
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
 from functools import lru_cache
 
 from django.db import connection
 
 from usage.errors import BudgetExceeded
-from usage.models import Budget, BudgetLimit, Period, Scope
-from usage.sql import execute, fetch_all, rows_of_values
+from usage.models import Budget, Period, Scope
+from usage.sql import db_value, execute, fetch_all, rows_of_values
 
 EVER = date(1970, 1, 1)
 
@@ -27,7 +29,7 @@ def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -
 def hold(amounts: Mapping[str, int]) -> None:
     """Add each amount to its budget's pending, all or nothing; must run in a transaction.
 
-    Raises `BudgetExceeded` for the first budget that has no room or does not exist (see `ensure`); the caller then
+    Raises `BudgetExceeded` for the first budget that has no room or does not exist (see `rooms`); the caller then
     rolls back to before the call.
     """
     _lock(amounts)
@@ -37,25 +39,82 @@ def hold(amounts: Mapping[str, int]) -> None:
         WHERE b.id = hold.target AND NOT EXISTS (
             SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
             AND b.posted_nanodollars + b.pending_nanodollars + hold.amount > l.limit_nanodollars)
+        AND NOT EXISTS (
+            SELECT 1 FROM usage_credit AS c WHERE b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id
+            AND c.is_required AND b.posted_nanodollars + b.pending_nanodollars + hold.amount > c.credited_nanodollars)
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )
     refused = sorted(amounts.keys() - {budget_id for (budget_id,) in held})
     if refused:
-        raise _exceeded(refused[0], amounts[refused[0]])
+        raise BudgetExceeded(refused[0], is_in_flight=True)
 
 
-def settle(changes: Mapping[str, tuple[int, int]]) -> None:
-    """Release and post: each budget's pending falls by the first number, its posted grows by the second."""
+@dataclass(slots=True)
+class Room:
+    """What a budget has spent and holds, and the most that it may: the lower one of its limit and the required credit."""
+
+    posted_nanodollars: int
+    pending_nanodollars: int
+    most_nanodollars: int | None
+    is_credit: bool
+
+    def has(self, amount: int) -> bool:
+        """Whether so much more may be held."""
+        return self.most_nanodollars is None or self.posted_nanodollars + self.pending_nanodollars + amount <= self.most_nanodollars
+
+
+def rooms(ids: Collection[str]) -> dict[str, Room]:
+    """Make the budgets that are missing, lock all and read how much room each has; in a transaction."""
+    ensure(ids)
+    _lock(ids)
+    rows = fetch_all(
+        f"""SELECT b.id, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, c.credited_nanodollars
+        FROM usage_budget AS b
+        LEFT JOIN usage_budgetlimit AS l ON l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+        LEFT JOIN usage_credit AS c ON b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id AND c.is_required
+        WHERE b.id IN ({", ".join(["%s"] * len(ids))})""",  # noqa: S608  the text is ours, the values are parameters
+        list(ids),
+    )
+    return {budget_id: _room(*numbers) for budget_id, *numbers in rows}
+
+
+def _room(posted: int, pending: int, limit: int | None, credited: int | None) -> Room:
+    is_credit = credited is not None and (limit is None or credited <= limit)
+    return Room(posted, pending, credited if is_credit else limit, is_credit)
+
+
+def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
+    """Hold the amount in the rooms of these budgets (`hold` then does in the database), or tell which one has none."""
+    if not amount:
+        return None
+    for budget_id in sorted(ids):
+        room = known[budget_id]
+        if not room.has(amount):
+            would_fit = room.most_nanodollars is not None and room.posted_nanodollars + amount <= room.most_nanodollars
+            return BudgetExceeded(budget_id, is_in_flight=would_fit, is_credit=room.is_credit)
+    for budget_id in ids:
+        known[budget_id].pending_nanodollars += amount
+    return None
+
+
+def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
+    """Release and post: each budget's pending falls by the first number, its posted grows by the second.
+
+    A budget that reaches its soft limit keeps the moment.
+    """
     if not changes:
         return
     _lock(changes)
     values, parameters = rows_of_values("change", ["target", "released", "amount"], [(key, *changes[key]) for key in sorted(changes)])
     execute(
         f"""{values} UPDATE usage_budget AS b
-        SET pending_nanodollars = b.pending_nanodollars - change.released, posted_nanodollars = b.posted_nanodollars + change.amount
+        SET pending_nanodollars = b.pending_nanodollars - change.released, posted_nanodollars = b.posted_nanodollars + change.amount,
+        soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
+            SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+            AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
         FROM change WHERE b.id = change.target""",  # noqa: S608
-        parameters,
+        [*parameters, db_value(now)],
     )
 
 
@@ -73,10 +132,3 @@ def _lock(ids: Iterable[str]) -> None:
     """Take the rows' locks in id order; SQLite's IMMEDIATE transaction holds the whole database already."""
     if connection.features.has_select_for_update:
         list(Budget.objects.select_for_update().filter(id__in=list(ids)).order_by("id").values_list("id"))
-
-
-def _exceeded(budget_id: str, amount: int) -> BudgetExceeded:
-    budget = _new(budget_id)
-    limit = BudgetLimit.objects.filter(scope=budget.scope, scope_id=budget.scope_id, period=budget.period).first()
-    posted = Budget.objects.filter(id=budget_id).values_list("posted_nanodollars", flat=True).first() or 0
-    return BudgetExceeded(budget_id, is_in_flight=limit is None or posted + amount <= limit.limit_nanodollars)

@@ -1,11 +1,15 @@
 """What can go wrong with money.
 
 UsageError
-├── BudgetExceeded        a budget has no room; `is_in_flight` tells whether running requests hold the rest
+├── BudgetExceeded        a budget or the credit has no room; `is_in_flight` tells whether running requests hold the rest
 ├── NotPriced             the model has no price, so it is not served
+├── AlreadyAdmitted       the idempotency key stands for a generation that there is already
 ├── AlreadyResolved       the generation is settled, or another fence holds it
+├── NotBooked             a grant, refund or correction that can't be booked, and why
 └── DatabaseUnavailable   the books can't be written now; nothing was admitted
 """
+
+from uuid import UUID
 
 
 class UsageError(Exception):
@@ -16,20 +20,35 @@ class BudgetExceeded(UsageError):
     """A budget has no room for what the request could cost.
 
     `is_in_flight`: it would fit if the holds of running requests ended at nothing, so a later try may succeed.
+    `is_credit`: no limit is in the way, but what the organization has paid in advance does not cover it.
     """
 
-    def __init__(self, budget_id: str, *, is_in_flight: bool) -> None:
+    def __init__(self, budget_id: str, *, is_in_flight: bool, is_credit: bool = False) -> None:
         super().__init__(budget_id)
         self.budget_id = budget_id
         self.is_in_flight = is_in_flight
+        self.is_credit = is_credit
 
 
 class NotPriced(UsageError):
     """The model has no price that is in effect: no price, no service."""
 
 
+class AlreadyAdmitted(UsageError):
+    """The request's idempotency key stands for another generation; `is_same_request` when that one asks for the same."""
+
+    def __init__(self, generation_id: UUID, *, is_same_request: bool) -> None:
+        super().__init__(generation_id.hex)
+        self.generation_id = generation_id
+        self.is_same_request = is_same_request
+
+
 class AlreadyResolved(UsageError):
     """Someone else settled the generation, or took it over with a newer fence."""
+
+
+class NotBooked(UsageError):
+    """A grant, refund or correction can't be booked; the text says why, for whoever asked for it."""
 
 
 class DatabaseUnavailable(UsageError):

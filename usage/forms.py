@@ -12,6 +12,8 @@ from accounts.models import APIKey, Organization, Project
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
 
+SOFT = "It refuses nothing: a budget that reaches it is marked."
+
 
 class USDField(forms.CharField):
     """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
@@ -40,21 +42,28 @@ def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
+def _check_some_limit(data: dict[str, Any]) -> None:
+    if data.get("limit_nanodollars") is None and data.get("soft_limit_nanodollars") is None:
+        raise ValidationError("Give a limit, a soft limit or both.")
+
+
 class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A limit for one organization, project or key."""
 
     organization = _choice(Organization, "organization", "Organization")
     project = _choice(Project, "project", "Project")
     api_key = _choice(APIKey, "api_key", "API key")
-    limit_nanodollars = USDField(label="Limit (USD)")
+    limit_nanodollars = USDField(label="Limit (USD)", required=False)
+    soft_limit_nanodollars = USDField(label="Soft limit (USD)", required=False, help_text=SOFT)
 
     class Meta:
         model = BudgetLimit
-        fields = ["organization", "project", "api_key", "period", "limit_nanodollars"]
+        fields = ["organization", "project", "api_key", "period", "limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
         """Exactly one of the three is limited, and has no limit of this period yet."""
         data = self.cleaned_data
+        _check_some_limit(data)
         scopes = {Scope.ORGANIZATION: data.get("organization"), Scope.PROJECT: data.get("project"), Scope.API_KEY: data.get("api_key")}
         chosen = [(scope, row.pk) for scope, row in scopes.items() if row is not None]
         if len(chosen) != 1:
@@ -66,10 +75,16 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """Another amount for a limit."""
+    """Other amounts for a limit."""
 
-    limit_nanodollars = USDField(label="Limit (USD)")
+    limit_nanodollars = USDField(label="Limit (USD)", required=False)
+    soft_limit_nanodollars = USDField(label="Soft limit (USD)", required=False, help_text=SOFT)
 
     class Meta:
         model = BudgetLimit
-        fields = ["limit_nanodollars"]
+        fields = ["limit_nanodollars", "soft_limit_nanodollars"]
+
+    def clean(self) -> dict[str, Any]:
+        """Something is limited."""
+        _check_some_limit(self.cleaned_data)
+        return self.cleaned_data

@@ -26,6 +26,9 @@ P = ParamSpec("P")
 Operation = Callable[[datetime, Sequence[Item]], Sequence[Result | UsageError]]
 
 MAX_BATCH = 256
+DEADLOCK_DETECTED = "40P01"
+"""PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes"."""
+DEADLOCK_RETRIES = 3
 log = logging.getLogger(__name__)
 
 
@@ -104,7 +107,7 @@ class GroupCommit:
 
     def _commit(self, batch: list[_Waiting]) -> list[tuple[_Waiting, Any]]:
         try:
-            return _guarded(lambda: self._transact(batch))
+            return _guarded(lambda: self._transact_again(batch))
         except DatabaseUnavailable as error:
             return [(waiting, error) for waiting in batch]
         except Exception as error:
@@ -113,6 +116,17 @@ class GroupCommit:
                 return [(batch[0], error)]
             # One item spoils the whole transaction: each in its own, so that only that one fails.
             return [pair for waiting in batch for pair in self._commit([waiting])]
+
+    def _transact_again(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        """Each operation locks rows in order, but two that share a transaction need not: who loses a deadlock tries again."""
+        for _ in range(DEADLOCK_RETRIES):
+            try:
+                return self._transact(batch)
+            except OperationalError as error:
+                if getattr(error.__cause__, "sqlstate", None) != DEADLOCK_DETECTED:
+                    raise
+                log.info("a deadlock: once more")
+        return self._transact(batch)
 
     def _transact(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
         groups: dict[Operation[Any, Any], list[_Waiting]] = {}

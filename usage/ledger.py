@@ -17,9 +17,11 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from usage import budgets, pricing
+from usage import budgets, idempotency, pricing
 from usage.clock import local_day
-from usage.errors import AlreadyResolved, BudgetExceeded
+from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
+from usage.failpoints import failpoint
+from usage.idempotency import Idempotency
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Price, Tokens
 from usage.settlement import Settled, Settlement, settle
@@ -46,30 +48,49 @@ class Admission:
     dialect: str
     is_stream: bool
     choices_count: int
+    """How many choices the answer has."""
+    sampled_count: int
+    """How many are generated and paid for: `best_of` may make more than are shown."""
     max_output_tokens: int
     prompt_tokens_bound: int
     price: Price
     queue_ttl_ms: int
+    includes_usage: bool = False
+    idempotency: Idempotency | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens that the request can use, prompt and answers together."""
+        return self.prompt_tokens_bound + self.max_output_tokens * self.sampled_count
 
     @property
     def reserved_nanodollars(self) -> int:
         """The hold: an upper bound of what the request can cost."""
-        return pricing.upper_bound(self.prompt_tokens_bound, self.max_output_tokens * self.choices_count, self.price)
+        return pricing.upper_bound(self.prompt_tokens_bound, self.max_output_tokens * self.sampled_count, self.price)
 
 
-def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
+def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
     """Hold each request's upper bound on its budgets and write its row. Returns its id, or why it was refused."""
+    repeated = idempotency.claim(now, items)
+    fresh = [item for item in items if item.id not in repeated]
+    results = dict(zip([item.id for item in fresh], _admit(now, fresh), strict=True)) if fresh else {}
+    return [repeated.get(item.id) or results[item.id] for item in items]
+
+
+def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
     try:
         with transaction.atomic():
             _hold(now, items)
     except BudgetExceeded:
         # One of them does not fit, or a budget's first request is among them: each for itself, then.
-        results = [_hold_alone(now, item) for item in items]
+        results = _hold_what_fits(now, items)
     else:
         results = [item.id for item in items]
     fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
     if fitting:
         insert("usage_generation", _COLUMNS, [_row(now, item) for item in fitting])
+    idempotency.release(item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result)
+    failpoint("admit.before_commit")
     return results
 
 
@@ -83,14 +104,15 @@ def _hold(now: datetime, items: Sequence[Admission]) -> None:
         budgets.hold(amounts)
 
 
-def _hold_alone(now: datetime, item: Admission) -> UUID | BudgetExceeded:
-    budgets.ensure(_budget_ids(now, item))
-    try:
-        with transaction.atomic():
-            _hold(now, [item])
-    except BudgetExceeded as error:
-        return error
-    return item.id
+def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
+    """In as many statements for a crowd that is refused as for one request."""
+    rooms = budgets.rooms({budget_id for item in items for budget_id in _budget_ids(now, item)})
+    results: list[UUID | BudgetExceeded] = []
+    for item in items:
+        refused = budgets.take(rooms, _budget_ids(now, item), item.reserved_nanodollars)
+        results.append(refused or item.id)
+    _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
+    return results
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
@@ -98,9 +120,10 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "choices_count",
-    "max_output_tokens", "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars",
-    "reserved_nanodollars", "budget_day", "lease_expires_at", "admitted_at",
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "includes_usage",
+    "choices_count", "max_output_tokens", "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars",
+    "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars", "reserved_nanodollars", "budget_day", "lease_expires_at",
+    "admitted_at",
 )  # fmt: skip
 
 
@@ -116,11 +139,13 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.endpoint,
         item.dialect,
         item.is_stream,
+        item.includes_usage,
         item.choices_count,
         item.max_output_tokens,
         item.price.input_per_mtok_nanodollars,
         item.price.cached_input_per_mtok_nanodollars,
         item.price.output_per_mtok_nanodollars,
+        item.price.reasoning_per_mtok_nanodollars,
         item.reserved_nanodollars,
         local_day(now, item.time_zone),
         now + timedelta(milliseconds=item.queue_ttl_ms),
@@ -245,6 +270,8 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
         RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens * choices_count""",  # noqa: S608
         [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(item.asked_at), item.limit],
     )
+    if rows:
+        failpoint("reaper.in_tx")
     return Orphans([Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4]) for row in rows])
 
 

@@ -1,4 +1,4 @@
-"""What was used and what it cost: generations, prices, budgets, the ledger and its hourly rollup.
+"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its hourly rollup.
 
 Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock. Rows keep names
 and prices as values, so that history survives renames and price changes.
@@ -19,6 +19,9 @@ class Price(models.Model):
     input_per_mtok_nanodollars = models.BigIntegerField()
     cached_input_per_mtok_nanodollars = models.BigIntegerField()
     output_per_mtok_nanodollars = models.BigIntegerField()
+    reasoning_per_mtok_nanodollars = models.BigIntegerField(
+        null=True, blank=True, help_text="Of the completion tokens that are reasoning; without it they cost what output costs."
+    )
 
     class Meta:
         ordering = ["model", "-effective_from"]
@@ -30,6 +33,7 @@ class Price(models.Model):
                 ),
                 name="prices_are_not_negative",
             ),
+            models.CheckConstraint(condition=Q(reasoning_per_mtok_nanodollars__gte=0), name="reasoning_price_not_negative"),
         ]
 
     def __str__(self) -> str:
@@ -38,7 +42,25 @@ class Price(models.Model):
     @property
     def value(self) -> PriceValue:
         """The price as a pure value."""
-        return PriceValue(self.input_per_mtok_nanodollars, self.cached_input_per_mtok_nanodollars, self.output_per_mtok_nanodollars)
+        return _price_of(self)
+
+
+class Discount(models.Model):
+    """What an organization pays less than the price from `effective_from` on; rows are added, never changed."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
+    effective_from = models.DateTimeField()
+    basis_points = models.PositiveSmallIntegerField(help_text="Hundredths of a percent: 1500 is 15 %. 0 ends a discount.")
+
+    class Meta:
+        ordering = ["organization", "-effective_from"]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "effective_from"], name="one_discount_per_organization_and_start"),
+            models.CheckConstraint(condition=Q(basis_points__lte=10_000), name="discount_at_most_all"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.basis_points / 100:g} % for {self.organization} from {self.effective_from:%Y-%m-%d %H:%M}"
 
 
 class State(models.TextChoices):
@@ -79,12 +101,14 @@ class Generation(models.Model):
     endpoint = models.CharField(max_length=32)
     dialect = models.CharField(max_length=16)
     is_stream = models.BooleanField()
+    includes_usage = models.BooleanField(db_default=False, help_text="Its client asked for the usage inside the stream.")
     choices_count = models.PositiveSmallIntegerField(db_default=1)
     max_output_tokens = models.PositiveIntegerField(help_text="Per choice: the cap sent upstream and held for.")
 
     input_per_mtok_nanodollars = models.BigIntegerField()
     cached_input_per_mtok_nanodollars = models.BigIntegerField()
     output_per_mtok_nanodollars = models.BigIntegerField()
+    reasoning_per_mtok_nanodollars = models.BigIntegerField(null=True)
     reserved_nanodollars = models.BigIntegerField()
     budget_day = models.DateField(help_text="The organization's local day of admission: which budgets it counts in.")
 
@@ -137,8 +161,24 @@ class Generation(models.Model):
 
     @property
     def price(self) -> PriceValue:
-        """The price of the day of admission."""
-        return PriceValue(self.input_per_mtok_nanodollars, self.cached_input_per_mtok_nanodollars, self.output_per_mtok_nanodollars)
+        """The price at its admission, less the organization's discount."""
+        return _price_of(self)
+
+
+class IdempotencyKey(models.Model):
+    """A client's `Idempotency-Key` and the one generation that it stands for; both digests are SHA-256."""
+
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    digest = models.CharField(max_length=64, help_text="Of the key.")
+    request_digest = models.CharField(max_length=64, help_text="Of what was asked: the same key may not ask for something else.")
+    generation_id = models.UUIDField()
+    created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["api_key", "digest"], name="one_generation_per_idempotency_key")]
+
+    def __str__(self) -> str:
+        return f"{self.digest[:8]}… of key {self.api_key_id}"
 
 
 class Kind(models.TextChoices):
@@ -146,21 +186,32 @@ class Kind(models.TextChoices):
 
     CHARGE = "charge"
     OVERAGE = "overage"
+    CORRECTION = "correction"
+    GRANT = "grant"
+    REFUND = "refund"
+
+
+CHARGED = (Kind.CHARGE, Kind.OVERAGE)
+"""What settling writes."""
+SPENT = (*CHARGED, Kind.CORRECTION)
+"""What counts in budgets and in the rollup; the others move credit."""
 
 
 class LedgerEntry(models.Model):
-    """One movement of money, written once: every settled generation has exactly one charge, of zero too.
+    """One movement of money, written once and never changed: the database refuses it.
 
-    An overage is the part of an amount that the hold did not cover.
+    An entry's amount is what the organization owes more by it: charges and refunds are positive, grants negative, corrections either.
+    Every settled generation has exactly one charge, of zero too; an overage is the part of an amount that the hold did not cover. A
+    correction names the charge or overage that it corrects and counts where that one counts.
     """
 
     kind = models.CharField(max_length=10, choices=Kind.choices)
-    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries")
+    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
-    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
-    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
-    model = models.CharField(max_length=128)
-    outcome = models.CharField(max_length=20, choices=Outcome.choices)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    model = models.CharField(max_length=128, blank=True)
+    outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True)
     budget_day = models.DateField()
     created_at = models.DateTimeField()
     prompt_tokens = models.PositiveIntegerField(default=0)
@@ -168,14 +219,77 @@ class LedgerEntry(models.Model):
     completion_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
     amount_nanodollars = models.BigIntegerField()
+    corrects = models.ForeignKey("self", on_delete=models.PROTECT, related_name="corrections", db_index=False, null=True)
+    is_rerating = models.BooleanField(db_default=False, help_text="A correction that follows a change of price, of `rerate`.")
+    reason = models.CharField(max_length=500, blank=True, db_default="", help_text="Of what a person booked: why.")
+    recorded_by = models.CharField(max_length=150, blank=True, db_default="", help_text="Who booked it; empty: the service.")
+    reference = models.CharField(
+        max_length=128, blank=True, db_default="", help_text="What must not be booked twice, such as a payment's id."
+    )
 
     class Meta:
         verbose_name_plural = "ledger entries"
-        indexes = [models.Index(fields=["organization", "-created_at"], name="organization_ledger")]
-        constraints = [models.UniqueConstraint(fields=["generation", "kind"], name="one_entry_per_generation_and_kind")]
+        indexes = [
+            models.Index(fields=["organization", "-created_at"], name="organization_ledger"),
+            models.Index(fields=["created_at", "id"], name="ledger_by_time"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["generation", "kind"], condition=Q(kind__in=CHARGED), name="one_entry_per_generation_and_kind"),
+            models.UniqueConstraint(fields=["reference"], condition=~Q(reference=""), name="one_entry_per_reference"),
+            models.CheckConstraint(
+                condition=Q(kind__in=CHARGED, amount_nanodollars__gte=0)
+                | Q(kind=Kind.GRANT, amount_nanodollars__lt=0)
+                | Q(kind=Kind.REFUND, amount_nanodollars__gt=0)
+                | Q(kind=Kind.CORRECTION),
+                name="amounts_have_their_kinds_sign",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=SPENT, generation__isnull=False, project__isnull=False, api_key__isnull=False)
+                | Q(kind__in=[Kind.GRANT, Kind.REFUND], generation__isnull=True, project__isnull=True, api_key__isnull=True),
+                name="what_is_spent_names_its_request",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind=Kind.CORRECTION, corrects__isnull=False) | ~Q(kind=Kind.CORRECTION) & Q(corrects__isnull=True),
+                name="corrections_name_their_entry",
+            ),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.amount_nanodollars} n$ for {self.generation_id}"
+        return f"{self.kind} {self.amount_nanodollars} n$ for {self.generation_id or self.organization}"
+
+
+class LedgerSeal(models.Model):
+    """A block of ledger entries as they were: who changes one, or a seal, breaks every later seal's digest. Never changed either.
+
+    `usage/seals.py` says what is hashed.
+    """
+
+    first_id = models.BigIntegerField()
+    last_id = models.BigIntegerField(unique=True)
+    entries_count = models.PositiveIntegerField()
+    sum_nanodollars = models.BigIntegerField()
+    previous_digest = models.CharField(max_length=64, unique=True, help_text="Unique, so that the chain never forks.")
+    digest = models.CharField(max_length=64)
+    fingerprints = models.BinaryField(help_text="The first 8 bytes of each entry's hash: they tell which entry is not what it was.")
+    sealed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"entries {self.first_id} to {self.last_id}: {self.digest[:16]}"
+
+
+class Credit(models.Model):
+    """What an organization has paid in advance: its grants less its refunds. What it has spent of it is in its budget "ever"."""
+
+    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="+", primary_key=True)
+    is_required = models.BooleanField(default=False, help_text="Requests that the balance can't cover are refused.")
+    credited_nanodollars = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "credit"
+        constraints = [models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative")]
+
+    def __str__(self) -> str:
+        return f"{self.organization}: {self.credited_nanodollars} n$"
 
 
 class Scope(models.TextChoices):
@@ -195,17 +309,22 @@ class Period(models.TextChoices):
 
 
 class BudgetLimit(models.Model):
-    """The most that an organization, project or key may spend in each day, each month or for ever."""
+    """The most that an organization, project or key may spend in each day, each month or for ever.
+
+    A soft limit refuses nothing: the budget that reaches it says when it did.
+    """
 
     scope = models.CharField(max_length=12, choices=Scope.choices)
     scope_id = models.BigIntegerField()
     period = models.CharField(max_length=5, choices=Period.choices)
-    limit_nanodollars = models.BigIntegerField()
+    limit_nanodollars = models.BigIntegerField(null=True, blank=True)
+    soft_limit_nanodollars = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["scope", "scope_id", "period"], name="one_limit_per_scope_and_period"),
             models.CheckConstraint(condition=Q(limit_nanodollars__gte=0), name="limit_not_negative"),
+            models.CheckConstraint(condition=Q(soft_limit_nanodollars__gte=0), name="soft_limit_not_negative"),
         ]
 
     def __str__(self) -> str:
@@ -225,6 +344,7 @@ class Budget(models.Model):
     period_start = models.DateField()
     posted_nanodollars = models.BigIntegerField(default=0)
     pending_nanodollars = models.BigIntegerField(default=0)
+    soft_limit_reached_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
@@ -262,3 +382,12 @@ class HourlyUsage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}h {self.model}"
+
+
+def _price_of(row: Price | Generation) -> PriceValue:
+    return PriceValue(
+        row.input_per_mtok_nanodollars,
+        row.cached_input_per_mtok_nanodollars,
+        row.output_per_mtok_nanodollars,
+        row.reasoning_per_mtok_nanodollars,
+    )

@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 NANODOLLARS = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
 MAX_USD_PER_MTOK = 1_000_000
+ALL_BASIS_POINTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Price:
     input_per_mtok_nanodollars: int
     cached_input_per_mtok_nanodollars: int
     output_per_mtok_nanodollars: int
+    reasoning_per_mtok_nanodollars: int | None = None
+    """None: reasoning costs what output costs, and is one line with it."""
 
 
 FREE = Price(0, 0, 0)
@@ -44,12 +47,17 @@ class LineItem:
 
 
 def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
-    """The receipt's lines: fresh input, cached input, output; lines without tokens are left out."""
+    """The receipt's lines: fresh input, cached input, output, reasoning if it has its own price; lines without tokens are left out."""
     cached = min(tokens.cached_tokens or 0, tokens.prompt_tokens)
+    reasoning = min(tokens.reasoning_tokens or 0, tokens.completion_tokens)
+    per_reasoning = price.reasoning_per_mtok_nanodollars
+    if per_reasoning is None:
+        reasoning, per_reasoning = 0, 0
     lines = [
         ("input", tokens.prompt_tokens - cached, price.input_per_mtok_nanodollars),
         ("cached_input", cached, price.cached_input_per_mtok_nanodollars),
-        ("output", tokens.completion_tokens, price.output_per_mtok_nanodollars),
+        ("output", tokens.completion_tokens - reasoning, price.output_per_mtok_nanodollars),
+        ("reasoning", reasoning, per_reasoning),
     ]
     return [LineItem(name, count, per_mtok, _cost(count, per_mtok)) for name, count, per_mtok in lines if count]
 
@@ -60,11 +68,25 @@ def amount(tokens: Tokens, price: Price) -> int:
 
 
 def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
-    """The most that a request can cost, in nanodollars: what is held for it. Rounds up, once per line item."""
+    """The most that a request can cost, in nanodollars: what is held for it. Only what is free holds nothing."""
     dearest_input = max(price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
-    held = _cost_up(prompt_tokens, dearest_input) + _cost_up(output_tokens, price.output_per_mtok_nanodollars)
-    # Fresh and cached input are two lines, each of which may be rounded up by half a nanodollar.
-    return held + 1 if prompt_tokens and dearest_input else held
+    dearest_output = max(price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars or 0)
+    held = _cost_up(prompt_tokens, dearest_input) + _cost_up(output_tokens, dearest_output)
+    # Where the tokens may be split over two lines, each of these may be rounded up by half a nanodollar.
+    return held + bool(dearest_input) + bool(price.reasoning_per_mtok_nanodollars)
+
+
+def discounted(price: Price, basis_points: int) -> Price:
+    """The price less so many hundredths of a percent, each of its numbers rounded once, half up."""
+    if not basis_points:
+        return price
+    reasoning = price.reasoning_per_mtok_nanodollars
+    return Price(
+        _less(price.input_per_mtok_nanodollars, basis_points),
+        _less(price.cached_input_per_mtok_nanodollars, basis_points),
+        _less(price.output_per_mtok_nanodollars, basis_points),
+        None if reasoning is None else _less(reasoning, basis_points),
+    )
 
 
 def from_usd(text: str) -> int:
@@ -93,3 +115,7 @@ def _cost(tokens: int, per_mtok: int) -> int:
 
 def _cost_up(tokens: int, per_mtok: int) -> int:
     return -(-tokens * per_mtok // TOKENS_PER_PRICE)
+
+
+def _less(per_mtok: int, basis_points: int) -> int:
+    return (per_mtok * (ALL_BASIS_POINTS - basis_points) + ALL_BASIS_POINTS // 2) // ALL_BASIS_POINTS

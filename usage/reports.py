@@ -1,8 +1,10 @@
 """Reads of the books: what a generation used and cost, and how it ended."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from accounts import access
 from usage.models import Generation, State
 from usage.pricing import Tokens
 
@@ -16,7 +18,14 @@ class End:
     error_message: str
     finish_reasons: list[str]
     """One for each choice."""
+    has_finished: bool
+    """Whether those who listened were told that it has finished: not when their client had left."""
     tokens: Tokens
+
+
+def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
+    """Those generations whose key may not be used any more: revoked, expired, or its project or organization switched off."""
+    return set(Generation.objects.filter(id__in=ids).exclude(api_key__in=access.usable_keys()).values_list("id", flat=True))
 
 
 def end_of(generation_id: UUID) -> End | None:
@@ -25,4 +34,4 @@ def end_of(generation_id: UUID) -> End | None:
     if row is None:
         return None
     tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
-    return End(row.outcome, row.error_code, row.error_message, row.finish_reasons, tokens)
+    return End(row.outcome, row.error_code, row.error_message, row.finish_reasons, bool(row.finish_reason), tokens)

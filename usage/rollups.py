@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from usage.models import HourlyUsage, LedgerEntry
+from usage.models import SPENT, HourlyUsage, LedgerEntry
 from usage.sql import execute, insert
 
 _GROUP = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
@@ -48,7 +48,7 @@ def summed(entries: Iterable[Entry | LedgerEntry]) -> dict[Group, list[int]]:
         numbers = totals.setdefault(group, [0] * len(_SUMS))
         for position, name in enumerate(_SUMS[1:], start=1):
             numbers[position] += getattr(entry, name)
-        # An overage is more money for a request that its charge has counted.
+        # An overage and a correction are more or less money for a request that its charge has counted.
         numbers[0] += entry.kind == "charge"
     return dict(sorted(totals.items()))
 
@@ -69,7 +69,7 @@ def rebuild() -> tuple[int, int]:
         _lock_table()
         before, _ = HourlyUsage.objects.all().delete()
         totals: dict[Group, list[int]] = {}
-        for entry in LedgerEntry.objects.order_by("id").iterator(chunk_size=5_000):
+        for entry in LedgerEntry.objects.filter(kind__in=SPENT).order_by("id").iterator(chunk_size=5_000):
             for group, numbers in summed([entry]).items():
                 known = totals.setdefault(group, [0] * len(_SUMS))
                 totals[group] = [a + b for a, b in zip(known, numbers, strict=True)]

@@ -14,6 +14,7 @@ from django.db import connection
 
 from usage import budgets, pricing, rollups
 from usage.errors import AlreadyResolved
+from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.rollups import Entry
@@ -63,6 +64,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Settled | Already
         results.append(Settled(item.id, item.tokens, charge.amount_nanodollars))
     if charges:
         _write(now, charges)
+        failpoint("settle.in_tx")
     return results
 
 
@@ -80,10 +82,16 @@ class _Open(NamedTuple):
     input_per_mtok_nanodollars: int
     cached_input_per_mtok_nanodollars: int
     output_per_mtok_nanodollars: int
+    reasoning_per_mtok_nanodollars: int | None
 
     @property
     def price(self) -> Price:
-        return Price(self.input_per_mtok_nanodollars, self.cached_input_per_mtok_nanodollars, self.output_per_mtok_nanodollars)
+        return Price(
+            self.input_per_mtok_nanodollars,
+            self.cached_input_per_mtok_nanodollars,
+            self.output_per_mtok_nanodollars,
+            self.reasoning_per_mtok_nanodollars,
+        )
 
 
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
@@ -117,7 +125,7 @@ def _write(now: datetime, charges: Sequence[_Charge]) -> None:
     _update_generations(now, charges)
     entries = [entry for charge in charges for entry in _entries(now, charge)]
     insert("usage_ledgerentry", Entry._fields, entries)
-    _update_budgets(charges)
+    _update_budgets(now, charges)
     rollups.add(entries)
 
 
@@ -201,7 +209,7 @@ def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, 
     )
 
 
-def _update_budgets(charges: Sequence[_Charge]) -> None:
+def _update_budgets(now: datetime, charges: Sequence[_Charge]) -> None:
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for charge in charges:
         row = charge.row
@@ -210,4 +218,4 @@ def _update_budgets(charges: Sequence[_Charge]) -> None:
         for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
             released, amount = changes[budget_id]
             changes[budget_id] = (released + row.reserved_nanodollars, amount + charge.amount_nanodollars)
-    budgets.settle(changes)
+    budgets.settle(now, changes)

@@ -42,7 +42,7 @@ def _limits(organization_id: int, project_id: int, api_key_id: int) -> dict[_Gro
         | Q(scope=Scope.PROJECT, scope_id=project_id)
         | Q(scope=Scope.API_KEY, scope_id=api_key_id)
     )
-    return {(row.scope, row.scope_id, row.period): row.limit_nanodollars for row in rows}
+    return {(row.scope, row.scope_id, row.period): row.limit_nanodollars for row in rows if row.limit_nanodollars is not None}
 
 
 def _spending(budget_id: str, row: Budget | None, limits: dict[_Group, int]) -> Spending:

@@ -44,6 +44,7 @@ def ask(key: APIKey) -> Callable[..., ledger.Admission]:
             dialect="openai",
             is_stream=True,
             choices_count=1,
+            sampled_count=1,
             max_output_tokens=20,
             prompt_tokens_bound=10,
             price=PRICE,

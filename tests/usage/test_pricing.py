@@ -1,14 +1,16 @@
 """Prices and amounts: integers, rounded once per line item."""
 
+from dataclasses import astuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usage.pricing import FREE, Price, Tokens, amount, from_usd, line_items, to_usd, upper_bound
+from usage.pricing import FREE, Price, Tokens, amount, discounted, from_usd, line_items, to_usd, upper_bound
 
 counts = st.integers(0, 10**9)
 per_mtok = st.integers(0, 10**15)
-prices = st.builds(Price, per_mtok, per_mtok, per_mtok)
+prices = st.builds(Price, per_mtok, per_mtok, per_mtok, st.none() | per_mtok)
 
 
 def test_a_receipt_has_a_line_for_each_kind_of_token() -> None:
@@ -30,10 +32,43 @@ def test_more_cached_tokens_than_prompt_tokens_are_all_of_the_prompt() -> None:
     assert [(line.name, line.tokens) for line in line_items(Tokens(5, 0, cached_tokens=9), Price(1, 1, 1))] == [("cached_input", 5)]
 
 
-@given(counts, counts, counts, prices)
-def test_the_hold_is_never_less_than_the_amount(prompt: int, completion: int, cached: int, price: Price) -> None:
-    tokens = Tokens(prompt, completion, cached_tokens=cached)
+def test_reasoning_is_a_line_of_its_own_only_where_it_has_a_price() -> None:
+    tokens = Tokens(0, 500, reasoning_tokens=200)
+    own = line_items(tokens, Price(0, 0, from_usd("10"), from_usd("20")))
+    assert [(line.name, line.tokens, to_usd(line.amount_nanodollars)) for line in own] == [
+        ("output", 300, "0.003"),
+        ("reasoning", 200, "0.004"),
+    ]
+    assert [(line.name, line.tokens) for line in line_items(tokens, Price(0, 0, 1))] == [("output", 500)]
+
+
+@given(counts, counts, counts, counts, prices)
+def test_the_hold_is_never_less_than_the_amount(prompt: int, completion: int, cached: int, reasoning: int, price: Price) -> None:
+    tokens = Tokens(prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning)
     assert amount(tokens, price) <= upper_bound(prompt, completion, price)
+
+
+@given(counts, prices)
+def test_only_what_is_free_holds_nothing(prompt: int, price: Price) -> None:
+    assert bool(upper_bound(prompt, 1, price)) == any(
+        (
+            price.input_per_mtok_nanodollars,
+            price.cached_input_per_mtok_nanodollars,
+            price.output_per_mtok_nanodollars,
+            price.reasoning_per_mtok_nanodollars,
+        )
+    )
+
+
+@given(prices, st.integers(0, 10_000))
+def test_a_discount_takes_its_part_of_every_price(price: Price, basis_points: int) -> None:
+    less = discounted(price, basis_points)
+    for before, after in zip(astuple(price), astuple(less), strict=True):
+        assert (before is None) == (after is None)
+        if before is not None:
+            assert abs(after * 10_000 - before * (10_000 - basis_points)) <= 5_000
+    assert discounted(price, 0) == price
+    assert discounted(price, 10_000) in (FREE, Price(0, 0, 0, 0))
 
 
 @given(counts, counts)

@@ -1,0 +1,53 @@
+"""Emptying the tables after a test: the database refuses to delete ledger entries, so its triggers are laid aside meanwhile.
+
+Only who may change the schema can do that, as a person could in production; the service's code has no such door.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from django.db import connection, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+TABLES = ("usage_ledgerentry", "usage_ledgerseal")
+
+
+@contextmanager
+def without_triggers() -> Iterator[None]:
+    """The ledger can be changed inside, as by a person with the database's password."""
+    if connection.vendor == "postgresql":
+        # A table with unchecked foreign keys can't be altered.
+        check = "SET CONSTRAINTS ALL IMMEDIATE"
+        aside = [check, *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in TABLES)]
+        back = [check, *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in TABLES)]
+    else:
+        triggers = _sqlite_triggers()
+        aside, back = [f"DROP TRIGGER {name}" for name in triggers], list(triggers.values())
+    _run(aside)
+    try:
+        yield
+    finally:
+        _run(back)
+
+
+def let_tests_empty_tables(database: BaseDatabaseWrapper) -> None:
+    """Have the flush after each transactional test lay the triggers aside, in the flush's own transaction."""
+    flush: Callable[[Iterable[str]], None] = database.ops.execute_sql_flush
+
+    def flush_without_triggers(statements: Iterable[str]) -> None:
+        with transaction.atomic(), without_triggers():
+            flush(statements)
+
+    database.ops.execute_sql_flush = flush_without_triggers  # type: ignore[assignment]
+
+
+def _sqlite_triggers() -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s)", TABLES)
+        return dict(cursor.fetchall())
+
+
+def _run(statements: Iterable[str]) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)

@@ -1,0 +1,95 @@
+"""The operator's pages about credit, discounts and limits."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from tests.cast import Person, run
+from usage import corrections, credit
+from usage.credit import Note
+from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def text(response: Any) -> str:
+    """The page, without its tags."""
+    assert response.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
+
+
+def test_grants_are_in_the_ledger_with_their_reason(root: Client, alice: Person) -> None:
+    entry, _ = credit.grant(alice.project.organization, 1_500_000_000, Note("<b>invoice</b> 17", "alice", "pay_1"))
+    assert "-$1.50" in text(root.get("/admin/usage/ledgerentry/"))
+    page = root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/")
+    assert "&lt;b&gt;invoice&lt;/b&gt; 17" in page.content.decode()
+    assert "pay_1" in text(page)
+
+
+def test_a_generation_shows_its_corrections(root: Client, alice: Person) -> None:
+    generation = run(alice)
+    corrections.correct(LedgerEntry.objects.get().pk, -40_000, reason="cut off", recorded_by="alice")
+    assert "-$0.00004" in text(root.get(f"/admin/usage/generation/{generation.pk}/change/"))
+
+
+def test_credit_is_required_by_a_tick_and_moved_by_nobody(root: Client, alice: Person) -> None:
+    organization = alice.project.organization
+    credit.grant(organization, 1_000_000_000, Note("invoice", "alice"))
+    run(alice)
+    shown = text(root.get("/admin/usage/credit/"))
+    assert "$1.00" in shown
+    assert "$0.99976" in shown
+    page = f"/admin/usage/credit/{organization.pk}/change/"
+    assert root.post(page, {"is_required": "on", "credited_nanodollars": "5"}).status_code == 302
+    row = Credit.objects.get()
+    assert (row.is_required, row.credited_nanodollars) == (True, 1_000_000_000)
+    assert root.post(f"/admin/usage/credit/{organization.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_credit_can_be_required_before_the_first_grant(root: Client, alice: Person) -> None:
+    form = {"organization": alice.project.organization_id, "is_required": "on"}
+    assert root.post("/admin/usage/credit/add/", form).status_code == 302
+    assert credit.balance(alice.project.organization).is_required
+
+
+def test_a_discount_is_given_and_never_changed(root: Client, alice: Person) -> None:
+    form = {"organization": alice.project.organization_id, "basis_points": "1500"}
+    assert (
+        root.post("/admin/usage/discount/add/", form | {"effective_from_0": "2026-01-01", "effective_from_1": "00:00"}).status_code == 302
+    )
+    discount = Discount.objects.get()
+    assert "15 %" in text(root.get("/admin/usage/discount/"))
+    for action in ("change", "delete"):
+        assert root.post(f"/admin/usage/discount/{discount.pk}/{action}/", {"basis_points": "0", "post": "yes"}).status_code == 403
+
+
+def test_a_discount_is_at_most_all(root: Client, alice: Person) -> None:
+    form = {
+        "organization": alice.project.organization_id,
+        "basis_points": "10001",
+        "effective_from_0": "2026-01-01",
+        "effective_from_1": "0:00",
+    }
+    assert root.post("/admin/usage/discount/add/", form).status_code == 200
+    assert not Discount.objects.exists()
+
+
+def test_a_limit_may_be_soft_only(root: Client, alice: Person) -> None:
+    add = "/admin/usage/budgetlimit/add/"
+    form = {"project": alice.project.pk, "period": "day"}
+    assert "Give a limit, a soft limit or both." in text(root.post(add, form))
+    assert root.post(add, form | {"soft_limit_nanodollars": "0.0001"}).status_code == 302
+    row = BudgetLimit.objects.get()
+    assert (row.limit_nanodollars, row.soft_limit_nanodollars) == (None, 100_000)
+    run(alice)
+    assert Budget.objects.filter(soft_limit_reached_at__isnull=False).count() == 1
+    assert "Acme / default" in text(root.get("/admin/usage/budget/?soft_limit_reached_at__isempty=0"))

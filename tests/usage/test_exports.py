@@ -1,0 +1,139 @@
+"""Exports: every entry of the period once, harmless in a spreadsheet, and signed so that anyone can check it."""
+
+import csv
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.models import APIKey, Organization
+from tests.usage.conftest import NOW, completed, run
+from usage import corrections, credit, exports, ledger, seals
+from usage.credit import Note
+from usage.exports import NotAnExport, Wish
+from usage.models import LedgerEntry
+from usage.snapshot import pages
+
+Ask = Callable[..., ledger.Admission]
+EVER = ("--from", "2000-01-01", "--to", "2100-01-01")
+
+
+@pytest.fixture
+def books(key: APIKey, ask: Ask) -> Organization:
+    """Three charges, one corrected, a grant, and a stranger's grant."""
+    for _ in range(3):
+        ledger.admit(NOW, [admission := ask()])
+        ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
+    corrections.correct(LedgerEntry.objects.all()[0].pk, -1_000, reason="=HYPERLINK(1)", recorded_by="+alice")
+    organization = key.project.organization
+    credit.grant(organization, 5_000, Note("first", "alice", "@pay"))
+    credit.grant(Organization.objects.create(name="Stranger"), 7_000, Note("theirs", "bob"))
+    seals.seal()
+    return organization
+
+
+def export(folder: Path, *options: str) -> dict[str, Any]:
+    call_command("exportusage", *EVER, "--output", str(folder), *options)
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return manifest
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "usage.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_entry_is_exported_once(books: Organization, tmp_path: Path) -> None:
+    manifest = export(tmp_path)
+    assert [int(row["entry"]) for row in rows(tmp_path)] == list(
+        LedgerEntry.objects.order_by("created_at", "id").values_list("id", flat=True)
+    )
+    assert manifest["entries"] == {"charge": 3, "correction": 1, "grant": 2}
+    assert manifest["amount_nanodollars"] == {"charge": 60_000, "correction": -1_000, "grant": -12_000}
+    assert manifest["newest_seal"]["last_entry"] == LedgerEntry.objects.latest("id").pk
+
+
+def test_pages_leave_nothing_out_and_repeat_nothing(books: Organization) -> None:
+    """Entries of one settlement have one time: a page may end between them."""
+    entries = LedgerEntry.objects.order_by("created_at", "id")
+    for size in (1, 2, 4, 6, 7):
+        assert list(chain.from_iterable(pages(LedgerEntry.objects.all(), size))) == list(entries)
+
+
+def test_one_organizations_export_has_nothing_of_others(books: Organization, tmp_path: Path) -> None:
+    manifest = export(tmp_path, "--organization", books.name, "--format", "ndjson")
+    found = [json.loads(line) for line in (tmp_path / "usage.ndjson").read_text().splitlines()]
+    assert {row["organization"] for row in found} == {books.name}
+    assert sum(manifest["entries"].values()) == len(found) == 5
+    grant = next(row for row in found if row["kind"] == "grant")
+    assert (grant["generation"], grant["project"], grant["amount_usd"], grant["reference"]) == (None, None, "-0.000005", "@pay")
+
+
+def test_the_period_ends_before_its_end(books: Organization, tmp_path: Path) -> None:
+    exports.write(Wish(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
+    exports.write(Wish(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
+    assert (len(rows(tmp_path / "with")), len([row for row in rows(tmp_path / "without") if row["kind"] == "charge"])) == (3, 0)
+
+
+def test_a_spreadsheet_finds_no_formula(books: Organization, tmp_path: Path) -> None:
+    export(tmp_path)
+    correction = next(row for row in rows(tmp_path) if row["kind"] == "correction")
+    assert (correction["reason"], correction["recorded_by"]) == ("'=HYPERLINK(1)", "'+alice")
+    assert correction["amount_usd"] == "-0.000001"
+    assert next(row for row in rows(tmp_path) if row["reference"])["reference"] == "'@pay"
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_an_export_as_it_was_written_is_right(books: Organization, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, "--format", form)
+    call_command("verifyexport", str(tmp_path))
+    assert "6 entries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["usage.csv", "manifest.json", "manifest.json.sig"])
+def test_whatever_is_changed_or_missing_is_noticed(books: Organization, tmp_path: Path, name: str) -> None:
+    export(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes().replace(b"0", b"1") + b"\n")
+    with pytest.raises(CommandError, match="signed"):
+        call_command("verifyexport", str(tmp_path))
+    path.unlink()
+    with pytest.raises(CommandError, match="can't read"):
+        call_command("verifyexport", str(tmp_path))
+
+
+def test_another_installations_export_needs_its_public_key(books: Organization, tmp_path: Path, settings: Any) -> None:
+    export(tmp_path)
+    settings.SECRET_KEY = "another installation's"
+    with pytest.raises(NotAnExport, match="not signed with this key"):
+        exports.check(tmp_path)
+    call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "public-key.pem"))
+    with pytest.raises(NotAnExport):
+        exports.check(tmp_path, b"no key")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_third_party_needs_only_openssl(books: Organization, tmp_path: Path) -> None:
+    export(tmp_path)
+    command = "openssl pkeyutl -verify -pubin -inkey public-key.pem -rawin -in manifest.json -sigfile manifest.json.sig"
+    assert subprocess.run(command.split(), cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    (tmp_path / "manifest.json").write_text("{}")
+    assert subprocess.run(command.split(), cwd=tmp_path, capture_output=True, check=False).returncode == 1
+
+
+def test_an_export_is_not_written_over_another(books: Organization, tmp_path: Path) -> None:
+    export(tmp_path)
+    with pytest.raises(CommandError, match="holds an export already"):
+        export(tmp_path)
+
+
+def test_nothing_is_an_export_too(db: None, tmp_path: Path) -> None:
+    assert export(tmp_path)["entries"] == {}
+    call_command("verifyexport", str(tmp_path))

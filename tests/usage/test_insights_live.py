@@ -1,0 +1,143 @@
+"""What happens now: open generations, full budgets, the queue and the seals."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from accounts.models import Organization, Role
+from tests.cast import Person, admit, join, run
+from usage import ledger, seals
+from usage.clock import database_now, local_day
+from usage.insights import budgets_near_limit, health, running
+from usage.models import Budget, BudgetLimit, Generation, Outcome
+
+
+def claim(row: Generation) -> None:
+    ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
+
+
+def test_an_open_generation_is_shown_with_what_it_holds_and_how_fast_it_runs(alice: Person) -> None:
+    row = admit(alice)
+    claim(row)
+    ten_seconds_ago = database_now() - timedelta(seconds=10)
+    Generation.objects.filter(pk=row.pk).update(admitted_at=ten_seconds_ago, claimed_at=ten_seconds_ago, completion_tokens=500)
+    (shown,) = running()
+    assert (shown.id, shown.organization, shown.project, shown.model, shown.worker) == (row.pk, "Acme", "default", "small", "worker-1")
+    assert shown.key.startswith("alice (ck_live_")
+    assert (shown.is_queued, shown.completion_tokens, shown.reserved_nanodollars) == (False, 500, row.reserved_nanodollars)
+    assert 10 <= shown.age_s < 60
+    assert 0 < shown.tokens_per_second <= 50
+
+
+def test_what_waits_or_has_ended_does_not_run(alice: Person) -> None:
+    run(alice)
+    waiting = admit(alice)
+    (shown,) = running()
+    assert (shown.id, shown.is_queued, shown.worker, shown.tokens_per_second) == (waiting.pk, True, "", 0.0)
+
+
+def test_as_many_are_shown_as_one_asks_for(alice: Person) -> None:
+    for _ in range(3):
+        admit(alice)
+    assert len(running(limit=2)) == 2
+
+
+def test_open_generations_are_found_through_their_own_index(alice: Person) -> None:
+    admit(alice)
+    with CaptureQueriesContext(connection) as queries:
+        running()
+        health()
+    asked = [query["sql"] for query in queries if 'FROM "usage_generation"' in query["sql"]]
+    assert len(asked) == 2
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")
+        for sql in asked:
+            cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + sql)
+            assert "open_generations" in str(cursor.fetchall())
+
+
+def test_health_counts_the_queue_and_what_the_reaper_closed(alice: Person) -> None:
+    run(alice, outcome=Outcome.WORKER_LOST)
+    run(alice)
+    claim(admit(alice))
+    waiting = admit(alice)
+    Generation.objects.filter(pk=waiting.pk).update(admitted_at=database_now() - timedelta(minutes=1))
+    found = health()
+    assert (found.queue_depth, found.running, found.closed_by_reaper_last_day) == (1, 1, 1)
+    assert found.oldest_queued_s is not None
+    assert 60 <= found.oldest_queued_s < 120
+    assert found.oldest_lease_s is not None
+    assert found.oldest_lease_s < 0
+
+
+def test_health_of_an_installation_that_nobody_uses(db: None) -> None:
+    found = health()
+    assert (found.queue_depth, found.oldest_queued_s, found.oldest_lease_s, found.last_sealed_at, found.unsealed_entries) == (
+        0,
+        None,
+        None,
+        None,
+        0,
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_health_tells_when_the_ledger_was_sealed(alice: Person) -> None:
+    run(alice)
+    assert health().unsealed_entries == 1
+    seal = seals.seal()
+    assert seal is not None
+    found = health()
+    assert (found.unsealed_entries, found.last_sealed_at) == (0, seal.sealed_at)
+
+
+# ---- budgets
+
+
+def spend(
+    scope: str, scope_id: int, period: str, *, limit: int, posted: int, pending: int = 0, time_zone: str = "UTC", days_ago: int = 0
+) -> None:
+    """A limit, and its budget of the current period or of an earlier one."""
+    day = local_day(database_now() - timedelta(days=days_ago), time_zone)
+    start = {"day": str(day), "month": str(day.replace(day=1)), "ever": "1970-01-01"}[period]
+    BudgetLimit.objects.get_or_create(scope=scope, scope_id=scope_id, period=period, limit_nanodollars=limit)
+    Budget.objects.create(
+        id=f"{scope}/{scope_id}/{period}/{start}", scope=scope, scope_id=scope_id, period=period, period_start=start,
+        posted_nanodollars=posted, pending_nanodollars=pending,
+    )  # fmt: skip
+
+
+def test_the_fullest_budgets_come_first(alice: Person, bob: Person) -> None:
+    spend("key", alice.api_key.pk, "month", limit=100, posted=40, pending=50)
+    spend("project", bob.project.pk, "day", limit=100, posted=95)
+    spend("organization", alice.project.organization_id, "ever", limit=1_000, posted=10)
+    found = [(use.label, use.period, use.share) for use in budgets_near_limit()]
+    assert found == [("Acme / research", "day", 0.95), ("Acme / default / alice", "month", 0.9), ("Acme", "ever", 0.01)]
+    assert [use.period for use in budgets_near_limit(n=1)] == ["day"]
+
+
+def test_a_period_that_is_over_does_not_count(alice: Person) -> None:
+    spend("key", alice.api_key.pk, "day", limit=100, posted=99, days_ago=1)
+    assert budgets_near_limit() == []
+    spend("key", alice.api_key.pk, "day", limit=100, posted=1)
+    assert [use.posted_nanodollars for use in budgets_near_limit()] == [1]
+
+
+@pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_days_are_those_of_the_owners_time_zone(alice: Person, time_zone: str) -> None:
+    """One of these is never on UTC's day."""
+    far = join("moana", Role.OWNER, Organization.objects.create(name="Far", time_zone=time_zone), "default")
+    spend("key", far.api_key.pk, "day", limit=100, posted=50, time_zone=time_zone)
+    spend("project", far.project.pk, "day", limit=100, posted=60, time_zone=time_zone, days_ago=2)
+    assert [use.label for use in budgets_near_limit()] == ["Far / default / moana"]
+
+
+def test_no_limit_or_none_at_all_is_nothing_to_be_near_to(alice: Person) -> None:
+    assert budgets_near_limit() == []
+    run(alice)
+    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="ever", limit_nanodollars=0)
+    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", soft_limit_nanodollars=1)
+    assert budgets_near_limit() == []

@@ -1,0 +1,79 @@
+"""Ranges: which hours and days a report is about, in whose time zone, and what a query may ask for."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from usage.insights import Range, parse_range
+
+NOW = datetime(2026, 11, 21, 13, 25, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def test_today_begins_at_the_readers_midnight_and_ends_with_this_hour() -> None:
+    today = Range.last(1, NOW, "Europe/Berlin")
+    assert today.start == datetime(2026, 11, 20, 23, tzinfo=UTC)
+    assert today.end == datetime(2026, 11, 21, 14, tzinfo=UTC)
+    assert (today.bucket, len(today.starts())) == ("hour", 15)
+
+
+def test_days_begin_at_midnight_also_where_the_clock_is_changed() -> None:
+    starts = Range(datetime(2026, 10, 24, tzinfo=BERLIN), datetime(2026, 10, 27, tzinfo=BERLIN), "day").starts()
+    assert [each.isoformat() for each in starts] == ["2026-10-24T00:00:00+02:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00"]
+
+
+def test_the_hour_that_comes_twice_has_two_buckets() -> None:
+    starts = Range(datetime(2026, 10, 25, tzinfo=BERLIN), datetime(2026, 10, 26, tzinfo=BERLIN), "hour").starts()
+    assert len({each.astimezone(UTC) for each in starts}) == len(starts) == 25
+
+
+def test_days_are_compared_with_the_same_hours_of_the_days_before() -> None:
+    week = Range.last(7, NOW)
+    assert week.before.start == week.start - timedelta(days=7)
+    assert week.before.end == week.end - timedelta(days=7)
+    assert Range.last(1, NOW).before.end == datetime(2026, 11, 20, 14, tzinfo=UTC)
+
+
+def test_hours_are_compared_with_the_hours_just_before() -> None:
+    hours = Range(datetime(2026, 11, 21, 9, tzinfo=UTC), datetime(2026, 11, 21, 12, tzinfo=UTC), "hour")
+    assert hours.before == Range(datetime(2026, 11, 21, 6, tzinfo=UTC), hours.start, "hour")
+
+
+def test_a_query_without_words_is_about_the_last_seven_days() -> None:
+    assert parse_range({}, NOW) == Range.last(7, NOW)
+
+
+def test_a_querys_dates_are_included() -> None:
+    found = parse_range({"start": "2026-11-01", "end": "2026-11-03", "time_zone": "Europe/Berlin"}, NOW)
+    assert (found.start, found.end) == (datetime(2026, 11, 1, tzinfo=BERLIN), datetime(2026, 11, 4, tzinfo=BERLIN))
+    assert (found.bucket, len(found.starts())) == ("day", 3)
+
+
+def test_a_querys_times_are_taken_as_they_are() -> None:
+    found = parse_range({"start": "2026-11-20T09:30", "end": "2026-11-20T12:00+02:00", "bucket": "hour"}, NOW)
+    assert (found.start, found.end) == (datetime(2026, 11, 20, 9, 30, tzinfo=UTC), datetime(2026, 11, 20, 10, tzinfo=UTC))
+    assert parse_range({"start": "2026-11-20"}, NOW).end == datetime(2026, 11, 21, 14, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"days": "0"}, "days: '0' is not a number from 1 to 400."),
+        ({"days": "٧"}, "days: '٧' is not"),
+        ({"days": "9" * 5_000}, "days:"),
+        ({"days": "32", "bucket": "hour"}, "too long: by the hour it can have 31 days"),
+        ({"bucket": "minute"}, "bucket: 'minute' is neither"),
+        ({"time_zone": "../../etc/passwd"}, "time_zone:"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone: 'Mars/Olympus' is not an IANA time zone"),
+        ({"start": "yesterday"}, "start: 'yesterday' is not a date"),
+        ({"end": "2026-11-21"}, "start: '' is not a date"),
+        ({"start": "2026-11-21", "end": "9999-12-31"}, "end: '9999-12-31' is not a date"),
+        ({"start": "2026-11-21", "end": "2026-11-20"}, "must end after it starts"),
+        ({"start": "2025-01-01", "end": "2026-11-20"}, "too long: by the day it can have 400 days"),
+    ],
+)
+def test_it_says_what_is_wrong_with_a_query(query: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        parse_range(query, NOW)

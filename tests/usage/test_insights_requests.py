@@ -1,0 +1,192 @@
+"""Requests in keyset pages: complete, in order, of the right owner, and never by looking through the table."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from tests.cast import Person, admit, run
+from usage import insights_requests
+from usage.clock import database_now
+from usage.insights import Filters, Range, RequestFilters, first_token_ms, requests_page
+from usage.models import Generation, Outcome, State, UsageSource
+from usage.pricing import Tokens
+
+BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+def at(person: Person, minute: int, **changes: Any) -> Generation:
+    """A settled generation admitted that many minutes after `BEGIN`, one hundred nanodollars a minute."""
+    admitted_at = BEGIN + timedelta(minutes=minute)
+    row = admit(person)
+    Generation.objects.filter(pk=row.pk).delete()
+    row.id = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | row.id.int & (1 << 80) - 1)
+    row.admitted_at, row.state, row.amount_nanodollars, row.first_token_ms = admitted_at, State.SETTLED, 100 * minute, 10 * minute
+    row.outcome, row.usage_source = Outcome.COMPLETED, UsageSource.UPSTREAM
+    for name, value in changes.items():
+        setattr(row, name, value)
+    row.save(force_insert=True)
+    return row
+
+
+def walk(filters: RequestFilters, limit: int = 2) -> list[UUID]:
+    """The ids of all pages."""
+    ids, cursor = [], None
+    while True:
+        page = requests_page(filters, cursor, limit)
+        assert len(page.rows) <= limit
+        ids += [row.id for row in page.rows]
+        cursor = page.next_cursor
+        if cursor is None:
+            return ids
+
+
+@pytest.mark.parametrize("owner", [None, "organization_id", "project_id", "api_key_id"])
+def test_pages_have_every_request_once_newest_first(alice: Person, bob: Person, charlie: Person, owner: str | None) -> None:
+    # A batch is admitted at one moment: its requests differ by their ids only.
+    mine = [at(alice, minute) for minute in (0, 1, 1, 1, 1, 2, 3)]
+    others = [at(bob, 1), at(charlie, 2)]
+    rows = mine if owner else [*mine, *others]
+    rows += others[:1] if owner == "organization_id" else []
+    filters = RequestFilters(**{owner: getattr(mine[0], owner)}) if owner else RequestFilters()
+    assert walk(filters) == [row.id for row in sorted(rows, key=lambda row: (row.admitted_at, row.id), reverse=True)]
+
+
+def test_a_page_knows_whether_there_is_more(alice: Person) -> None:
+    for minute in range(4):
+        at(alice, minute)
+    first = requests_page(RequestFilters(), limit=2)
+    assert first.next_cursor is not None
+    second = requests_page(RequestFilters(), first.next_cursor, limit=2)
+    assert (len(second.rows), second.next_cursor, second.searched_until) == (2, None, None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "minutes"),
+    [
+        ({"model": "other"}, [2]),
+        ({"outcome": "failed"}, [1]),
+        ({"dialect": "llama"}, [3]),
+        ({"usage_source": "none"}, [1]),
+        ({"since": BEGIN + timedelta(minutes=2)}, [3, 2]),
+        ({"until": BEGIN + timedelta(minutes=2)}, [1, 0]),
+        ({"min_nanodollars": 200}, [3, 2]),
+        ({"max_nanodollars": 100}, [1, 0]),
+        ({"min_nanodollars": 100, "max_nanodollars": 200, "model": "small"}, [1]),
+    ],
+)
+@pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
+def test_filters_leave_what_fits(alice: Person, owner: str | None, filters: dict[str, Any], minutes: list[int]) -> None:
+    at(alice, 0)
+    at(alice, 1, outcome=Outcome.FAILED, usage_source=UsageSource.NONE)
+    at(alice, 2, model="other")
+    row = at(alice, 3, dialect="llama")
+    mine = {owner: getattr(row, owner)} if owner else {}
+    found = requests_page(RequestFilters(**filters, **mine)).rows
+    assert [(row.admitted_at - BEGIN) // timedelta(minutes=1) for row in found] == minutes
+
+
+def test_one_request_is_found_by_its_id(alice: Person, charlie: Person) -> None:
+    wanted = [at(alice, minute) for minute in range(3)][1]
+    wish = RequestFilters(id=wanted.id)
+    assert requests_page(wish).rows == [wanted]
+    assert requests_page(replace(wish, organization_id=wanted.organization_id, outcome="completed")).rows == [wanted]
+    assert requests_page(replace(wish, outcome="failed")).rows == []
+    assert requests_page(replace(wish, organization_id=charlie.project.organization_id)).rows == []
+
+
+def test_an_owner_of_another_organization_has_nothing(alice: Person, charlie: Person) -> None:
+    at(alice, 0)
+    stranger = charlie.project.organization_id
+    for filters in (Filters(stranger, alice.project.pk), Filters(stranger, api_key_id=alice.api_key.pk), Filters(project_id=-1)):
+        owners: dict[str, Any] = {
+            "organization_id": filters.organization_id,
+            "project_id": filters.project_id,
+            "api_key_id": filters.api_key_id,
+        }
+        assert requests_page(RequestFilters(**owners)).rows == []
+        assert first_token_ms(Range(BEGIN, BEGIN + timedelta(days=1), "day"), filters) is None
+
+
+@pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
+def test_a_search_stops_after_so_many_rows_and_is_continued(alice: Person, owner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insights_requests, "SEARCHED", 3)
+    rare = [at(alice, minute, model="rare" if minute % 7 == 0 else "usual") for minute in range(15)][::7]
+    filters = RequestFilters(model="rare", **({owner: getattr(rare[0], owner)} if owner else {}))
+    first = requests_page(filters)
+    assert ([row.id for row in first.rows], first.searched_until) == ([rare[2].id], BEGIN + timedelta(minutes=12))
+    assert walk(filters) == [row.id for row in reversed(rare)]
+
+
+@pytest.mark.parametrize("cursor", ["0", "x-y", "1-" + "g" * 32, "f" * 15 + "-" + "0" * 32, "1-" + "0" * 32 + "\n"])
+def test_what_is_no_cursor_is_refused(db: None, cursor: str) -> None:
+    with pytest.raises(ValueError, match="after: "):
+        requests_page(RequestFilters(), cursor)
+
+
+@pytest.fixture
+def plans(alice: Person) -> Iterator[list[str]]:
+    """How the database would find the rows of generations that the test asks for."""
+    at(alice, 0)
+    found: list[str] = []
+    with CaptureQueriesContext(connection) as queries:
+        yield found
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # a table this small would be read whole
+        for query in queries:
+            if "usage_generation" in query["sql"]:
+                cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + query["sql"])
+                found += [str(row[-1]) for row in cursor.fetchall()]
+    assert found
+    for step in found:
+        assert "Seq Scan on usage_generation" not in step
+        assert step not in ("SCAN usage_generation", "USE TEMP B-TREE FOR ORDER BY"), found
+
+
+@pytest.mark.parametrize("owner", [{}, {"organization_id": 1}, {"api_key_id": 1}, {"project_id": 1}])
+@pytest.mark.parametrize("wish", [{}, {"outcome": "failed"}, {"since": BEGIN, "until": BEGIN + timedelta(days=1)}])
+def test_no_page_looks_through_all_requests(plans: list[str], alice: Person, owner: dict[str, int], wish: dict[str, Any]) -> None:
+    mine: dict[str, Any] = {
+        "organization_id": alice.project.organization_id,
+        "project_id": alice.project.pk,
+        "api_key_id": alice.api_key.pk,
+    }
+    filters = RequestFilters(**{name: mine[name] for name in owner}, **wish)
+    requests_page(filters)
+    requests_page(filters, "64409bc5d2000-" + "f" * 32)
+    first_token_ms(Range(BEGIN, BEGIN + timedelta(days=1), "day"), Filters(**{name: mine[name] for name in owner}))
+
+
+# ---- time to first token
+
+
+def test_percentiles_are_of_those_that_have_begun(alice: Person) -> None:
+    for minute in range(1, 21):
+        at(alice, minute)
+    at(alice, 30, first_token_ms=None)
+    found = first_token_ms(Range(BEGIN, BEGIN + timedelta(days=1), "day"))
+    assert found == insights_requests.Percentiles(100, 190, 20)
+    assert first_token_ms(Range(BEGIN + timedelta(hours=1), BEGIN + timedelta(days=1), "day")) is None
+
+
+def test_percentiles_look_at_the_newest_only(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insights_requests, "SAMPLE", 5)
+    for minute in range(20):
+        at(alice, minute, model="even" if minute % 2 == 0 else "odd")
+    day = Range(BEGIN, BEGIN + timedelta(days=1), "day")
+    assert first_token_ms(day) == insights_requests.Percentiles(170, 190, 5)
+    assert first_token_ms(day, Filters(model="even")) == insights_requests.Percentiles(160, 180, 2)
+
+
+def test_what_runs_through_the_books_is_found_by_its_time(alice: Person) -> None:
+    run(alice, tokens=Tokens(10, 5))
+    today = Range.last(1, database_now())
+    found = requests_page(RequestFilters(since=today.start, until=today.end)).rows
+    assert [(row.project.name, row.prompt_tokens) for row in found] == [("default", 10)]
+    assert first_token_ms(today) == insights_requests.Percentiles(40, 40, 1)

@@ -1,0 +1,227 @@
+"""The ledger against a model of plain dicts: whatever is done in whatever order, both agree and the books are right."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule, run_state_machine_as_test
+
+from accounts.models import APIKey, Organization, Project
+from chatapi import identity
+from tests.usage.conftest import NOW, PRICE, limit
+from usage import budgets, corrections, credit, ledger, pricing, seals
+from usage.clock import local_day
+from usage.credit import Note
+from usage.errors import BudgetExceeded, NotBooked
+from usage.models import Budget, LedgerEntry, Outcome, UsageSource
+from usage.pricing import FREE, Price, Tokens
+from usage.verification import verify
+
+LEASE_MS = 6_000
+NOTE = Note("why", "machine")
+REASONING = Price(PRICE.input_per_mtok_nanodollars, 0, 1_500_000, 9_000_000_001)
+tokens = st.builds(Tokens, st.integers(0, 40), st.integers(0, 60), st.none() | st.integers(0, 50), st.none() | st.integers(0, 70))
+
+
+@dataclass
+class Row:
+    """What the model knows of a generation."""
+
+    budget_ids: tuple[str, ...]
+    price: Price
+    held: int
+    lease: datetime
+    state: str = "admitted"
+    fence: int = 0
+    charged: int = 0
+
+
+class Ledger(RuleBasedStateMachine):
+    """One organization with two keys, a limit that is reached soon, and credit that may be required."""
+
+    generations: Bundle[UUID] = Bundle("generations")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.example = transaction.atomic()
+        self.example.__enter__()
+        self.now = NOW
+        self.rows: dict[UUID, Row] = {}
+        self.posted: Counter[str] = Counter()
+        self.pending: Counter[str] = Counter()
+        self.credited = 0
+        self.is_credit_required = False
+
+    def teardown(self) -> None:
+        """Nothing of an example is left for the next one."""
+        transaction.set_rollback(True)
+        self.example.__exit__(None, None, None)
+
+    @initialize(room=st.integers(100_000, 400_000))
+    def open_the_books(self, room: int) -> None:
+        self.organization = Organization.objects.create(name="Machine")
+        project = Project.objects.create(organization=self.organization)
+        self.keys = [APIKey.objects.create(project=project, public=f"machine{number}", digest="0" * 64) for number in range(2)]
+        limit("key", self.keys[0].pk, "month", room)
+        self.limits = {(f"key/{self.keys[0].pk}/month/"): room}
+
+    # ---- what clients and workers do
+
+    @rule(target=generations, key=st.integers(0, 1), size=st.integers(0, 30), price=st.sampled_from([PRICE, FREE, REASONING]))
+    def admit(self, key: int, size: int, price: Price) -> UUID:
+        wish = self._admission(self.keys[key], size, price)
+        day = local_day(self.now, wish.time_zone)
+        ids = budgets.ids_for(self.organization.pk, self.keys[key].project_id, self.keys[key].pk, day)
+        (result,) = ledger.admit(self.now, [wish])
+        if not self._has_room(ids, wish.reserved_nanodollars):
+            assert isinstance(result, BudgetExceeded)
+            return wish.id
+        assert result == wish.id
+        lease = self.now + timedelta(milliseconds=wish.queue_ttl_ms)
+        self.rows[wish.id] = Row(ids, price, wish.reserved_nanodollars, lease)
+        self.pending.update(dict.fromkeys(ids, wish.reserved_nanodollars))
+        return wish.id
+
+    @rule(one=generations, times=st.integers(1, 2))
+    def claim(self, one: UUID, times: int) -> None:
+        results = ledger.claim(self.now, [ledger.Claim(one, "worker", LEASE_MS)] * times)
+        row = self.rows.get(one)
+        can = row is not None and row.state == "admitted"
+        assert [isinstance(result, ledger.Claimed) for result in results] == [can, False][:times]
+        if row is not None and can:
+            row.state, row.fence, row.lease = "running", row.fence + 1, self._lease()
+
+    @rule(one=generations, stale=st.booleans(), count=st.integers(0, 60))
+    def beat(self, one: UUID, stale: bool, count: int) -> None:
+        row = self.rows.get(one)
+        fence = (row.fence if row else 0) - stale
+        (mine,) = ledger.beat(self.now, [ledger.Beat([ledger.Pulse(one, fence, count)], LEASE_MS)])
+        assert mine == ({one} if row and row.state == "running" and not stale else set())
+        if row and mine:
+            row.lease = self._lease()
+
+    @rule(one=generations, stale=st.booleans(), outcome=st.sampled_from(Outcome), used=tokens, times=st.integers(1, 2))
+    def settle(self, one: UUID, stale: bool, outcome: Outcome, used: Tokens, times: int) -> None:
+        row = self.rows.get(one)
+        end = ledger.Settlement(one, (row.fence if row else 0) - stale, outcome, used, UsageSource.UPSTREAM)
+        results = ledger.settle(self.now, [end] * times)
+        can = row is not None and row.state == "running" and not stale
+        assert [isinstance(result, ledger.Settled) for result in results] == [can, False][:times]
+        if row is not None and can:
+            is_waived = outcome != Outcome.COMPLETED and not used.completion_tokens
+            self._close(row, 0 if is_waived else pricing.amount(used, row.price))
+
+    @rule(one=generations)
+    def withdraw(self, one: UUID) -> None:
+        (result,) = ledger.withdraw(self.now, [ledger.Withdrawal(one, "service_unavailable", "no queue")])
+        row = self.rows.get(one)
+        can = row is not None and row.state == "admitted"
+        assert isinstance(result, ledger.Settled) == can
+        if row is not None and can:
+            row.fence += 1
+            self._close(row, 0)
+
+    @rule()
+    def take_over(self) -> None:
+        (orphans,) = ledger.take_over(self.now, [ledger.TakeOver(100, LEASE_MS, self.now)])
+        late = {key: row for key, row in self.rows.items() if row.state != "settled" and row.lease < self.now}
+        assert {(orphan.id, orphan.fence) for orphan in orphans.rows} == {(key, row.fence + 1) for key, row in late.items()}
+        for row in late.values():
+            row.state, row.fence, row.lease = "running", row.fence + 1, self._lease()
+
+    # ---- what operators do
+
+    @rule(nanodollars=st.integers(1, 200_000), required=st.booleans())
+    def grant(self, nanodollars: int, required: bool) -> None:
+        credit.grant(self.organization, nanodollars, NOTE)
+        credit.require(self.organization, required)
+        self.credited += nanodollars
+        self.is_credit_required = required
+
+    @rule(nanodollars=st.integers(1, 100_000))
+    def refund(self, nanodollars: int) -> None:
+        ever = self._ever()
+        if nanodollars > self.credited - self.posted[ever] - self.pending[ever]:
+            with pytest.raises(NotBooked):
+                credit.refund(self.organization, nanodollars, NOTE)
+            return
+        credit.refund(self.organization, nanodollars, NOTE)
+        self.credited -= nanodollars
+
+    @rule(one=generations, nanodollars=st.integers(-60_000, 60_000).filter(bool))
+    def correct(self, one: UUID, nanodollars: int) -> None:
+        row = self.rows.get(one)
+        if row is None or row.state != "settled":
+            return
+        entry = LedgerEntry.objects.get(generation=one, kind="charge")
+        if row.charged + nanodollars < 0:
+            with pytest.raises(NotBooked):
+                corrections.correct(entry.pk, nanodollars, reason="why", recorded_by="machine")
+            return
+        corrections.correct(entry.pk, nanodollars, reason="why", recorded_by="machine")
+        row.charged += nanodollars
+        self.posted.update(dict.fromkeys(row.budget_ids, nanodollars))
+
+    @rule()
+    def seal(self) -> None:
+        seals.seal(every=timedelta(0))
+
+    @rule(seconds=st.sampled_from([1, 5, 7, 61, 3_600, 86_400, 30 * 86_400, -3_600]))
+    def move_the_clock(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(one=consumes(generations))
+    def forget(self, one: UUID) -> None:
+        """So that later rules meet newer generations."""
+
+    # ---- what must hold
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        assert [str(difference) for difference in verify().differences] == []
+
+    @invariant()
+    def the_budgets_are_the_models(self) -> None:
+        found = {row.id: (row.posted_nanodollars, row.pending_nanodollars) for row in Budget.objects.all()}
+        names = found.keys() | self.posted.keys() | self.pending.keys()
+        assert {name: found.get(name, (0, 0)) for name in names} == {name: (self.posted[name], self.pending[name]) for name in names}
+
+    # ---- the model
+
+    def _admission(self, key: APIKey, size: int, price: Price) -> ledger.Admission:
+        values: dict[str, Any] = {"endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "queue_ttl_ms": 60_000}
+        values |= {"id": identity.new_id(), "time_zone": "Asia/Tokyo", "is_test": False, "model": "story", "price": price}
+        values |= {"choices_count": 1, "sampled_count": 1, "max_output_tokens": size, "prompt_tokens_bound": size}
+        return ledger.Admission(organization_id=self.organization.pk, project_id=key.project_id, api_key_id=key.pk, **values)
+
+    def _has_room(self, ids: tuple[str, ...], held: int) -> bool:
+        limits = {name: room for name in ids for start, room in self.limits.items() if name.startswith(start)}
+        if self.is_credit_required:
+            limits[self._ever()] = self.credited
+        return not held or all(self.posted[name] + self.pending[name] + held <= room for name, room in limits.items())
+
+    def _close(self, row: Row, amount: int) -> None:
+        row.state, row.charged = "settled", amount
+        self.pending.subtract(dict.fromkeys(row.budget_ids, row.held))
+        self.posted.update(dict.fromkeys(row.budget_ids, amount))
+
+    def _lease(self) -> datetime:
+        return self.now + timedelta(milliseconds=LEASE_MS)
+
+    def _ever(self) -> str:
+        return f"organization/{self.organization.pk}/ever/{date(1970, 1, 1)}"
+
+
+@pytest.mark.timeout(240)
+def test_the_ledger_does_what_its_model_does(db: None) -> None:
+    """Some 8 s: each step is followed by a whole verification. Every run takes other steps."""
+    run_state_machine_as_test(
+        Ledger,
+        settings=settings(max_examples=5, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
+    )

@@ -1,0 +1,140 @@
+"""The commands about money, as an operator runs them."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from accounts.models import APIKey
+from tests.usage.conftest import NOW, PRICE, completed, limit, run
+from tests.usage.emptying import without_triggers
+from usage import corrections, credit, ledger, prices, seals
+from usage.clock import database_now
+from usage.models import Budget, LedgerEntry
+from usage.pricing import Price
+from usage.verification import verify
+
+Ask = Callable[..., ledger.Admission]
+Manage = Callable[..., str]
+
+
+@pytest.fixture
+def manage(key: APIKey, capsys: pytest.CaptureFixture[str]) -> Manage:
+    """Run a command; answers what it prints."""
+
+    def run_command(*words: str) -> str:
+        call_command(*words)
+        return capsys.readouterr().out
+
+    return run_command
+
+
+BOOKING = ("--organization", "Ledger stories", "--reason", "invoice 17", "--by", "alice")
+
+
+def test_credit_is_granted_required_and_refunded(manage: Manage, key: APIKey) -> None:
+    granted = manage("grantcredit", *BOOKING, "--usd", "10.00", "--require")
+    assert granted == "Granted $10.00 to Ledger stories, whose balance is $10.00.\n"
+    assert credit.balance(key.project.organization).is_required
+    assert manage("refundcredit", *BOOKING, "--usd", "2.5") == "Refunded $2.50 to Ledger stories, whose balance is $7.50.\n"
+    entry = LedgerEntry.objects.get(kind="refund")
+    assert (entry.reason, entry.recorded_by) == ("invoice 17", "alice")
+
+
+def test_a_payment_is_booked_once(manage: Manage) -> None:
+    for told in ("Granted $3.00 to", "Booked before"):
+        assert told in manage("grantcredit", *BOOKING, "--usd", "3", "--reference", "pay_1")
+    assert LedgerEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("usd", ["-1", "0", "ten", "0.0000000001"])
+def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
+    with pytest.raises(CommandError):
+        manage("grantcredit", *BOOKING, f"--usd={usd}")
+    assert not LedgerEntry.objects.exists()
+
+
+def test_an_organization_that_is_not_there_is_refused(manage: Manage) -> None:
+    with pytest.raises(CommandError, match="There is no organization 'Nobody'"):
+        manage("grantcredit", "--organization", "Nobody", "--usd", "1", "--reason", "why")
+
+
+def test_no_more_is_refunded_than_there_is(manage: Manage) -> None:
+    manage("grantcredit", *BOOKING, "--usd", "1")
+    with pytest.raises(CommandError, match=r"Only \$1 of the credit is unused"):
+        manage("refundcredit", *BOOKING, "--usd", "1.01")
+
+
+def test_a_period_is_re_rated(manage: Manage, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
+    prices.change("story", Price(0, 0, PRICE.output_per_mtok_nanodollars), NOW - timedelta(hours=1))
+    order = ("rerate", "--model", "story", "--from", "2026-11-21", "--to", "2026-11-22T00:00:00Z")
+    assert manage(*order, "--dry-run") == "1 of 1 charges would be corrected, by -$0.00001 in sum.\n"
+    assert manage(*order) == "1 of 1 charges corrected, by -$0.00001 in sum.\n"
+    assert manage(*order) == "0 of 1 charges corrected, by $0.00 in sum.\n"
+    assert Budget.objects.filter(posted_nanodollars=10_000).count() == 9
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "2026-13-01", ""])
+def test_what_is_no_time_is_refused(manage: Manage, moment: str) -> None:
+    with pytest.raises(CommandError, match="is not a date"):
+        manage("rerate", "--model", "story", "--from", moment, "--to", "2026-11-22")
+
+
+# ---- verifyledger
+
+
+def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) -> None:
+    now = database_now()
+    ledger.admit(now, [admission := ask()])
+    ledger.settle(now, [completed(run(admission, now))])
+    seal = seals.seal()
+    assert seal
+    told = f"The books are right: 1 generations (0 open), 1 ledger entries (1 sealed), no difference.\nNewest seal: {seal.digest}\n"
+    assert manage("verifyledger") == told
+    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told
+    with pytest.raises(CommandError, match="1 differences"):
+        manage("verifyledger", "--seal", "f" * 64)
+
+
+def test_what_should_be_settled_long_ago_is_a_difference(manage: Manage, ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger.admit(database_now() - timedelta(minutes=3), [admission := ask(queue_ttl_ms=60_000)])
+    with pytest.raises(CommandError, match="1 differences in 1 generations"):
+        manage("verifyledger")
+    assert f"I3 stuck: chatcmpl-{admission.id.hex}: expected settled, found admitted" in capsys.readouterr().err
+
+
+def test_a_budget_beyond_a_lowered_limit_is_a_note(manage: Manage, ask: Ask, key: APIKey) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission))])
+    limit("key", key.pk, "ever", 1)
+    assert f"Note: key/{key.pk}/ever/1970-01-01 has spent 50000 n$, its limit is 1 n$." in manage("verifyledger")
+
+
+WRONG = {
+    "I1 one charge": "UPDATE usage_generation SET state = 'running'",
+    "I2 conservation": "UPDATE usage_budget SET posted_nanodollars = posted_nanodollars + 1",
+    "I2 rollup": "UPDATE usage_hourlyusage SET completion_tokens = completion_tokens + 1",
+    "I4 hold": "UPDATE usage_generation SET reserved_nanodollars = 1",
+    "I6 sealed": "UPDATE usage_ledgerentry SET model = 'dear'",
+    "I7 exact money": "UPDATE usage_generation SET amount_nanodollars = amount_nanodollars + 1",
+    "I7 correction": "UPDATE usage_ledgerentry SET budget_day = '2026-01-01' WHERE kind = 'correction'",
+    "I10 provenance": "UPDATE usage_generation SET usage_source = 'none'",
+    "I11 told = charged": "UPDATE usage_generation SET cached_tokens = 7",
+}
+
+
+@pytest.mark.parametrize("invariant", WRONG)
+@pytest.mark.parametrize("since", [None, NOW - timedelta(days=3)])
+def test_each_invariant_is_checked(ask: Ask, invariant: str, since: datetime | None) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission))])
+    corrections.correct(LedgerEntry.objects.get().pk, -1, reason="why", recorded_by="alice")
+    seals.seal()
+    assert verify().differences == []
+    with without_triggers(), connection.cursor() as cursor:
+        cursor.execute(WRONG[invariant])
+    assert invariant in {difference.invariant for difference in verify(since=since).differences}

@@ -1,0 +1,262 @@
+"""The operator's own pages: empty, with rows, asked something wrong, and asked by those who may not see them."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from pytest_django.fixtures import DjangoAssertNumQueries
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from tests.cast import Person, admit, run
+from usage.models import BudgetLimit, Generation, Outcome
+from usage.pricing import Tokens
+
+PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """Logged in, and allowed everything."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+@pytest.fixture
+def house(alice: Person, bob: Person, charlie: Person, small: Any) -> Generation:
+    """Something of every kind; the one that still waits."""
+    for person in (alice, bob, charlie):
+        run(person)
+    run(
+        alice,
+        outcome=Outcome.FAILED,
+        error_code="upstream_timeout",
+        error_message="<b>It</b> took too long.",
+        finish_reason="",
+        tokens=Tokens(),
+    )
+    BudgetLimit.objects.create(scope="organization", scope_id=alice.project.organization_id, period="month", limit_nanodollars=10**8)
+    return admit(bob)
+
+
+def shown(response: Any, status: int = 200) -> str:
+    """The page, without its tags and its head."""
+    assert response.status_code == status
+    _, _, body = response.content.decode().partition('<div class="operator')
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
+
+
+def links(response: Any) -> list[str]:
+    """The addresses of requests that the page links to."""
+    found: list[str] = re.findall(r'href="(/admin/requests/[^"]*)"', response.content.decode().replace("&amp;", "&"))
+    return found
+
+
+# ---- who gets in
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/admin/requests/chatcmpl-00000000000070008000000000000000", "/admin/live/feed"])
+def test_nobody_gets_in_without_being_staff(alice: Person, path: str) -> None:
+    client = Client()
+    assert client.get(path).status_code == 302
+    client.force_login(alice.user)
+    assert client.get(path).status_code == 302
+    assert client.get(path, headers={"authorization": f"Bearer {alice.key}"}).status_code == 302
+
+
+def test_staff_without_permissions_sees_no_usage(house: Generation) -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    assert "Top organizations" not in client.get("/admin/").content.decode()
+    for path in ("/admin/live/", "/admin/requests/", f"/admin/requests/{house}"):
+        assert client.get(path).status_code == 403
+    assert client.post(f"/admin/live/{house}/stop").status_code == 403
+
+
+def test_staff_that_may_only_view_has_no_stop_button(house: Generation) -> None:
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.add(Permission.objects.get(codename="view_generation"))
+    client = Client()
+    client.force_login(clerk)
+    for path in ("/admin/live/", f"/admin/requests/{house}"):
+        assert f"/admin/live/{house}/stop" not in client.get(path).content.decode()
+    assert client.post(f"/admin/live/{house}/stop").status_code == 403
+
+
+def test_stopping_needs_a_form_and_its_token(house: Generation) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_superuser("root"))
+    assert client.get(f"/admin/live/{house}/stop").status_code == 405
+    assert client.post(f"/admin/live/{house}/stop").status_code == 403
+
+
+def test_stopping_what_has_ended_or_never_was(root: Client, alice: Person) -> None:
+    ended = run(alice)
+    assert "had ended already" in root.post(f"/admin/live/{ended}/stop", follow=True).content.decode()
+    for wrong in ("chatcmpl-00000000000070008000000000000000", "nonsense"):
+        assert root.post(f"/admin/live/{wrong}/stop").status_code == 404
+
+
+# ---- empty
+
+
+def test_the_first_page_of_an_empty_installation_says_what_to_do(root: Client) -> None:
+    page = shown(root.get("/admin/"))
+    assert "loadcatalog" in page
+    assert "Create an API key" in page
+    assert "curl -N http://testserver/v1/chat/completions" in page
+
+
+def test_steps_that_are_done_are_marked_and_go_with_the_first_request(root: Client, alice: Person, small: Any) -> None:
+    page = shown(root.get("/admin/"))
+    assert page.count("done") == 2
+    run(alice)
+    assert "curl" not in shown(root.get("/admin/"))
+
+
+def test_empty_pages_say_so(root: Client) -> None:
+    assert "Nothing is running." in shown(root.get("/admin/live/"))
+    assert "Nothing has been asked yet." in shown(root.get("/admin/requests/"))
+
+
+# ---- with rows
+
+
+def test_the_overview_sums_and_links_to_the_rows(root: Client, house: Generation, alice: Person) -> None:
+    response = root.get("/admin/", {"days": 1, "group": "key"})
+    page = shown(response)
+    assert "$0.00072" in page  # three times $0.00024
+    assert "3,600" in page
+    assert "25 %" in page
+    assert f"/admin/requests/?days=1&key={alice.api_key.pk}" in links(response)
+    assert "/admin/requests/?days=1&outcome=failed" in links(response)
+    for address in set(links(response)):
+        assert root.get(address, follow=True).status_code == 200, address
+
+
+def test_the_overview_shows_budgets_and_the_queue(root: Client, house: Generation) -> None:
+    page = shown(root.get("/admin/"))
+    assert "$0.00048 spent, $0.0009 held of $0.10" in page
+    assert "Waiting for a worker 1" in page
+
+
+@pytest.mark.parametrize(
+    ("group", "measure"),
+    [("organization", "spend"), ("project", "requests"), ("key", "tokens"), ("model", "spend"), ("outcome", "requests")],
+)
+def test_the_chart_has_a_table_behind_it(root: Client, house: Generation, group: str, measure: str) -> None:
+    response = root.get("/admin/", {"days": 7, "group": group, "measure": measure})
+    page = response.content.decode()
+    assert page.count('<th scope="row"><a href="/admin/requests/?start=') == 7
+    assert '<title id="plot-title">' in page
+
+
+def test_the_overview_keeps_filters_and_shows_them(root: Client, house: Generation, charlie: Person) -> None:
+    response = root.get("/admin/", {"organization": charlie.project.organization_id})
+    assert "organization: Umbrella ×" in shown(response)
+    assert "$0.00024" in shown(response)
+    assert f'name="organization" value="{charlie.project.organization_id}"' in response.content.decode()
+
+
+def test_requests_are_listed_with_their_filters(root: Client, house: Generation, charlie: Person) -> None:
+    everything = root.get("/admin/requests/").content.decode()
+    assert all(str(row) in everything for row in Generation.objects.all())
+    own = root.get("/admin/requests/", {"key": charlie.api_key.pk, "outcome": "completed", "days": 7, "max": "0.01"})
+    assert own.content.decode().count("data-copy=") == 1
+    assert "last 7 days ×" in shown(own)
+    assert "No request fits" in shown(root.get("/admin/requests/", {"min": "1"}))
+
+
+def test_older_requests_are_a_page_away(root: Client, alice: Person) -> None:
+    rows = [run(alice) for _ in range(52)]
+    first = root.get("/admin/requests/", {"model": "small"})
+    (older,) = [address for address in links(first) if "after=" in address]
+    second = root.get(older).content.decode()
+    assert [str(row) in second for row in rows[:3]] == [True, True, False]
+    assert "model=small" in older
+
+
+@pytest.mark.parametrize("form", ["chatcmpl-{hex}", "stream:chat:{uuid}", '"id": "{hex}"', " {uuid} "])
+def test_an_id_in_any_form_leads_to_its_receipt(root: Client, alice: Person, form: str) -> None:
+    row = run(alice)
+    found = root.get("/admin/requests/", {"id": form.format(hex=row.id.hex, uuid=row.id)}, follow=True)
+    assert found.redirect_chain == [(f"/admin/requests/{row}", 302)]
+
+
+def test_a_receipt_says_what_it_cost_and_why_it_ended(root: Client, alice: Person) -> None:
+    page = shown(root.get(f"/admin/requests/{run(alice)}"))
+    assert "The model came to its end." in page
+    assert "input 600 $0.15 $0.00009 cached input 400 $0.075 $0.00003 output 200 $0.60 $0.00012" in page
+    for part in ("waiting for a worker", "charge", "Prompts and answers are not stored."):
+        assert part in page
+
+
+def test_what_failed_and_what_waits_have_a_page_too(root: Client, house: Generation) -> None:
+    failed = root.get(f"/admin/requests/{Generation.objects.get(outcome='failed')}")
+    assert "&lt;b&gt;It&lt;/b&gt; took too long." in failed.content.decode()
+    assert "nothing is charged" in shown(failed)
+    assert "It waits for a worker." in shown(root.get(f"/admin/requests/{house}"))
+
+
+def test_live_shows_what_is_open(root: Client, house: Generation) -> None:
+    page = root.get("/admin/live/")
+    assert "waiting small $" not in shown(page)
+    assert f'data-id="{house}"' in page.content.decode()
+    assert "Acme / research" in shown(page)
+    assert "no-store" in page.headers["cache-control"]
+
+
+# ---- asked something wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/admin/?days=0", "days: '0' is not a number"),
+        ("/admin/?days=٣", "is not a number"),
+        ("/admin/?start=2026-02-30", "is not a date"),
+        ("/admin/?start=2026-11-02&end=2026-11-01", "must end after it starts"),
+        ("/admin/?start=1900-01-01&end=2026-11-01", "too long"),
+        ("/admin/?group=colour", "is none of organization"),
+        ("/admin/?measure=height", "is none of spend"),
+        ("/admin/?organization=%00", "is not the number of one"),
+        ("/admin/?key=99999999999999999999", "is not the number of one"),
+        ("/admin/?time_zone=../etc/passwd", "time_zone"),
+        ("/admin/requests/?outcome=lost", "is none of completed"),
+        ("/admin/requests/?model=%00", "NUL"),
+        ("/admin/requests/?id=x", "no request&#x27;s id"),
+        ("/admin/requests/?min=1e999", "min: "),
+        ("/admin/requests/?after=0", "after: "),
+        ("/admin/requests/?source=guess", "is none of upstream"),
+        ("/admin/requests/?dialect=<b>", "is not the name of one"),
+        ("/admin/requests/?end=yesterday", "is not a date"),
+    ],
+)
+def test_a_wrong_question_is_told_so(root: Client, path: str, message: str) -> None:
+    response = root.get(path)
+    assert response.status_code == 400
+    assert message in response.content.decode().replace("&#x27;", "'") or message in response.content.decode()
+    assert 'role="alert"' in response.content.decode()
+
+
+def test_what_was_never_there_is_not_found(root: Client) -> None:
+    assert root.get("/admin/requests/chatcmpl-00000000000070008000000000000000").status_code == 404
+    assert root.get("/admin/requests/nonsense").status_code == 404
+    assert root.get("/admin/requests/", {"organization": 999, "key": 999}).status_code == 200
+
+
+# ---- what it costs
+
+
+@pytest.mark.parametrize(("path", "most"), [("/admin/", 32), ("/admin/live/", 6), ("/admin/requests/", 10)])
+def test_more_rows_cost_no_more_queries(
+    root: Client, house: Generation, alice: Person, path: str, most: int, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for _ in range(8):
+        run(alice)
+        admit(alice)
+    root.get(path)
+    with django_assert_max_num_queries(most):
+        root.get(path)

@@ -1,0 +1,43 @@
+"""Which price is in effect for whom."""
+
+from datetime import timedelta
+
+from accounts.models import APIKey
+from usage import prices
+from usage.clock import database_now
+from usage.pricing import FREE, Price
+
+CHEAP, DEAR = Price(1, 1, 1), Price(100, 50, 200, 400)
+
+
+def test_the_latest_price_that_has_begun_counts(db: None) -> None:
+    now = database_now()
+    for hours, price in ((-2, FREE), (-1, DEAR), (1, CHEAP)):
+        assert prices.change("m", price, now + timedelta(hours=hours))
+    assert prices.current() == {"m": DEAR}
+
+
+def test_the_same_price_again_is_no_change(db: None) -> None:
+    assert prices.change("m", DEAR)
+    assert not prices.change("m", DEAR)
+    assert prices.change("m", CHEAP)
+
+
+def test_the_latest_discount_that_has_begun_counts(key: APIKey) -> None:
+    organization, now = key.project.organization, database_now()
+    for hours, points in ((-2, 500), (-1, 1_500), (1, 2_000)):
+        prices.discount(organization, points, now + timedelta(hours=hours))
+    assert prices.current_discounts() == {organization.pk: 1_500}
+    prices.discount(organization, 0)
+    assert prices.current_discounts() == {organization.pk: 0}
+
+
+def test_history_knows_what_anybody_paid_when(key: APIKey) -> None:
+    organization, now = key.project.organization, database_now()
+    prices.change("m", DEAR, now - timedelta(hours=2))
+    prices.discount(organization, 2_500, now - timedelta(hours=1))
+    history = prices.History("m")
+    assert history.at(now - timedelta(hours=3), organization.pk) is None
+    assert history.at(now - timedelta(hours=2), organization.pk) == DEAR
+    assert history.at(now, organization.pk) == Price(75, 38, 150, 300)
+    assert history.at(now, organization.pk + 1) == DEAR

@@ -1,0 +1,131 @@
+"""The books against an upstream's own bill."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests.usage.conftest import NOW, completed, run
+from usage import ledger
+from usage.models import UsageSource
+
+Ask = Callable[..., ledger.Admission]
+HEADER = "date,model,requests,prompt_tokens,cached_tokens,completion_tokens,cost_usd"
+RIGHT = f"{HEADER}\n2026-11-21,story,2,20,0,10,0.00004\n2026-11-22,story,1,10,0,5,0.00002\n"
+
+
+@pytest.fixture(autouse=True)
+def books(ask: Ask) -> None:
+    """Two requests on one day, one on the next: 10 prompt and 5 completion tokens for 20,000 n$ each."""
+    for hours, source in ((0, UsageSource.UPSTREAM), (11, UsageSource.COUNTED), (12, UsageSource.UPSTREAM)):
+        now = NOW + timedelta(hours=hours)
+        ledger.admit(now, [admission := ask()])
+        end = completed(run(admission, now), prompt=10, completion=5, usage_source=source, deployment="openai")
+        ledger.settle(now, [end])
+
+
+@pytest.fixture
+def reconcile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Compare with a bill of that text; answers the differences."""
+
+    def compare(text: str, *options: str) -> list[str]:
+        bill = tmp_path / "bill"
+        bill.write_text(text)
+        with suppress(CommandError):
+            call_command("reconcile", str(bill), "--from", "2026-11-21", "--to", "2026-11-23", *options)
+        return capsys.readouterr().err.splitlines()
+
+    return compare
+
+
+Reconcile = Callable[..., list[str]]
+
+
+def test_a_bill_that_is_right_has_no_difference(reconcile: Reconcile) -> None:
+    assert reconcile(RIGHT) == []
+
+
+def test_each_number_that_differs_is_told(reconcile: Reconcile) -> None:
+    assert reconcile(RIGHT.replace("20,0,10,0.00004", "25,0,10,0.00005")) == [
+        "2026-11-21 story prompt_tokens: ours 20, theirs 25, 1 of our requests counted by us",
+        "2026-11-21 story cost: ours $0.00004, theirs $0.00005, 1 of our requests counted by us",
+    ]
+
+
+def test_a_little_may_be_tolerated(reconcile: Reconcile) -> None:
+    bill = RIGHT.replace("20,0,10", "21,0,10")
+    assert reconcile(bill, "--tolerance", "5") == []
+    assert len(reconcile(bill, "--tolerance", "4.7")) == 1
+
+
+def test_a_day_that_one_side_lacks_is_a_difference(reconcile: Reconcile) -> None:
+    first = "\n".join(RIGHT.splitlines()[:2])
+    assert [line.partition(": ")[0] for line in reconcile(first)] == [
+        f"2026-11-22 story {name}" for name in ("requests", "prompt_tokens", "completion_tokens", "cost")
+    ]
+    assert reconcile(f"{RIGHT}2026-11-22,other,1,1,0,1,0\n")[0] == "2026-11-22 other requests: ours 0, theirs 1"
+
+
+def test_days_outside_the_period_do_not_count(reconcile: Reconcile) -> None:
+    assert reconcile(f"{RIGHT}2026-11-23,story,9,9,9,9,9\n2026-11-20,story,9,9,9,9,9\n") == []
+
+
+def test_what_a_bill_does_not_tell_is_not_compared(reconcile: Reconcile) -> None:
+    assert reconcile("date,model,completion_tokens\n2026-11-21,story,10\n2026-11-22,story,5\n") == []
+    assert reconcile("date,model,cost_usd\n2026-11-21,,0.00004\n2026-11-22,,0.00002\n") == []
+
+
+def test_models_may_have_other_names_there_and_prices_of_their_own(reconcile: Reconcile) -> None:
+    bill = RIGHT.replace("story", "big-2026").replace("0.00004", "0.0000003").replace("0.00002", "0.00000015")
+    assert reconcile(bill, "--name", "story=big-2026", "--price", "big-2026=0.01,0,0.01") == []
+
+
+def test_only_one_deployment_is_compared(reconcile: Reconcile) -> None:
+    assert reconcile(RIGHT, "--deployment", "openai") == []
+    assert reconcile(HEADER, "--deployment", "other") == []
+
+
+def costs(*results: dict[str, Any], has_more: bool = False) -> str:
+    """An answer of OpenAI's `GET /v1/organization/costs`, of 2026-11-21 and 22."""
+    buckets = [{"object": "bucket", "start_time": 1_795_219_200 + 86_400 * day, "results": [each]} for day, each in enumerate(results)]
+    return json.dumps({"object": "page", "data": buckets, "has_more": has_more, "next_page": None})
+
+
+def cost(usd: float, **more: Any) -> dict[str, Any]:
+    return {"object": "organization.costs.result", "amount": {"value": usd, "currency": "usd"}, "line_item": None, **more}
+
+
+def test_openais_costs_are_a_bill(reconcile: Reconcile) -> None:
+    assert reconcile(costs(cost(0.00004), cost(0.00002))) == []
+    assert reconcile(costs(cost(0.00004), cost(0.00003))) == ["2026-11-22 all models cost: ours $0.00002, theirs $0.00003"]
+
+
+def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None:
+    tokens = {"line_item": "story, output", "quantity": 0.01, "quantity_unit": "1000_tokens"}
+    assert reconcile(costs(cost(0.00004, **tokens), cost(0.00002, **tokens | {"quantity": 7.0, "quantity_unit": "tokens"}))) == [
+        "2026-11-22 story completion_tokens: ours 5, theirs 7"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no column date"),
+        ("date,tokens\n", "no column model"),
+        ("date,model,requests\n2026-13-01,a,1\n", "line 2"),
+        ("date,model,requests\n2026-11-01,a,x\n", "line 2"),
+        ("{}", "no answer of"),
+        ("{", "no answer of"),
+        (costs(cost(1), has_more=True), "first page of several"),
+        (costs({"amount": {"value": 1, "currency": "eur"}}), "US dollars"),
+    ],
+)
+def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "bill").write_text(text)
+    with pytest.raises(CommandError, match=told):
+        call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23")

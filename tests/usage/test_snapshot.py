@@ -1,0 +1,37 @@
+"""Long reads: of one moment, and in nobody's way."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from accounts.models import Organization
+from usage.snapshot import snapshot
+
+
+def rename(name: str) -> None:
+    """As another process would."""
+    try:
+        Organization.objects.update(name=name)
+    finally:
+        connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_writers_go_on_meanwhile_and_the_reader_does_not_see_it(is_fresh: bool) -> None:
+    Organization.objects.create(name="before")
+    if is_fresh:
+        connection.close()
+    with ThreadPoolExecutor(1) as other:
+        with snapshot():
+            assert Organization.objects.get().name == "before"
+            other.submit(rename, "after").result(4)
+            assert Organization.objects.get().name == "before"
+        assert Organization.objects.get().name == "after"
+
+
+def test_inside_a_transaction_it_is_that_one(db: None) -> None:
+    Organization.objects.create(name="mine")
+    with snapshot():
+        assert Organization.objects.get().name == "mine"

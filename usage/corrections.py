@@ -1,0 +1,96 @@
+"""Corrections: what was charged wrongly is put right by one more entry, which counts where the charge counts.
+
+A correction changes what was spent: the budgets of the day that was charged, and the rollup's hour in which it is written. The
+generation's own row stays as its client was told.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Sum
+
+from usage import budgets, pricing, rollups
+from usage.clock import database_now
+from usage.errors import NotBooked
+from usage.models import CHARGED, Generation, Kind, LedgerEntry
+from usage.rollups import Entry
+from usage.sql import insert
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """By how much an entry is changed: negative takes from what was charged."""
+
+    entry: LedgerEntry
+    amount_nanodollars: int
+    reason: str
+    recorded_by: str
+    is_rerating: bool = False
+
+
+def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by: str) -> LedgerEntry:
+    """Correct one charge or overage by an amount; returns the new entry.
+
+    Raises `NotBooked` when there is no such charge, no reason, or less than nothing would remain of the generation's charges.
+    """
+    if not amount_nanodollars or not reason.strip():
+        raise NotBooked("A correction has an amount that is not zero, and a reason.")
+    with transaction.atomic():
+        entry = LedgerEntry.objects.filter(pk=entry_id, kind__in=CHARGED).first()
+        if entry is None or entry.generation_id is None:
+            raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
+        # Two corrections of one generation wait for each other: both might take all that is left.
+        Generation.objects.select_for_update().get(pk=entry.generation_id)
+        left = _charged(entry.generation_id)
+        if left + amount_nanodollars < 0:
+            raise NotBooked(f"Only ${pricing.to_usd(left)} of the charge is left to take back.")
+        write(database_now(), [Correction(entry, amount_nanodollars, reason, recorded_by)])
+        return LedgerEntry.objects.filter(corrects=entry).latest("id")
+
+
+def write(now: datetime, corrections: Sequence[Correction]) -> None:
+    """Write the corrections (at least one) with their budgets and hours; in a transaction that has locked their generations."""
+    rows = [_row(now, correction) for correction in corrections]
+    more = [(each.entry.pk, each.is_rerating, each.reason, each.recorded_by) for each in corrections]
+    columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by")
+    insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
+    changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for row in rows:
+        for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
+            changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
+    # What was free held nothing, so its budgets may not be there.
+    budgets.ensure(changes)
+    budgets.settle(now, changes)
+    rollups.add(rows)
+
+
+def _row(now: datetime, correction: Correction) -> Entry:
+    entry = correction.entry
+    assert entry.generation_id is not None
+    assert entry.project_id is not None
+    assert entry.api_key_id is not None
+    return Entry(
+        kind=Kind.CORRECTION.value,
+        generation_id=entry.generation_id,
+        organization_id=entry.organization_id,
+        project_id=entry.project_id,
+        api_key_id=entry.api_key_id,
+        model=entry.model,
+        outcome=entry.outcome,
+        budget_day=entry.budget_day,
+        created_at=now,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        reasoning_tokens=0,
+        amount_nanodollars=correction.amount_nanodollars,
+    )
+
+
+def _charged(generation_id: UUID) -> int:
+    """All that the generation is charged now, its corrections included."""
+    return LedgerEntry.objects.filter(generation_id=generation_id).aggregate(total=Sum("amount_nanodollars"))["total"] or 0

@@ -1,0 +1,167 @@
+"""Exports: the ledger's entries of a period as a file, with a signed manifest that says what is in it.
+
+usage.csv or usage.ndjson   one line an entry, in the order of their time
+manifest.json               period, columns, counts, sums, the file's SHA-256, the ledger's newest seal
+manifest.json.sig           its Ed25519 signature, 64 bytes
+public-key.pem              what checks the signature; compare it with one that you had before
+"""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import file_digest
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from accounts.models import Organization
+from usage import signature
+from usage.clock import database_now
+from usage.models import LedgerEntry, LedgerSeal
+from usage.pricing import to_usd
+from usage.snapshot import pages, snapshot
+
+Format = Literal["csv", "ndjson"]
+FORMAT = "chatapi usage export 1"
+MANIFEST, SIGNATURE, PUBLIC_KEY = "manifest.json", "manifest.json.sig", "public-key.pem"
+COLUMNS = (
+    "entry", "kind", "created_at", "generation", "organization_id", "organization", "project_id", "project", "api_key_id", "api_key",
+    "model", "outcome", "budget_day", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
+    "amount_nanodollars", "amount_usd", "corrects", "reason", "recorded_by", "reference",
+)  # fmt: skip
+TYPED = ("organization", "project", "api_key", "model", "reason", "recorded_by", "reference")
+"""Columns with what people have typed."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to export: entries from `since` up to, and not including, `until`, of one organization or all."""
+
+    since: datetime
+    until: datetime
+    organization: Organization | None
+    format: Format
+
+
+class NotAnExport(Exception):
+    """The folder is not an export as it was written; the text says what is wrong."""
+
+
+def write(wish: Wish, folder: Path) -> dict[str, Any]:
+    """Write the export into the folder, a page in memory at once; returns the manifest. Raises `FileExistsError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / MANIFEST).exists():
+        raise FileExistsError(f"{folder} holds an export already")
+    path = folder / f"usage.{wish.format}"
+    sums: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    with snapshot(), path.open("w", encoding="utf-8", newline="") as file:
+        _WRITERS[wish.format](file, _counted(_rows(wish), counts, sums))
+        manifest = _manifest(wish, path.name, counts, sums)
+    manifest["file"] |= {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    text = json.dumps(manifest, indent=2).encode() + b"\n"
+    (folder / PUBLIC_KEY).write_bytes(signature.public_key())
+    (folder / SIGNATURE).write_bytes(signature.sign(text))
+    # The last one: a folder without it is no export.
+    (folder / MANIFEST).write_bytes(text)
+    return manifest
+
+
+def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
+    """The manifest of an export that is what was signed with our key, or with that one; raises `NotAnExport`."""
+    try:
+        text, signed = (folder / MANIFEST).read_bytes(), (folder / SIGNATURE).read_bytes()
+        if not signature.is_signed(text, signed, public_key or signature.public_key()):
+            raise NotAnExport(f"{MANIFEST} is not signed with this key")
+        manifest: dict[str, Any] = json.loads(text)
+        path = folder / manifest["file"]["name"]
+        if _sha256(path) != manifest["file"]["sha256"]:
+            raise NotAnExport(f"{path.name} is not the file that was signed")
+    except OSError as error:
+        raise NotAnExport(f"can't read {error.filename}: {error.strerror}") from error
+    counts, sums = _recount(path)
+    if (dict(counts), dict(sums)) != (manifest["entries"], manifest["amount_nanodollars"]):
+        raise NotAnExport(f"{path.name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise")
+    return manifest
+
+
+def _rows(wish: Wish) -> Iterator[Row]:
+    entries = LedgerEntry.objects.filter(created_at__gte=wish.since, created_at__lt=wish.until)
+    if wish.organization is not None:
+        entries = entries.filter(organization=wish.organization)
+    for page in pages(entries.select_related("organization", "project", "api_key")):
+        yield from map(_row, page)
+
+
+def _row(entry: LedgerEntry) -> Row:
+    project, api_key = entry.project, entry.api_key
+    values = (
+        entry.pk, entry.kind, entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+        f"chatcmpl-{entry.generation_id.hex}" if entry.generation_id else None,
+        entry.organization_id, entry.organization.name, entry.project_id, project and project.name,
+        entry.api_key_id, api_key and api_key.name, entry.model, entry.outcome, entry.budget_day.isoformat(),
+        entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens, entry.reasoning_tokens,
+        entry.amount_nanodollars, to_usd(entry.amount_nanodollars),
+        entry.corrects_id, entry.reason, entry.recorded_by, entry.reference,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _counted(rows: Iterable[Row], counts: Counter[str], sums: Counter[str]) -> Iterator[Row]:
+    for row in rows:
+        counts[row["kind"]] += 1
+        sums[row["kind"]] += int(row["amount_nanodollars"])
+        yield row
+
+
+def _manifest(wish: Wish, name: str, counts: Counter[str], sums: Counter[str]) -> dict[str, Any]:
+    seal = LedgerSeal.objects.order_by("-id").first()
+    return {
+        "format": FORMAT,
+        "from": wish.since.isoformat(),
+        "to": wish.until.isoformat(),
+        "organization": wish.organization and wish.organization.name,
+        "exported_at": database_now().isoformat(),
+        "columns": COLUMNS,
+        "entries": counts,
+        "amount_nanodollars": sums,
+        "newest_seal": seal and {"last_entry": seal.last_id, "digest": seal.digest},
+        "file": {"name": name},
+    }
+
+
+def _write_csv(file: IO[str], rows: Iterable[Row]) -> None:
+    writer = csv.DictWriter(file, COLUMNS)
+    writer.writeheader()
+    writer.writerows(row | {name: _harmless(row[name]) for name in TYPED} for row in rows)
+
+
+def _harmless(text: str | None) -> str | None:
+    """Not a formula when a spreadsheet opens it (OWASP, "CSV Injection")."""
+    return f"'{text}" if text and text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+
+
+def _write_ndjson(file: IO[str], rows: Iterable[Row]) -> None:
+    for row in rows:
+        file.write(json.dumps(row) + "\n")
+
+
+_WRITERS: dict[Format, Callable[[IO[str], Iterable[Row]], None]] = {"csv": _write_csv, "ndjson": _write_ndjson}
+
+
+def _recount(path: Path) -> tuple[Counter[str], Counter[str]]:
+    counts: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
+    with path.open(encoding="utf-8", newline="") as file:
+        rows: Iterable[Row] = csv.DictReader(file) if path.suffix == ".csv" else map(json.loads, file)
+        for _ in _counted(rows, counts, sums):
+            pass
+    return counts, sums
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,34 @@
+"""`manage.py exportusage`: the ledger of a period as a file with a signed manifest."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from usage import exports
+from usage.management import arguments
+
+
+class Command(BaseCommand):
+    """Exports ledger entries."""
+
+    help = "Write the ledger entries of a period into a folder, as CSV or NDJSON, with a signed manifest; `verifyexport` checks it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options, and an example below them."""
+        parser.epilog = "Example: manage.py exportusage --from 2026-11-01 --to 2026-12-01 --output november"
+        arguments.add_period(parser)
+        parser.add_argument("--organization", metavar="NAME", help="only this one's (default: all)")
+        parser.add_argument("--format", choices=["csv", "ndjson"], default="csv", help="default: csv")
+        parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a folder without an export; made if missing")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Write it and say what is in it."""
+        organization = arguments.organization(options["organization"]) if options["organization"] else None
+        wish = exports.Wish(options["since"], options["until"], organization, options["format"])
+        try:
+            manifest = exports.write(wish, options["output"])
+        except OSError as error:
+            raise CommandError(str(error)) from error
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest["entries"].items())) or "nothing"
+        self.stdout.write(f"Wrote {options['output'] / manifest['file']['name']}: {counts}.")

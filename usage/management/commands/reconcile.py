@@ -1,0 +1,75 @@
+"""`manage.py reconcile`: compare the books with an upstream's bill; exit 1 when they differ."""
+
+from argparse import ArgumentTypeError
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from usage import bills, pricing
+from usage.management import arguments
+from usage.pricing import Price
+from usage.reconciliation import Terms, compare
+
+
+class Command(BaseCommand):
+    """Reconciles the books with a bill."""
+
+    help = (
+        "Compare tokens and cost per UTC day and model with an upstream's own bill: a CSV file with the columns date, model and any of "
+        "requests, prompt_tokens, cached_tokens, completion_tokens, cost_usd; or the JSON of OpenAI's GET /v1/organization/costs. "
+        "Exits with 1 and prints each difference beyond the tolerance."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options, and an example below them."""
+        parser.epilog = "Example: manage.py reconcile bill.csv --from 2026-11-01 --to 2026-12-01 --deployment openai --tolerance 0.5"
+        parser.add_argument("file", type=Path, metavar="FILE", help="the bill")
+        arguments.add_period(parser)
+        parser.add_argument("--deployment", default="", metavar="NAME", help="only what ran there (default: all deployments)")
+        parser.add_argument("--tolerance", type=_percent, default=Decimal(0), metavar="PERCENT", help="of their amount (default: 0)")
+        named = "what the bill calls one of our models, if it differs; may be repeated"
+        parser.add_argument("--name", action="append", default=[], type=_pair, metavar="OURS=THEIRS", help=named)
+        priced = "the upstream's prices, USD per million tokens, under its own name of the model; may be repeated"
+        parser.add_argument("--price", action="append", default=[], type=_price, metavar="THEIRS=INPUT,CACHED,OUTPUT", help=priced)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print the differences."""
+        names, prices = dict(options["name"]), dict(options["price"])
+        terms = Terms(options["since"], options["until"], options["deployment"], names, prices, options["tolerance"])
+        try:
+            gaps = list(compare(bills.read(options["file"]), terms))
+        except bills.NotABill as error:
+            raise CommandError(str(error)) from error
+        for gap in gaps:
+            self.stderr.write(str(gap))
+        if gaps:
+            raise CommandError(f"{len(gaps)} differences between the books and {options['file']}.")
+        self.stdout.write(f"The books and {options['file']} agree.")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not (left and equals and right):
+        raise ArgumentTypeError(f"{text!r} is not of the form A=B")
+    return left, right
+
+
+def _price(text: str) -> tuple[str, Price]:
+    model, numbers = _pair(text)
+    try:
+        first, cached, output = map(pricing.from_usd, numbers.split(","))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not of the form MODEL=INPUT,CACHED,OUTPUT, such as gpt-4o=2.50,1.25,10") from None
+    return model, Price(first, cached, output)
+
+
+def _percent(text: str) -> Decimal:
+    try:
+        percent = Decimal(text)
+    except InvalidOperation:
+        percent = Decimal(-1)
+    if not 0 <= percent <= 100:
+        raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return percent

@@ -1,0 +1,33 @@
+"""`manage.py rerate`: correct a period's charges after a change of its prices or discounts."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from usage.management import arguments
+from usage.rerating import Order, rerate
+from usage.shown import usd
+
+
+class Command(BaseCommand):
+    """Re-rates a model's charges."""
+
+    help = (
+        "Compare a period's charges of a model with its price rows and the organizations' discounts as they are now, and correct each "
+        "charge that differs by one more ledger entry. Run twice, the second finds nothing. Corrections made by hand stay."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options, and an example below them."""
+        parser.epilog = "Example: manage.py rerate --model small --from 2026-11-01 --to 2026-12-01 --dry-run"
+        parser.add_argument("--model", required=True, metavar="ID", help="the served model, as clients name it")
+        arguments.add_period(parser)
+        parser.add_argument("--by", default="manage.py", metavar="NAME", help="who asks for it (default: manage.py)")
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be corrected")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Correct and say by how much."""
+        order = Order(options["model"], options["since"], options["until"], options["by"])
+        done = rerate(order, is_dry_run=options["dry_run"])
+        told = "would be corrected" if options["dry_run"] else "corrected"
+        self.stdout.write(f"{done.corrected} of {done.charges} charges {told}, by {usd(done.difference_nanodollars)} in sum.")

@@ -1,0 +1,32 @@
+"""`manage.py verifyexport`: whether an export is what was signed."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from usage import exports
+from usage.shown import usd
+
+
+class Command(BaseCommand):
+    """Checks an export."""
+
+    help = "Check an export of `exportusage`: its signature, its file's digest, its counts and sums. Exits with 1 when anything differs."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options."""
+        parser.add_argument("folder", type=Path, metavar="DIR", help="the export")
+        ours = "the public key that it must be signed with, in PEM (default: this installation's)"
+        parser.add_argument("--public-key", type=Path, metavar="FILE", help=ours)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check it and say what is in it."""
+        try:
+            key = options["public_key"].read_bytes() if options["public_key"] else None
+            manifest = exports.check(options["folder"], key)
+        except (exports.NotAnExport, OSError) as error:
+            raise CommandError(str(error)) from error
+        counts = sum(manifest["entries"].values())
+        owed = usd(sum(manifest["amount_nanodollars"].values()))
+        self.stdout.write(f"The export is as it was signed: {counts} entries from {manifest['from']} to {manifest['to']}, {owed} in sum.")

@@ -1,0 +1,163 @@
+"""A stacked bar chart as shapes in percent of its plot: the template draws them, so that text keeps its size at any width."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+
+COLOURS_COUNT = 6
+"""How many groups have a colour of their own; what remains is one grey group."""
+_LABELS_COUNT = 6
+_GAP = 0.24
+"""Of a bucket's width: what stays free between two columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One colour of the chart: what it stands for, its value in each bucket, and where its rows are."""
+
+    name: str
+    values: Sequence[int]
+    url: str = ""
+    colour: str = ""
+    """Its own; else it gets one by its size."""
+    is_rest: bool = False
+    """Whether it is what is left when the others have a name."""
+
+    @property
+    def total(self) -> int:
+        """Over all buckets."""
+        return sum(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One column: its short name under the axis, its full name, and where its rows are."""
+
+    label: str
+    name: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One group's part of a column."""
+
+    colour: str
+    x: str
+    y: str
+    width: str
+    height: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One bucket's bars, lowest first."""
+
+    bucket: Bucket
+    x: str
+    width: str
+    bars: Sequence[Bar]
+    total: str
+    cells: Sequence[str]
+    """Each group's value, in the legend's order: a row of the table behind the chart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A label on an axis: how far along, and its text; a minor one gives way on a narrow screen."""
+
+    at: str
+    text: str
+    anchor: str = "middle"
+    is_minor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What a colour stands for."""
+
+    colour: str
+    group: Group
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """All that the template draws."""
+
+    columns: Sequence[Column]
+    legend: Sequence[Legend]
+    heights: Sequence[Mark]
+    times: Sequence[Mark]
+    total: int
+
+
+def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[int], str]) -> Chart:
+    """The chart of these groups, biggest first in the legend and lowest in the columns; `written` says a value in words."""
+    shown = _coloured(groups)
+    totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
+    step, top = _scale(max(totals, default=0))
+    columns = [_column(bucket, at, len(buckets), shown, top, written) for at, bucket in enumerate(buckets)]
+    heights = [Mark(_percent(100 - 100 * value / top), written(value)) for value in range(step, top + 1, step)]
+    legend = [Legend(colour, group, written(group.total)) for colour, group in shown]
+    return Chart(columns, legend, heights, _times(buckets), sum(totals))
+
+
+def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
+    """The groups with their colours, biggest first; those that get none of their own are one, the last."""
+    ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
+    own, rest = ordered[:COLOURS_COUNT], [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)]
+    coloured = [(group.colour or f"colour-{at}", group) for at, group in enumerate(own)]
+    if not rest:
+        return coloured
+    return [*coloured, ("colour-rest", Group("other", [sum(values) for values in zip(*(group.values for group in rest), strict=True)]))]
+
+
+def _column(bucket: Bucket, at: int, count: int, shown: Sequence[tuple[str, Group]], top: int, written: Callable[[int], str]) -> Column:
+    cells = [group.values[at] for _, group in shown]
+    bars = _bars(shown, at, count, top, written)
+    width = 100 / count
+    return Column(bucket, _percent(at * width), _percent(width), bars, written(sum(cells)), [written(cell) for cell in cells])
+
+
+def _bars(shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, written: Callable[[int], str]) -> list[Bar]:
+    bars, below = [], 0
+    width = 100 / count
+    for colour, group in shown:
+        value = group.values[at]
+        if value > 0:
+            below += value
+            place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
+            size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
+            bars.append(Bar(colour, *place, *size, f"{group.name}: {written(value)}"))
+    return bars
+
+
+def _scale(highest: int) -> tuple[int, int]:
+    """A round step between grid lines, and the plot's upper end, for about four lines."""
+    rough = max(highest / 4, 1)
+    magnitude = 10 ** floor(log10(rough))
+    step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough)
+    # A little air above the highest column.
+    return step, max(step, -(-highest * 21 // (20 * step)) * step)
+
+
+def _times(buckets: Sequence[Bucket]) -> list[Mark]:
+    every = max(1, -(-len(buckets) // _LABELS_COUNT))
+    width = 100 / max(len(buckets), 1)
+    return [
+        Mark(_percent((at + 0.5) * width), bucket.label, _anchor(at, len(buckets)), is_minor=at // every % 2 == 1)
+        for at, bucket in enumerate(buckets)
+        if at % every == 0
+    ]
+
+
+def _anchor(at: int, count: int) -> str:
+    if count > 12 and at == 0:
+        return "start"
+    return "end" if count > 12 and at == count - 1 else "middle"
+
+
+def _percent(number: float) -> str:
+    return f"{number:.3f}%"

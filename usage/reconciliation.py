@@ -1,0 +1,123 @@
+"""Compares our books with an upstream's bill: tokens and cost per UTC day and model.
+
+Our tokens are those of all settled generations, as the upstream told them or, where it did not, as we counted them; both are billed.
+Our cost is what those tokens cost at the upstream's own price where that is given, else what we charged for them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+from django.db.models import Count, Q, Sum
+from django.db.models.functions import TruncDay
+
+from usage import pricing
+from usage.bills import ANY_MODEL, COST, COUNTS, Bill
+from usage.models import CHARGED, Kind, LedgerEntry, UsageSource
+from usage.pricing import Price, Tokens
+from usage.snapshot import snapshot
+
+Group = tuple[date, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is compared, and how."""
+
+    since: datetime
+    until: datetime
+    deployment: str = ""
+    """Only what ran there; empty: wherever it ran."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the bill calls our models, by our name, where it differs."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """The upstream's prices, by the bill's name of the model."""
+    tolerance_percent: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A day's amounts of a model, named as in `usage/bills.py`."""
+
+    amounts: Mapping[str, int]
+    counted: int
+    """Requests of it whose tokens the upstream did not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An amount that differs by more than is tolerated."""
+
+    day: date
+    model: str
+    name: str
+    ours: int
+    theirs: int
+    counted: int
+
+    def __str__(self) -> str:
+        show = (lambda amount: f"${pricing.to_usd(amount)}") if self.name == COST else str
+        counted = f", {self.counted} of our requests counted by us" if self.counted else ""
+        name = "cost" if self.name == COST else self.name
+        return f"{self.day} {self.model or 'all models'} {name}: ours {show(self.ours)}, theirs {show(self.theirs)}{counted}"
+
+
+def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
+    """The differences beyond the tolerance, in the order of days; what neither side has is not looked at."""
+    ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
+    first, last = terms.since.astimezone(UTC).date(), (terms.until - timedelta.resolution).astimezone(UTC).date()
+    days = {group for group in bill.lines if first <= group[0] <= last}
+    for group in sorted(days | ours.keys()):
+        us = ours.get(group, Ours({}, 0))
+        them = bill.lines.get(group)
+        for name in [name for name in (*COUNTS, COST) if name in (bill.told if them is None else them)]:
+            gap = Gap(*group, name, us.amounts.get(name, 0), (them or {}).get(name, 0), us.counted)
+            if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
+                yield gap
+
+
+def _ours(terms: Terms) -> dict[Group, Ours]:
+    entries = LedgerEntry.objects.filter(
+        kind__in=CHARGED, created_at__gte=terms.since, created_at__lt=terms.until, generation__is_test=False
+    )
+    # What no deployment has taken has cost no upstream anything.
+    entries = entries.filter(generation__deployment=terms.deployment) if terms.deployment else entries.exclude(generation__deployment="")
+    charges = Q(kind=Kind.CHARGE)
+    with snapshot():
+        rows = list(
+            entries.annotate(day=TruncDay("created_at", tzinfo=UTC))
+            .order_by()
+            .values("day", "model")
+            .annotate(
+                requests=Count("id", filter=charges),
+                prompt=Sum("prompt_tokens"),
+                cached=Sum("cached_tokens"),
+                completion=Sum("completion_tokens"),
+                reasoning=Sum("reasoning_tokens"),
+                charged=Sum("amount_nanodollars"),
+                counted=Count("id", filter=charges & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
+            )
+        )
+    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+    for row in rows:
+        model = terms.names.get(row["model"], row["model"])
+        tokens = Tokens(row["prompt"], row["completion"], row["cached"], row["reasoning"])
+        cost = pricing.amount(tokens, terms.prices[model]) if model in terms.prices else row["charged"]
+        numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
+        found[row["day"].date(), model].append(Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"]))
+    return {group: _sum(parts) for group, parts in found.items()}
+
+
+def _all_models(ours: Mapping[Group, Ours]) -> dict[Group, Ours]:
+    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+    for (day, _), part in ours.items():
+        found[day, ANY_MODEL].append(part)
+    return {group: _sum(parts) for group, parts in found.items()}
+
+
+def _sum(parts: list[Ours]) -> Ours:
+    """Several of our models may be one of the upstream's."""
+    amounts = {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)}
+    return Ours(amounts, sum(part.counted for part in parts))

@@ -1,0 +1,90 @@
+"""Re-rating: a period's charges at the prices and discounts that the rows name for it today; the difference is a correction each.
+
+The price rows say what should have been charged; nobody's price changes by itself. What people corrected by hand stays as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Sum
+
+from usage import corrections, pricing
+from usage.clock import database_now
+from usage.corrections import Correction
+from usage.models import Generation, Kind, LedgerEntry
+from usage.prices import History
+from usage.pricing import Tokens
+from usage.snapshot import pages
+
+PAGE = 500
+"""Charges a transaction: settlements of the same budgets wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerating:
+    """How many charges were looked at and corrected, and by how much in sum."""
+
+    charges: int = 0
+    corrected: int = 0
+    difference_nanodollars: int = 0
+
+    def __add__(self, other: "Rerating") -> "Rerating":
+        return Rerating(
+            self.charges + other.charges,
+            self.corrected + other.corrected,
+            self.difference_nanodollars + other.difference_nanodollars,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which charges to re-rate: a model's, written from `since` up to, and not including, `until`; and who asked for it."""
+
+    model: str
+    since: datetime
+    until: datetime
+    recorded_by: str
+
+
+def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
+    """Correct what the order names; done twice, there is nothing left to correct. A dry run only counts."""
+    history = History(order.model)
+    charges = LedgerEntry.objects.filter(
+        kind=Kind.CHARGE, model=order.model, created_at__gte=order.since, created_at__lt=order.until, generation__is_test=False
+    )
+    done = Rerating()
+    for page in pages(charges, PAGE):
+        with transaction.atomic():
+            found = _differences(history, order, page)
+            if found and not is_dry_run:
+                corrections.write(database_now(), found)
+        done += Rerating(len(page), len(found), sum(each.amount_nanodollars for each in found))
+    return done
+
+
+def _differences(history: History, order: Order, charges: Sequence[LedgerEntry]) -> list[Correction]:
+    ids = sorted(charge.generation_id for charge in charges if charge.generation_id)
+    # Locked in id order, as by settlements: two re-ratings at once don't correct the same charge.
+    rows = {row.id: row for row in Generation.objects.select_for_update().filter(id__in=ids).order_by("id")}
+    before = _rerated(ids)
+    found: list[Correction] = []
+    for charge in charges:
+        assert charge.generation_id is not None
+        row = rows[charge.generation_id]
+        price = history.at(row.admitted_at, row.organization_id)
+        if price is None or row.is_waived:
+            continue
+        tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+        difference = pricing.amount(tokens, price) - row.amount_nanodollars - before.get(row.id, 0)
+        if difference:
+            found.append(Correction(charge, difference, f"{order.model} re-rated", order.recorded_by, is_rerating=True))
+    return found
+
+
+def _rerated(ids: Sequence[UUID]) -> dict[UUID, int]:
+    """By how much earlier re-ratings have corrected each generation."""
+    entries = LedgerEntry.objects.filter(generation_id__in=ids, is_rerating=True).order_by()
+    return dict(entries.values_list("generation_id").annotate(Sum("amount_nanodollars")))

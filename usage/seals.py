@@ -1,0 +1,158 @@
+"""Seals: a chain of digests over the ledger, so that a change behind the service's back shows.
+
+An entry's hash is the SHA-256 of a JSON array of its columns (`canonical`). A seal covers the entries after the last seal's, in id
+order; its digest is the SHA-256 of the last seal's digest and the hashes of its entries, all as bytes. So the newest digest stands
+for all of the ledger: keep a copy of it elsewhere (each export has one), and nobody can change the past unseen, not even by
+writing all seals anew. Sealing is periodic and costs settlements nothing.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db.models import Max
+
+from usage.clock import database_now
+from usage.differences import Difference
+from usage.models import LedgerEntry, LedgerSeal
+
+log = logging.getLogger(__name__)
+
+EVERY = timedelta(minutes=1)
+BLOCK = 10_000
+"""Entries in a seal at most: what is behind is caught up seal by seal."""
+FINGERPRINT_BYTES = 8
+BEGINNING = "0" * 64
+"""What the first seal has as its previous digest."""
+COLUMNS = (
+    "id", "kind", "generation_id", "organization_id", "project_id", "api_key_id", "model", "outcome", "budget_day", "created_at",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars", "corrects_id", "is_rerating",
+    "reason", "recorded_by", "reference",
+)  # fmt: skip
+_AMOUNT = COLUMNS.index("amount_nanodollars")
+
+
+def seal(every: timedelta = EVERY) -> LedgerSeal | None:
+    """Seal what has been written since the last seal, unless that is younger than `every`; None when nothing was sealed.
+
+    For each reaper to call at any time, outside of transactions: of two at once, one seals.
+    """
+    last = LedgerSeal.objects.order_by("-id").first()
+    if last is not None and database_now() - last.sealed_at < every:
+        return None
+    last_id, previous = (last.last_id, last.digest) if last else (0, BEGINNING)
+    try:
+        entries = _entries(last_id, _horizon())[:BLOCK]
+        return _write(previous, entries) if entries else None
+    except IntegrityError:
+        return None  # another reaper has sealed them
+    except OperationalError as error:
+        log.info("the ledger is not sealed this time: %s", error)
+        return None
+
+
+def check(since: datetime | None = None) -> Iterator[Difference]:
+    """Recompute the seals (those written since then); names the first entry of each block that is not what was sealed."""
+    rows = LedgerSeal.objects.order_by("id")
+    before = rows.filter(sealed_at__lt=since).last() if since else None
+    last_id, previous = (before.last_id, before.digest) if before else (0, BEGINNING)
+    for row in (rows.filter(id__gt=before.pk) if before else rows).iterator(chunk_size=20):
+        if row.previous_digest != previous:
+            yield Difference("I6 sealed", f"seal {row.pk}", f"after {previous[:16]}", f"after {row.previous_digest[:16]}")
+        yield from _check_block(row, _entries(last_id, row.last_id))
+        last_id, previous = row.last_id, row.digest
+
+
+def canonical(entry: Sequence[Any]) -> bytes:
+    """What is hashed of an entry: a JSON array of `COLUMNS` without spaces, ASCII only; times in UTC with microseconds."""
+    return json.dumps([_plain(value) for value in entry], separators=(",", ":")).encode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="microseconds")
+        case date():
+            return value.isoformat()
+        case UUID():
+            return value.hex
+    return value
+
+
+def _horizon() -> int:
+    """The highest id up to which no entry can appear any more.
+
+    PostgreSQL hands ids out before the commit, so whoever is writing is waited for: milliseconds, and a tenth of a second at most,
+    because new writers wait behind us. SQLite has one writer at a time.
+    """
+    with transaction.atomic():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '100ms'")
+                cursor.execute("LOCK TABLE usage_ledgerentry IN SHARE MODE")
+        return LedgerEntry.objects.aggregate(last=Max("id"))["last"] or 0
+
+
+def _entries(after_id: int, last_id: int) -> Any:
+    return LedgerEntry.objects.filter(id__gt=after_id, id__lte=last_id).order_by("id").values_list(*COLUMNS)
+
+
+def _write(previous: str, entries: Any) -> LedgerSeal:
+    rows = list(entries)
+    hashes = [_hash(row) for row in rows]
+    with transaction.atomic():
+        return LedgerSeal.objects.create(
+            first_id=rows[0][0],
+            last_id=rows[-1][0],
+            entries_count=len(rows),
+            sum_nanodollars=sum(row[_AMOUNT] for row in rows),
+            previous_digest=previous,
+            digest=_digest(previous, hashes),
+            fingerprints=b"".join(each[:FINGERPRINT_BYTES] for each in hashes),
+            sealed_at=database_now(),
+        )
+
+
+def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
+    rows = list(entries)
+    hashes = [_hash(each) for each in rows]
+    if _digest(row.previous_digest, hashes) == row.digest and sum(each[_AMOUNT] for each in rows) == row.sum_nanodollars:
+        return
+    when = f"as sealed at {row.sealed_at:%Y-%m-%d %H:%M:%S}"
+    sealed = [bytes(row.fingerprints[at : at + FINGERPRINT_BYTES]) for at in range(0, len(row.fingerprints), FINGERPRINT_BYTES)]
+    found = [each[:FINGERPRINT_BYTES] for each in hashes]
+    for position, (was, now) in enumerate(zip_longest(sealed, found)):
+        if was != now:
+            yield Difference("I6 sealed", _named(rows, position), when, _change(sealed, found, position))
+            return
+    yield Difference("I6 sealed", f"seal {row.pk}", when, "the seal itself was changed")
+
+
+def _named(rows: list[Any], position: int) -> str:
+    if position < len(rows):
+        return f"ledger entry {rows[position][0]}"
+    return f"the entry after ledger entry {rows[-1][0]}" if rows else "all entries of a seal"
+
+
+def _change(sealed: list[bytes], found: list[bytes], position: int) -> str:
+    """What happened at the first position that differs, as far as the others tell."""
+    if position >= len(found):
+        return "it is gone"
+    if found[position] in sealed[position + 1 :]:
+        return "an entry before it is gone"
+    is_new = position >= len(sealed) or sealed[position] in found[position + 1 :]
+    return "it was not there" if is_new else "it was changed"
+
+
+def _hash(entry: Sequence[Any]) -> bytes:
+    return sha256(canonical(entry)).digest()
+
+
+def _digest(previous: str, hashes: Sequence[bytes]) -> str:
+    return sha256(bytes.fromhex(previous) + b"".join(hashes)).hexdigest()

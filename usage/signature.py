@@ -1,0 +1,36 @@
+"""The signature under what leaves the house: Ed25519 (RFC 8032), with a key derived from the service's secret.
+
+Not an HMAC: who can check one can also forge one, so an auditor would need the service's secret. This is checked with the public
+key alone, and with nothing but `openssl`.
+"""
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+from django.utils.crypto import salted_hmac
+
+
+def sign(message: bytes) -> bytes:
+    """The 64 bytes of the signature."""
+    return _key().sign(message)
+
+
+def public_key() -> bytes:
+    """Our public key, in PEM."""
+    return _key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def is_signed(message: bytes, signature: bytes, pem: bytes) -> bool:
+    """Whether the owner of that public key has signed exactly this."""
+    try:
+        key = load_pem_public_key(pem)
+        assert isinstance(key, Ed25519PublicKey)
+        key.verify(signature, message)
+    except (InvalidSignature, ValueError, AssertionError):
+        return False
+    return True
+
+
+def _key() -> Ed25519PrivateKey:
+    seed = salted_hmac("usage.signature", "Ed25519 seed", algorithm="sha256").digest()
+    return Ed25519PrivateKey.from_private_bytes(seed)

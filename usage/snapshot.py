@@ -1,0 +1,59 @@
+"""Long reads of the books: all of one moment, in pages, and in nobody's way."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Q, QuerySet
+
+from usage.models import LedgerEntry
+
+PAGE = 2_000
+
+
+@contextmanager
+def snapshot() -> Iterator[None]:
+    """All reads inside see the same moment, and writers don't wait for them (inside a transaction of the caller: that one's)."""
+    if connection.in_atomic_block:
+        yield
+        return
+    with _deferred(), transaction.atomic():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                # The service's time limits are for requests; a year's books take longer.
+                cursor.execute("SET LOCAL statement_timeout = 0")
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield
+
+
+@contextmanager
+def _deferred() -> Iterator[None]:
+    """SQLite's transactions are IMMEDIATE here, which keeps writers out; one that only reads need not be."""
+    database: Any = connection
+    if connection.vendor != "sqlite":
+        yield
+        return
+    connection.ensure_connection()  # which sets the mode
+    usual = database.transaction_mode
+    database.transaction_mode = "DEFERRED"
+    try:
+        yield
+    finally:
+        database.transaction_mode = usual
+
+
+def pages(entries: QuerySet[LedgerEntry], size: int = PAGE) -> Iterator[list[LedgerEntry]]:
+    """The entries in the order of their time, a page in memory at once; each page begins where the last one ended."""
+    page = list(_in_order(entries)[:size])
+    while page:
+        yield page
+        last = page[-1]
+        later = Q(created_at__gt=last.created_at) | Q(created_at=last.created_at, id__gt=last.pk)
+        # The first condition says nothing new, but it is what an index can begin with.
+        page = list(_in_order(entries.filter(created_at__gte=last.created_at).filter(later))[:size])
+
+
+def _in_order(entries: QuerySet[LedgerEntry]) -> QuerySet[LedgerEntry]:
+    return entries.order_by("created_at", "id")

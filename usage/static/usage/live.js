@@ -1,0 +1,129 @@
+// Keeps the Live page's table up to date: the feed says once a second which rows are new, different or gone.
+
+const panel = document.getElementById("live-panel");
+const body = document.getElementById("live-rows");
+const template = document.getElementById("live-row");
+const state = document.getElementById("live-state");
+const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
+
+const QUIET_MS = 5000; // The feed speaks every second: after this long without a word the connection is dead.
+const MAX_WAIT_MS = 30000;
+const ARMED_MS = 4000; // How long a stop button asks back.
+
+let clockAheadMs = 0; // Of the server's clock, against ours.
+let waitMs = 0;
+let quiet;
+
+function connect() {
+  const url = new URL(panel.dataset.feed, location.href);
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  const feed = new WebSocket(url);
+  let isFirst = true;
+  const listen = () => {
+    clearTimeout(quiet);
+    quiet = setTimeout(() => feed.close(), QUIET_MS);
+  };
+  listen();
+  feed.onmessage = (message) => {
+    listen();
+    waitMs = 0;
+    const change = JSON.parse(message.data);
+    // The first message tells all there is; what we show besides is gone.
+    if (isFirst) keepOnly(new Set(change.rows.map((row) => row.id)));
+    isFirst = false;
+    apply(change);
+    say("live", "good");
+  };
+  feed.onclose = () => {
+    clearTimeout(quiet);
+    waitMs = Math.min(Math.max(2 * waitMs, 1000), MAX_WAIT_MS);
+    say(`not connected, trying again in ${Math.round(waitMs / 1000)} s`, "warn");
+    setTimeout(connect, waitMs * (0.75 + Math.random() / 2));
+  };
+}
+
+function say(text, mood) {
+  if (state.textContent === text) return; // A screen reader reads every change.
+  state.textContent = text;
+  state.className = `badge ${mood}`;
+}
+
+function keepOnly(ids) {
+  for (const [id, row] of rows) if (!ids.has(id)) remove(id, row);
+}
+
+function remove(id, row) {
+  row.remove();
+  rows.delete(id);
+}
+
+function apply({ now_ms, rows: changed, gone }) {
+  clockAheadMs = now_ms - Date.now();
+  for (const id of gone) if (rows.has(id)) remove(id, rows.get(id));
+  const fresh = document.createDocumentFragment();
+  for (const data of changed) {
+    if (!rows.has(data.id)) fresh.append(make(data));
+    show(rows.get(data.id), data);
+  }
+  body.append(fresh);
+  document.getElementById("live-count").textContent = rows.size.toLocaleString("en");
+  document.getElementById("live-empty").hidden = rows.size > 0;
+  panel.hidden = rows.size === 0;
+}
+
+function make({ id, began_ms }) {
+  const row = template.content.firstElementChild.cloneNode(true);
+  row.dataset.id = id;
+  row.dataset.began = began_ms;
+  const link = row.querySelector("[data-link]");
+  link.href = link.getAttribute("href").replace("ID", id);
+  const form = row.querySelector("form");
+  if (form) form.action = form.getAttribute("action").replace("ID", id);
+  row.querySelector("[data-is=short]").textContent = `…${id.slice(-8)}`;
+  rows.set(id, row);
+  return row;
+}
+
+function show(row, data) {
+  for (const name of ["state", "model", "who", "key", "tokens", "rate", "held"]) {
+    write(row.querySelector(`[data-is=${name}]`), String(data[name]));
+  }
+  row.querySelector("[data-is=state]").classList.toggle("warn", data.state === "waiting");
+  age(row);
+}
+
+function write(cell, text) {
+  if (cell.textContent !== text) cell.textContent = text;
+}
+
+function age(row) {
+  const seconds = Math.max(0, Math.round((Date.now() + clockAheadMs - row.dataset.began) / 1000));
+  write(row.querySelector("[data-is=age]"), seconds < 60 ? `${seconds} s` : `${Math.floor(seconds / 60)} min ${seconds % 60} s`);
+}
+
+// A stop can't be undone: the button asks back once.
+body.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const button = form.querySelector("button");
+  if (!button.dataset.armed) {
+    button.dataset.armed = "yes";
+    button.textContent = "Really stop?";
+    setTimeout(() => disarm(button), ARMED_MS);
+    return;
+  }
+  button.disabled = true;
+  button.textContent = "Stopping";
+  const answer = await fetch(form.action, { method: "POST", body: new FormData(form), headers: { Accept: "application/json" } }).catch(() => null);
+  if (answer?.ok) return;
+  button.disabled = false;
+  button.textContent = "Not stopped";
+});
+
+function disarm(button) {
+  delete button.dataset.armed;
+  if (!button.disabled) button.textContent = "Stop";
+}
+
+setInterval(() => rows.forEach(age), 1000);
+connect();
