@@ -102,6 +102,24 @@ class Installation:
         """Start a reaper of its own."""
         self._spawn("reaper", [sys.executable, "manage.py", "serve", "--only", "reaper"])
 
+    def run(self, name: str, command: list[str], **environment: str) -> None:
+        """Start a process with more in its environment, under this name."""
+        usual = self.environment
+        self.environment = usual | environment
+        try:
+            self._spawn(name, command)
+        finally:
+            self.environment = usual
+
+    def revive(self) -> None:
+        """Start again what has died, and what never ran, as a supervisor would."""
+        starts = {"valkey": self.start_valkey, "worker": self.start_worker, "reaper": self.start_reaper, "web": self.start_web}
+        for name, start in starts.items():
+            if name in self.processes and self.processes[name].poll() is not None:
+                self.end(name)
+            if name not in self.processes:
+                start()
+
     def stop(self) -> None:
         """Stop everything, web first."""
         for name in ("web", "worker", "reaper", "upstream", "valkey", *self.processes):

@@ -1,6 +1,6 @@
 """Checks an installation's books as `verifyledger` does, again and again in one process: starting one takes seconds.
 
-python -m tests.faults.bookkeeper       answers each line on stdin with {"open": 0, "differences": []}
+python -m tests.faults.bookkeeper       answers each line on stdin, `check` or `rows`, with a line of JSON
 """
 
 import json
@@ -8,8 +8,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from tests.installation import ROOT, Installation, die_with_parent, wait_for
+
+
+class Row(NamedTuple):
+    """A generation as the books have it, its amount as the ledger has it."""
+
+    id: str
+    outcome: str
+    usage_source: str
+    prompt_tokens: int
+    completion_tokens: int
+    charges: int
+    overages: int
+    amount_nanodollars: int
+    seconds: float
+    """From its admission to its settlement."""
 
 
 class Bookkeeper:
@@ -28,9 +44,18 @@ class Bookkeeper:
             preexec_fn=die_with_parent,  # noqa: PLW1509  one C call, no lock
         )
 
-    def close_the_books(self) -> None:
+    def close_the_books(self, timeout_s: float = 30) -> None:
         """Wait until no generation is open; fail if the books are wrong at any moment."""
-        wait_for(self._is_settled, "the settlement of everything")
+        wait_for(self._is_settled, "the settlement of everything", timeout_s)
+
+    def rows(self) -> list[Row]:
+        """All generations, oldest first."""
+        return [Row(*values) for values in self._ask("rows")]
+
+    def check(self) -> dict[str, Any]:
+        """How many generations are open, what differs, and which budgets are beyond their limits."""
+        report: dict[str, Any] = self._ask("check")
+        return report
 
     def stop(self) -> None:
         """End the process."""
@@ -38,13 +63,56 @@ class Bookkeeper:
         self._log.close()
 
     def _is_settled(self) -> bool:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write("check\n")
-        self._process.stdin.flush()
-        report = json.loads(self._process.stdout.readline())
+        report = self.check()
         assert report["differences"] == []
         return bool(report["open"] == 0)
+
+    def _ask(self, question: str) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def _check() -> dict[str, Any]:
+    from usage.clock import database_now
+    from usage.models import Budget
+    from usage.verification import verify
+
+    report = verify(now=database_now())
+    pending = sorted(set(Budget.objects.exclude(pending_nanodollars=0).values_list("id", flat=True)))
+    return {
+        "open": report.open_generations,
+        "differences": [str(each) for each in report.differences],
+        "over limit": [str(each) for each in report.notes],
+        "pending": pending,
+    }
+
+
+def _rows() -> list[Row]:
+    from django.db.models import Count, Q, Sum
+
+    from usage.models import Generation, Kind
+
+    of_kind = {kind: Count("ledger_entries", filter=Q(ledger_entries__kind=kind)) for kind in (Kind.CHARGE, Kind.OVERAGE)}
+    rows = Generation.objects.annotate(
+        charges=of_kind[Kind.CHARGE], overages=of_kind[Kind.OVERAGE], amount=Sum("ledger_entries__amount_nanodollars", default=0)
+    )
+    return [
+        Row(
+            row.id.hex,
+            row.outcome,
+            row.usage_source,
+            row.prompt_tokens,
+            row.completion_tokens,
+            row.charges,
+            row.overages,
+            row.amount,
+            (row.settled_at - row.admitted_at).total_seconds() if row.settled_at else 0.0,
+        )
+        for row in rows.order_by("id")
+    ]
 
 
 def main() -> None:
@@ -53,11 +121,9 @@ def main() -> None:
     import django
 
     django.setup()
-    from usage.verification import verify
-
-    for _ in sys.stdin:
-        report = verify()
-        print(json.dumps({"open": report.open_generations, "differences": [str(each) for each in report.differences]}), flush=True)
+    answers = {"check": _check, "rows": _rows}
+    for line in sys.stdin:
+        print(json.dumps(answers[line.strip()]()), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,15 @@ from typing import Any
 from tests.chatapi.http_client import Client
 from tests.installation import Installation, wait_for
 
+PATIENCE_S = 30
+"""How long it bears silence: longer than dead processes need to start again on a busy machine."""
+
 
 class Listener:
     """One request and what its client has got so far."""
 
-    def __init__(self, installation: Installation, model: str, **parameters: Any) -> None:
-        """Asks at once."""
+    def __init__(self, installation: Installation, model: str, *, url: str = "", **parameters: Any) -> None:
+        """Asks at once; at another `url` than the web process's own, if given."""
         self.status = 0
         self.generation_id = ""
         self.body: Any = None
@@ -23,7 +26,7 @@ class Listener:
         self.is_done = False
         """`[DONE]` has come."""
         self.ended_at = 0.0
-        self._client = Client(installation.url, installation.keys["live"])
+        self._client = Client(url or installation.url, installation.keys["live"], PATIENCE_S)
         self._thread = threading.Thread(target=self._listen, args=(model, parameters), daemon=True)
         self._thread.start()
 
@@ -32,6 +35,25 @@ class Listener:
         """The text so far; each word is a token."""
         contents = [choice["delta"].get("content", "") for chunk in self.chunks for choice in chunk.get("choices", ())]
         return "".join(contents).split()
+
+    @property
+    def is_broken(self) -> bool:
+        """The connection ended before the answer did."""
+        return self.body is None and not self.is_done
+
+    @property
+    def ends(self) -> int:
+        """How many ends it has had: good ones (a finish_reason; the object of an answer in one piece) and errors."""
+        if self.body is not None:
+            return 1
+        finishes = [choice for chunk in self.chunks for choice in chunk.get("choices", ()) if choice["finish_reason"]]
+        return len(finishes) + sum("error" in chunk for chunk in self.chunks)
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The usage that the client was told, if it was."""
+        last = self.body if self.body is not None else self.chunks[-1] if self.chunks else {}
+        return last.get("usage")
 
     @property
     def error(self) -> dict[str, Any]:
@@ -48,7 +70,7 @@ class Listener:
 
     def end(self) -> "Listener":
         """Wait until the answer has ended."""
-        self._thread.join(30)
+        self._thread.join(2 * PATIENCE_S)
         assert not self._thread.is_alive(), f"still open after {len(self.chunks)} chunks"
         return self
 

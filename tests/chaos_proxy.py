@@ -1,0 +1,209 @@
+"""A TCP proxy that misbehaves on request: between a client and web, or between one of our processes and Valkey.
+
+with ChaosProxy(target) as proxy:      listens on 127.0.0.1:proxy.port, passes everything on to `target` (a port, or a Unix socket)
+    proxy.fault = Stall()              from now on, on all connections; Pass() ends it
+
+Runs on a loop and a thread of its own, so that a test may block meanwhile.
+"""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHUNK_BYTES = 1 << 16
+TICK_S = 0.01
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Everything goes through."""
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Nothing goes through, and nothing is lost: it goes through later."""
+
+
+@dataclass(frozen=True)
+class Blackhole:
+    """What the client sends is lost; what the target sends goes through."""
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """The client gets so many bytes a second."""
+
+    bytes_per_second: int
+
+
+@dataclass(frozen=True)
+class DropReplyOnce:
+    """The target gets and answers the next request that contains these bytes; instead of the answer comes a reset. Then all is well."""
+
+    request: bytes
+
+
+Fault = Pass | Stall | Blackhole | Throttle | DropReplyOnce
+
+
+class ChaosProxy:
+    """The proxy, as a context manager."""
+
+    def __init__(self, target: int | Path) -> None:
+        self.fault: Fault = Pass()
+        self.port = 0
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-proxy", daemon=True)
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> "ChaosProxy":
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        """Where to find it, over HTTP."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def redis_url(self) -> str:
+        """Where to find it, for a Redis client."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def has_recovered(self) -> bool:
+        """Nothing is wrong any more: a reply that was to be lost has been."""
+        return isinstance(self.fault, Pass)
+
+    def reset(self) -> None:
+        """Cut every connection, with a reset to both sides."""
+        self._on_all(_Connection.reset)
+
+    def half_close(self) -> None:
+        """Tell the target that the client sends no more; what the target sends still goes through."""
+        self._on_all(_Connection.half_close)
+
+    def _on_all(self, act: "Callable[[_Connection], None]") -> None:
+        async def on_all() -> None:
+            for connection in list(self._connections):
+                act(connection)
+
+        asyncio.run_coroutine_threadsafe(on_all(), self._loop).result()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=CHUNK_BYTES)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            there = await _connect(self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        connection = _Connection(self, (reader, writer), there)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Connection:
+    """One client's connection, and ours to the target for it."""
+
+    def __init__(self, proxy: ChaosProxy, client: Stream, target: Stream) -> None:
+        self._proxy = proxy
+        self._client, self._target = client, target
+        self._is_reply_dropped = False
+
+    async def run(self) -> None:
+        """Pass bytes in both directions until one side ends."""
+        there, back = asyncio.create_task(self._request()), asyncio.create_task(self._reply())
+        try:
+            await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (there, back):
+                task.cancel()
+            await asyncio.gather(there, back, return_exceptions=True)
+            for _, writer in (self._client, self._target):
+                writer.transport.abort() if writer.is_closing() else writer.close()
+
+    def reset(self) -> None:
+        for _, writer in (self._client, self._target):
+            _reset(writer)
+
+    def half_close(self) -> None:
+        self._target[1].write_eof()
+
+    async def _request(self) -> None:
+        while data := await self._client[0].read(CHUNK_BYTES):
+            await self._stalled()
+            fault = self._proxy.fault
+            if isinstance(fault, DropReplyOnce) and fault.request in data:
+                self._proxy.fault, self._is_reply_dropped = Pass(), True
+            if not isinstance(fault, Blackhole):
+                self._target[1].write(data)
+                await self._target[1].drain()
+
+    async def _reply(self) -> None:
+        while data := await self._target[0].read(CHUNK_BYTES):
+            await self._stalled()
+            if self._is_reply_dropped:
+                self.reset()
+                return
+            await self._tell(data)
+
+    async def _tell(self, data: bytes) -> None:
+        writer = self._client[1]
+        while data:
+            fault = self._proxy.fault
+            size = max(1, int(fault.bytes_per_second * TICK_S)) if isinstance(fault, Throttle) else len(data)
+            writer.write(data[:size])
+            await writer.drain()
+            data = data[size:]
+            if isinstance(fault, Throttle):
+                await asyncio.sleep(TICK_S)
+
+    async def _stalled(self) -> None:
+        while isinstance(self._proxy.fault, Stall):
+            await asyncio.sleep(TICK_S)
+
+
+async def _connect(target: int | Path) -> Stream:
+    if isinstance(target, Path):
+        return await asyncio.open_unix_connection(target)
+    return await asyncio.open_connection("127.0.0.1", target)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    found: Any = writer.get_extra_info("socket")
+    if found is not None and found.family == socket.AF_INET:  # lingering for 0 s turns the close into a reset
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,119 @@
+"""A soak: clients of every kind, while processes die at random; in the end the books must be right. Exit 1 if they are not.
+
+python -m tests.faults.soak --seconds 600 --seed 4       the seed decides who asks for what, and what dies when: it replays a run
+
+With DATABASE_URL it runs on PostgreSQL, whose backends are killed as well.
+"""
+
+import argparse
+import itertools
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.faults.bookkeeper import Bookkeeper
+from tests.faults.soak_chaos import Chaos
+from tests.faults.soak_clients import MODELS, Guest, Visit
+from tests.faults.soak_verdict import Verdict
+from tests.installation import Installation
+
+GUESTS = 24
+"""How many ask at the same time."""
+POOR = """
+from accounts.keys import create_key, get_or_create_project
+from usage.models import BudgetLimit
+row, secret = create_key(get_or_create_project("Tests", "default"), name="poor")
+BudgetLimit.objects.create(scope="key", scope_id=row.pk, period="ever", limit_nanodollars=100_000_000)
+print(secret)
+"""
+"""A key whose budget is spent before the end."""
+
+
+class Soak:
+    """One run: the installation, who asks and what breaks."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.installation = Installation(folder, CHATAPI_LOG_LEVEL="WARNING")
+        self.seed = seed
+        self.visits: list[Visit] = []
+        self.chaos = Chaos(self.installation, random.Random(f"{seed} chaos"))
+        self._numbers = itertools.count()
+        self._is_over = threading.Event()
+
+    def run(self, seconds: float) -> Verdict:
+        """Start everything, break things for so long, let it recover, and judge."""
+        installation = self.installation
+        installation.start(MODELS)
+        done = installation.manage("shell", "--no-imports", "-c", POOR)
+        assert done.returncode == 0, done.stderr
+        installation.keys["poor"] = done.stdout.strip()
+        self.chaos.complete()
+        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(GUESTS)]
+        for guest in guests:
+            guest.start()
+        self.chaos.run(seconds)
+        self._is_over.set()
+        for guest in guests:
+            guest.join()
+        return self._judge()
+
+    def stop(self) -> None:
+        """End all processes."""
+        self.installation.stop()
+
+    def _visit(self) -> None:
+        while not self._is_over.is_set():
+            number = next(self._numbers)
+            guest = Guest(self.installation, number, random.Random(f"{self.seed} {number}"))
+            visit = guest.visit()
+            self.visits.append(visit)
+            if visit.is_broken:
+                self.chaos.is_web_up.wait(5)
+
+    def _judge(self) -> Verdict:
+        bookkeeper = Bookkeeper(self.installation)
+        try:
+            bookkeeper.close_the_books(timeout_s=60)
+            calls = [call for model in MODELS for call in self.installation.calls(model)]
+            return Verdict.of(self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.web_outages)
+        finally:
+            bookkeeper.stop()
+
+
+def main() -> int:
+    """Run, print the table, and answer the exit code."""
+    parser = argparse.ArgumentParser(prog="tests.faults.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
+    soak = Soak(folder, options.seed)
+    try:
+        verdict = soak.run(options.seconds)
+    finally:
+        soak.stop()
+    print(f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed}\n")
+    asked = {"faults": soak.chaos.faults, "visits": Counter(visit.act for visit in soak.visits)}
+    for title, counts in (asked | verdict.tables).items():
+        _print_table(title, counts)
+    for violation in verdict.violations[:50]:
+        print(f"VIOLATION  {violation}")
+    print(f"\n{len(verdict.violations)} violations; {'the logs stay in ' + str(folder) if verdict.violations else 'all is well'}.")
+    if not verdict.violations:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if verdict.violations else 0
+
+
+def _print_table(title: str, counts: "Counter[str]") -> None:
+    print(f"{title} ({counts.total()})")
+    for name, count in counts.most_common():
+        print(f"  {name or '-':<32}{count:>8}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The database is locked for longer than a lease: who can't write its heartbeat is not dead, and gets the time to say so."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("locked-database"), pytest.mark.timeout(120)]
+
+LEASE_MS = 2_500
+ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_REAPER_MS": "100", "CHATAPI_DATABASE_TIMEOUT_MS": "1000"}
+"""So that a lock makes heartbeats fail, and not only wait; and a reaper is there before the next heartbeat, half a second later."""
+
+
+def test_answers_that_run_or_end_meanwhile_come_whole(installation: Installation, ask: Ask) -> None:
+    installation.start_reaper()
+    ending = [ask("five-seconds") for _ in range(3)]
+    for answer in ending:
+        answer.heard(140)
+    running = ask("five-seconds").heard(5)
+    with database_locked(installation):
+        time.sleep(LEASE_MS / 1_000)  # by then all leases have run out, and the first answers have ended
+        failed = heartbeats_failed(installation)
+        wait_for(lambda: heartbeats_failed(installation) > failed, "a heartbeat to fail")
+        unlocked_at = time.monotonic()
+    for answer in ending:
+        assert answer.end().ended_at > unlocked_at
+    for answer in [*ending, running]:
+        assert (len(answer.end().words), answer.is_done, "error" in answer.chunks[-1]) == (250, True, False)
+        receipt = installation.receipt(answer.generation_id)
+        assert (receipt["outcome"], receipt["usage_source"], receipt["usage"]["completion_tokens"]) == ("completed", "upstream", 250)
+
+
+def heartbeats_failed(installation: Installation) -> int:
+    return installation.log("worker").count("heartbeat: DatabaseUnavailable")
+
+
+@contextmanager
+def database_locked(installation: Installation) -> Iterator[None]:
+    """Nobody else can write to the books meanwhile."""
+    url = installation.environment.get("DATABASE_URL", "")
+    if url.startswith("postgres"):
+        import psycopg
+
+        with psycopg.connect(url) as postgres:
+            postgres.execute("LOCK TABLE usage_generation IN ACCESS EXCLUSIVE MODE")
+            yield
+        return
+    with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3", isolation_level=None)) as sqlite:
+        sqlite.execute("BEGIN IMMEDIATE")
+        yield
+        sqlite.execute("ROLLBACK")

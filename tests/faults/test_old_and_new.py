@@ -1,0 +1,43 @@
+"""A newer web process shares the queue with an older worker: what it does not understand harms nobody else."""
+
+import base64
+import json
+import signal
+
+import pytest
+from redis import Redis
+
+from chatapi.celery import GENERATE_TASK, app
+from chatapi.serving import embedded_valkey
+from chatapi.task_queue import TaskQueue
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("signals"), pytest.mark.timeout(120)]
+
+
+def newer(message: bytes) -> bytes:
+    """The message with arguments that only a newer worker knows."""
+    envelope = json.loads(message)
+    positional, named, options = json.loads(base64.b64decode(envelope["body"]))
+    body = [positional, {**named, "v": named["v"] + 1, "urgency": "high"}, options]
+    envelope["body"] = base64.b64encode(json.dumps(body).encode()).decode()
+    return json.dumps(envelope).encode()
+
+
+def test_a_message_of_a_newer_version_is_refused_in_time_and_the_worker_lives(installation: Installation, ask: Ask) -> None:
+    queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+    calls = len(installation.calls("five"))
+    installation.end("worker", signal.SIGTERM)
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        answer = ask("five")
+        wait_for(lambda: redis.llen(queue.key) == 1, "the request to be queued")
+        message = redis.rpop(queue.key)
+        assert isinstance(message, bytes)
+        redis.lpush(queue.key, newer(message))
+        installation.start_worker()
+        wait_for(lambda: redis.llen(queue.key) == 0, "the worker to take it")
+    assert (answer.end().status, answer.error["code"]) == (503, "queue_timeout")
+    assert installation.receipt(answer.generation_id)["amount_nanodollars"] == 0
+    assert ask("five").end().is_done
+    assert len(installation.calls("five")) == calls + 1

@@ -1,0 +1,71 @@
+"""PostgreSQL crashes and recovers, or keeps everyone waiting; SQLite has no server that could (`test_locked_database.py`)."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = [
+    pytest.mark.xdist_group("postgres-trouble"),
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not os.environ.get("DATABASE_URL", "").startswith("postgres"), reason="needs PostgreSQL: make test-postgres"),
+]
+
+ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": "1000"}
+
+
+@pytest.fixture
+def postgres(installation: Installation) -> Iterator[Any]:
+    """Our own connection to it."""
+    import psycopg
+
+    with psycopg.connect(installation.environment["DATABASE_URL"], autocommit=True) as connection:
+        yield connection
+
+
+def crash(postgres: Any) -> None:
+    """Kill one backend: PostgreSQL throws all others out and recovers from its log, as after any crash."""
+    pids = postgres.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").fetchall()
+    os.kill(pids[0][0], signal.SIGKILL)
+
+
+def test_a_crash_in_mid_stream_harms_no_answer(installation: Installation, ask: Ask, postgres: Any) -> None:
+    answers = [ask("two-seconds").heard(10) for _ in range(3)]
+    crash(postgres)
+    for answer in answers:
+        assert (len(answer.end().words), answer.ends, answer.is_done) == (100, 1, True)
+        receipt = installation.receipt(answer.generation_id)
+        assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("completed", 100)
+
+
+def test_a_crash_as_answers_end_delays_them_and_loses_nothing(installation: Installation, ask: Ask, postgres: Any) -> None:
+    answers = [ask("a-second").heard(45) for _ in range(5)]
+    crash(postgres)
+    for answer in answers:
+        assert (len(answer.end().words), answer.ends, answer.is_done) == (60, 1, True)
+        assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 60
+
+
+def test_it_serves_again_soon_after_a_crash(installation: Installation, ask: Ask, postgres: Any) -> None:
+    crash(postgres)
+    crashed_at = time.monotonic()
+    wait_for(lambda: ask("five").end().is_done, "service", timeout_s=10, pause_s=0.2)
+    assert time.monotonic() - crashed_at < 10
+
+
+def test_whoever_waits_too_long_for_a_lock_is_refused_and_charged_nothing(installation: Installation, ask: Ask, postgres: Any) -> None:
+    calls = len(installation.calls("five"))
+    with postgres.transaction():
+        postgres.execute("LOCK TABLE usage_budget IN ACCESS EXCLUSIVE MODE")
+        asked_at = time.monotonic()
+        refused = [ask("five") for _ in range(5)]
+        assert {answer.end().status for answer in refused} == {503}
+        assert time.monotonic() - asked_at < 5
+    assert len(installation.calls("five")) == calls
+    assert ask("five").end().is_done

@@ -1,0 +1,131 @@
+"""Valkey pauses, is full, or loses everything while it runs; and one that keeps its data dies."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis import Redis
+
+from chatapi.serving import embedded_valkey
+from tests.fake_completion import WORDS
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("valkey-trouble"), pytest.mark.timeout(120)]
+
+ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
+"""Longer than a worker needs to start."""
+
+
+@pytest.fixture
+def valkey(installation: Installation) -> Iterator[Redis]:
+    """Our own connection to it."""
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        yield redis
+
+
+@pytest.fixture
+def keeping_valkey(installation: Installation) -> None:
+    """One that writes down what it is told."""
+    installation.end("valkey")
+    start_keeping_valkey(installation)
+
+
+def start_keeping_valkey(installation: Installation) -> None:
+    command = [*embedded_valkey.command(installation.folder), "--appendonly", "yes", "--appendfsync", "always"]
+    installation.run("valkey", command)
+    wait_for(lambda: installation.get("/readyz")[0] == 200, "Valkey")
+
+
+@contextmanager
+def full(valkey: Redis) -> Iterator[None]:
+    """It takes nothing more."""
+    valkey.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        valkey.config_set("maxmemory", f"{embedded_valkey.MAX_MEMORY_MIB}mb")
+
+
+def test_after_a_pause_every_delta_comes_once(installation: Installation, ask: Ask, valkey: Redis) -> None:
+    answer = ask("two-seconds").heard(10)
+    valkey.client_pause(1_900, all=True)  # longer than a lease, shorter than anyone waits for an answer
+    assert (answer.end().words, answer.ends, answer.is_done) == ((WORDS * 5)[:100], 1, True)
+    assert installation.receipt(answer.generation_id)["outcome"] == "completed"
+
+
+def test_a_pause_that_is_too_long_is_told(installation: Installation, ask: Ask, valkey: Redis) -> None:
+    answer = ask("steady").heard(10)
+    valkey.client_pause(15_000, all=True)
+    paused_at = time.monotonic()
+    answer.end()
+    assert answer.ended_at - paused_at < 12
+    assert (answer.error["code"], answer.ends, answer.is_done) == ("stream_unavailable", 1, True)
+    wait_for(lambda: ask("five").end().is_done, "service", timeout_s=20, pause_s=0.2)
+
+
+def test_a_full_valkey_takes_no_new_request_and_nothing_is_held(installation: Installation, ask: Ask, valkey: Redis) -> None:
+    with full(valkey):
+        refused = ask("five").end()
+    assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
+    budgets = installation.get("/v1/key", installation.keys["live"])[1]["budgets"]
+    assert {budget["pending_nanodollars"] for budget in budgets} <= {0}
+    assert ask("five").end().is_done
+
+
+def test_a_valkey_that_becomes_full_in_mid_stream_ends_it_with_an_error(installation: Installation, ask: Ask, valkey: Redis) -> None:
+    answer = ask("steady").heard(10)
+    with full(valkey):
+        answer.end()
+    # The worker gives up to publish; or, as web cannot say any more that it lives, takes it for dead.
+    assert answer.error["code"] in {"stream_unavailable", "cancelled"}
+    assert (answer.ends, answer.is_done) == (1, True)
+    receipt = installation.receipt(answer.generation_id)
+    assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+    assert ask("five").end().is_done
+
+
+def test_whoever_still_has_the_deltas_ends_well_though_valkey_loses_them(installation: Installation, ask: Ask, valkey: Redis) -> None:
+    answer = ask("two-seconds").heard(10)
+    valkey.flushall()
+    assert answer.end().is_done
+    assert answer.ends == 1
+    if "error" not in answer.chunks[-1]:
+        assert answer.words == (WORDS * 5)[:100]
+
+
+def test_when_valkey_and_the_worker_are_lost_the_last_heartbeat_tells_what_to_charge(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
+    installation.revive()
+    answer = ask("steady").heard(70)
+    installation.end("worker")
+    valkey.flushall()
+    answer.end()
+    assert (answer.ends, answer.is_done) == (1, True)
+    receipt = installation.receipt(answer.generation_id)
+    assert (receipt["outcome"], receipt["usage_source"]) == ("worker_lost", "counted")
+    assert 25 <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+
+
+def test_what_is_queued_in_a_valkey_that_keeps_its_data_outlives_it(
+    installation: Installation, ask: Ask, valkey: Redis, keeping_valkey: None
+) -> None:
+    installation.send("worker", signal.SIGSTOP)
+    answer = ask("five")
+    wait_for(lambda: any(valkey.scan_iter("*job:*")), "the request to be queued")
+    installation.end("valkey")
+    start_keeping_valkey(installation)
+    installation.send("worker", signal.SIGCONT)
+    assert answer.end().words == WORDS[:5]
+    assert installation.receipt(answer.generation_id)["outcome"] == "completed"
+
+
+def test_a_stream_goes_on_when_a_valkey_that_keeps_its_data_comes_back(installation: Installation, ask: Ask, keeping_valkey: None) -> None:
+    answer = ask("two-seconds").heard(10)
+    installation.end("valkey")
+    start_keeping_valkey(installation)
+    assert (answer.end().words, answer.ends, answer.is_done) == ((WORDS * 5)[:100], 1, True)
+    assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 100
