@@ -6,7 +6,8 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from chatapi.api import error_pages, health, openapi, pages, views
+from chatapi import admin_pages
+from chatapi.api import error_pages, health, openapi, organization, pages, views
 from chatapi.wire.dialects import DIALECTS
 
 client_routes = [
@@ -14,9 +15,11 @@ client_routes = [
     path("models/<path:model>", views.Model.as_view()),
     path("key", views.Key.as_view()),
     path("generations/<str:generation_id>", views.Receipt.as_view()),
+    *organization.routes,
 ]
 
 admin.autodiscover()
+admin.site.extra_urls = admin_pages.urls  # type: ignore[attr-defined]  # the theme's site asks for them
 
 urlpatterns = [
     path("", pages.front),

@@ -1,0 +1,77 @@
+"""What the organization's usage and costs look like, as typed objects (OpenAI's API reference, "Usage" and "Costs")."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class CompletionsUsage(Struct, frozen=True, kw_only=True):
+    """What was used in one bucket by one group (OpenAI's `UsageCompletionsResult`)."""
+
+    object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
+    input_tokens: int
+    input_cached_tokens: int
+    input_uncached_tokens: int
+    output_tokens: int
+    num_model_requests: int
+    project_id: str | None = None
+    user_id: str | None = None
+    api_key_id: str | None = None
+    model: str | None = None
+    batch: bool | None = None
+    service_tier: str | None = None
+
+
+class Amount(Struct, frozen=True, kw_only=True):
+    """Money; `value` is exact to the nanodollar up to some million dollars."""
+
+    value: float
+    currency: Literal["usd"] = "usd"
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """What one group cost in one bucket; line items are models (OpenAI's `CostsResult`)."""
+
+    object: Literal["organization.costs.result"] = "organization.costs.result"
+    amount: Amount
+    line_item: str | None = None
+    project_id: str | None = None
+    api_key_id: str | None = None
+    quantity: int | None = None
+    quantity_unit: Literal["tokens"] | None = None
+
+
+class UsageBucket(Struct, frozen=True, kw_only=True):
+    """One minute, hour or day; times are Unix seconds, `end_time` is not included."""
+
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: list[CompletionsUsage]
+
+
+class CostBucket(Struct, frozen=True, kw_only=True):
+    """One day; times are Unix seconds, `end_time` is not included."""
+
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: list[Cost]
+
+
+class UsagePage(Struct, frozen=True, kw_only=True):
+    """Buckets, oldest first; `page=next_page` asks for the ones after them."""
+
+    object: Literal["page"] = "page"
+    data: list[UsageBucket]
+    has_more: bool
+    next_page: str | None
+
+
+class CostPage(Struct, frozen=True, kw_only=True):
+    """Buckets, oldest first; `page=next_page` asks for the ones after them."""
+
+    object: Literal["page"] = "page"
+    data: list[CostBucket]
+    has_more: bool
+    next_page: str | None

@@ -1,0 +1,187 @@
+"""What is asked of the organization's usage and costs: query parameters in, a `BucketQuery` out, or what is wrong with one.
+
+OpenAI's API reference, "Usage": lists are repeated, `models[]=a&models[]=b` as its SDKs send them or without the brackets.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.core.exceptions import TooManyFieldsSent
+from django.http import HttpRequest, QueryDict
+
+from chatapi.wire.requests import InvalidRequest
+from usage.insights_buckets import WIDTHS, BucketQuery
+from usage.insights_starts import Width
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_TIME = 253_402_300_799 - 86_400
+"""A day before the year 10000, which dates do not know."""
+_PAGE = re.compile(r"page_([0-9a-f]{1,10})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one of the routes knows."""
+
+    widths: Mapping[str, tuple[Width, int, int]]
+    """By the word for it: the width, and how many buckets a page has if nobody says, and at most."""
+    groups: Mapping[str, str | None]
+    """The column of each dimension; None where all usage here is alike, so that there is one group, null."""
+    models: str
+    """What the filter for models is called."""
+    others: frozenset[str] = frozenset()
+    """Filters for what there is nothing of here."""
+
+
+COMPLETIONS = Offer(
+    {"1m": ("minute", 60, 1_440), "1h": ("hour", 24, 168), "1d": ("day", 7, 31)},
+    {"project_id": "project_id", "user_id": None, "api_key_id": "api_key_id", "model": "model", "batch": None, "service_tier": None},
+    "models",
+    frozenset({"user_ids", "batch"}),
+)
+COSTS = Offer({"1d": ("day", 7, 180)}, {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"}, "line_items")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one page adds up, how it is grouped (in the route's words), and where the last page ends."""
+
+    query: BucketQuery
+    groups: tuple[str, ...]
+    end: datetime
+
+    def next_page(self, reached: datetime) -> str | None:
+        """The cursor of the page that begins there; None when that is the end."""
+        return f"page_{_unix(reached):x}" if reached < self.end else None
+
+
+def parse(request: HttpRequest, organization_id: int, offer: Offer, now: datetime) -> Asked:
+    """What the request asks for; raises `InvalidRequest` naming the parameter."""
+    sent = _sent(request, offer)
+    width, usual, most = offer.widths[_one_of(sent, "bucket_width", offer.widths, "1d")]
+    limit = _number(sent, "limit", usual, 1, most)
+    first, end = _times(sent, WIDTHS[width], now)
+    start = _page(sent, first, end, WIDTHS[width])
+    groups = tuple(dict.fromkeys(_each_of(sent, "group_by", offer.groups)))
+    query = BucketQuery(
+        organization_id,
+        width,
+        start,
+        max(min(start + limit * WIDTHS[width], end), start),
+        tuple(column for name in groups if (column := offer.groups[name]) is not None),
+        () if _asks_for_others(sent) else _ids(sent, "project_ids"),
+        _ids(sent, "api_key_ids"),
+        _names(sent, offer.models),
+    )
+    return Asked(query, groups, end)
+
+
+# ---- parameters, one by one
+
+Sent = Mapping[str, list[str]]
+_SINGLE = frozenset({"start_time", "end_time", "bucket_width", "limit", "page", "batch"})
+
+
+def _sent(request: HttpRequest, offer: Offer) -> Sent:
+    """The values by name, brackets or not; what is not known is refused, because a filter that is not applied misleads."""
+    try:
+        parameters: QueryDict = request.GET
+    except TooManyFieldsSent:
+        raise InvalidRequest("Too many query parameters.", code="request_too_large") from None
+    known = {
+        "start_time",
+        "end_time",
+        "bucket_width",
+        "limit",
+        "page",
+        "group_by",
+        "project_ids",
+        "api_key_ids",
+        offer.models,
+        *offer.others,
+    }
+    sent: dict[str, list[str]] = {}
+    for key, values in parameters.lists():
+        name = key.removesuffix("[]")
+        if name not in known or (name in _SINGLE and name != key):
+            raise InvalidRequest(f"Unknown parameter: '{key[:100]}'.", key[:100], "unknown_parameter")
+        sent.setdefault(name, []).extend(values)
+    for name in _SINGLE & sent.keys():
+        if len(sent[name]) > 1:
+            raise InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+    return sent
+
+
+def _times(sent: Sent, width: timedelta, now: datetime) -> tuple[datetime, datetime]:
+    """The first bucket's start and the last one's end: full buckets around what is asked for, none of them in the future."""
+    if not sent.get("start_time"):
+        raise InvalidRequest("Missing required parameter: 'start_time'.", "start_time", "missing_required_parameter")
+    start = _EPOCH + timedelta(seconds=_number(sent, "start_time", 0, 0, _MAX_TIME))
+    end = _EPOCH + timedelta(seconds=_number(sent, "end_time", _unix(now), 0, _MAX_TIME))
+    if "end_time" in sent and end <= start:
+        raise InvalidRequest("Invalid value for 'end_time': it must be after 'start_time'.", "end_time")
+    end = min(end, now)
+    return start - (start - _EPOCH) % width, end + (_EPOCH - end) % width
+
+
+def _page(sent: Sent, first: datetime, end: datetime, width: timedelta) -> datetime:
+    """Where the page begins."""
+    if "page" not in sent:
+        return first
+    found = _PAGE.fullmatch(sent["page"][0])
+    start = _EPOCH + timedelta(seconds=min(int(found[1], 16), _MAX_TIME)) if found else None
+    if start is None or not first <= start <= end or (start - first) % width:
+        raise InvalidRequest("Invalid value for 'page': it is not the 'next_page' of this query.", "page")
+    return start
+
+
+def _number(sent: Sent, name: str, usual: int, least: int, most: int) -> int:
+    if name not in sent:
+        return usual
+    text = sent[name][0]
+    if not _is_number(text):
+        raise InvalidRequest(f"Invalid type for '{name}': expected an integer, in digits.", name, "invalid_type")
+    if not least <= int(text) <= most:
+        raise InvalidRequest(f"Invalid value for '{name}': expected an integer from {least} to {most}.", name)
+    return int(text)
+
+
+def _one_of(sent: Sent, name: str, allowed: Iterable[str], usual: str) -> str:
+    return next(iter(_each_of(sent, name, allowed)), usual)
+
+
+def _each_of(sent: Sent, name: str, allowed: Iterable[str]) -> list[str]:
+    for value in sent.get(name, []):
+        if value not in allowed:
+            words = ", ".join(f"'{word}'" for word in allowed)
+            raise InvalidRequest(f"Invalid value for '{name}': {value[:100]!r}. Supported values are: {words}.", name)
+    return sent.get(name, [])
+
+
+def _ids(sent: Sent, name: str) -> tuple[int, ...] | None:
+    """Ids as `/v1/key` and `createkey --json` tell them."""
+    for value in sent.get(name, []):
+        if not _is_number(value):
+            raise InvalidRequest(f"Invalid value for '{name}': {value[:100]!r} is not an id.", name)
+    return tuple(map(int, sent[name])) if name in sent else None
+
+
+def _names(sent: Sent, name: str) -> tuple[str, ...] | None:
+    if any("\0" in value for value in sent.get(name, [])):
+        raise InvalidRequest(f"Invalid value for '{name}': a name has no NUL.", name)
+    return tuple(sent[name]) if name in sent else None
+
+
+def _asks_for_others(sent: Sent) -> bool:
+    """Batches, and usage of users: keys are a project's here, and nothing is a batch."""
+    return "user_ids" in sent or _one_of(sent, "batch", ("true", "false"), "false") == "true"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _unix(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(seconds=1)
