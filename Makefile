@@ -94,3 +94,7 @@ test-clients: .venv/.dev .venv/clients/.installed ## all clients that must work,
 	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/clients
 	@.venv/bin/uv pip sync --quiet --python .venv/clients/bin/python --require-hashes requirements/clients.txt
 	@touch $@
+
+.PHONY: faults
+faults: .venv/.test ## everything that can break, broken: all failpoints in all ways, minutes long (ARGS="-k settle")
+	@FAULTS=all .venv/bin/pytest -n 2 --dist loadgroup tests/faults $(ARGS)

@@ -1,96 +1,131 @@
-"""Does what README's first lines say, in a fresh clone: `make run`, paste the printed command, Ctrl-C.
+"""Does what README's first lines say, in the fresh copy of the project that this file is part of: `make run`, paste the printed
+command, Ctrl-C; and `make run` again, which must know the first one's key. Needs Python's own library only.
 
 python3 .ci/first_run.py
 """
 
 # ruff: noqa: S603, S607, T201
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from http.client import HTTPConnection
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import NoReturn, Self
 
 READY_WITHIN_S = 300
 STOPPED_WITHIN_S = 60
 ROOT = Path(__file__).resolve().parent.parent
+OURS = ("CHATAPI_", "DATABASE_URL", "REDIS_URL", "VIRTUAL_ENV")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
 
 
 def main() -> None:
     """Exit with 1 and the service's own words when anything is not as promised."""
-    with TemporaryDirectory(prefix="chatapi-first-run-") as folder:
-        clone = Path(folder) / "chatapi"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    with MakeRun() as first:
+        key = first.key()
+        if key is None:
+            first.fail("the first `make run` printed no key")
+        first.ask(key)
+        first.press_ctrl_c()
+    with MakeRun() as second:
+        if second.key() is not None:
+            second.fail("the second `make run` has forgotten the first")
+        second.ask(key)
+        second.press_ctrl_c()
+
+
+class MakeRun:
+    """One `make run`, ready to be asked; killed if Ctrl-C has not ended it."""
+
+    def __init__(self) -> None:
+        """Starts it."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.lines: list[str] = []
+        # A session of its own, as a terminal gives: Ctrl-C reaches make and all that it runs.
+        self.process = subprocess.Popen(
+            ["make", "run", f"PORT={self.port}"],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def __enter__(self) -> Self:
         began_at = time.monotonic()
-        lines: list[str] = []
-        service = _make_run(clone)
-        threading.Thread(target=_read, args=(service, lines), daemon=True).start()
-        try:
-            _wait_until_ready(service, lines)
-            print(f"ready {time.monotonic() - began_at:.1f} s after `make run` in a fresh clone")
-            _paste_curl(lines)
-            _press_ctrl_c(service, lines)
-        finally:
-            if service.poll() is None:
-                os.killpg(service.pid, signal.SIGKILL)
+        while not any(line.startswith("print(completion") for line in self.lines):
+            if self.process.poll() is not None or time.monotonic() > began_at + READY_WITHIN_S:
+                self.fail("`make run` did not get ready")
+            time.sleep(0.1)
+        print(f"ready {time.monotonic() - began_at:.1f} s after `make run`")
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._kill()
 
-def _make_run(clone: Path) -> "subprocess.Popen[str]":
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    ours = ("CHATAPI_", "DATABASE_URL", "REDIS_URL", "VIRTUAL_ENV")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    # A session of its own, as a terminal gives: Ctrl-C reaches make and all that it runs.
-    return subprocess.Popen(
-        ["make", "run", f"PORT={port}"],
-        cwd=clone,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    def key(self) -> str | None:
+        """The key that it has printed; only a first start does."""
+        found = re.search(r"API key +(ck_live_\w+)", "\n".join(self.lines))
+        return found[1] if found else None
 
+    def ask(self, key: str) -> None:
+        """Stream an answer with Python's own client, and with the printed command where there is a curl."""
+        if not self._stream(key).endswith("data: [DONE]"):
+            self.fail("the stream that Python's http.client got has no good end")
+        if shutil.which("curl") is None:
+            print("streamed with Python's http.client; there is no curl here to paste the printed command for")
+            return
+        command = next(line for line in self.lines if line.startswith("curl "))
+        environment = ENVIRONMENT | {"CHATAPI_KEY": key}
+        done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode or not done.stdout.rstrip().endswith("data: [DONE]"):
+            self.fail(f"the printed command failed: {command}\n{done.stdout}{done.stderr}")
+        print("streamed with Python's http.client and with the printed curl command")
 
-def _read(service: "subprocess.Popen[str]", lines: list[str]) -> None:
-    assert service.stdout is not None
-    for line in service.stdout:
-        lines.append(line.rstrip("\n"))
+    def press_ctrl_c(self) -> None:
+        """It must end cleanly."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        code = self.process.wait(STOPPED_WITHIN_S)
+        self.reader.join(STOPPED_WITHIN_S)
+        # make itself always ends by the signal; what it runs must have ended cleanly before.
+        if code not in {0, 130, -signal.SIGINT} or "Stopped." not in self.lines:
+            self.fail(f"Ctrl-C ended it with {code}")
+        if any("Traceback" in line for line in self.lines):
+            self.fail("there was a traceback")
 
+    def fail(self, problem: str) -> NoReturn:
+        """Say what was wrong and all that it has printed."""
+        self._kill()
+        sys.exit("\n  ".join([problem, *self.lines]))
 
-def _wait_until_ready(service: "subprocess.Popen[str]", lines: list[str]) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
-    while not any(line.startswith("print(completion") for line in lines):
-        if service.poll() is not None or time.monotonic() > deadline:
-            _fail("`make run` did not get ready", lines)
-        time.sleep(0.1)
+    def _stream(self, key: str) -> str:
+        body = {"model": "sandbox", "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        return connection.getresponse().read().decode().rstrip()
 
+    def _kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
 
-def _paste_curl(lines: list[str]) -> None:
-    command = next(line for line in lines if line.startswith("curl "))
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode or not done.stdout.rstrip().endswith("data: [DONE]"):
-        _fail(f"the printed command failed: {command}\n{done.stdout}{done.stderr}", lines)
-
-
-def _press_ctrl_c(service: "subprocess.Popen[str]", lines: list[str]) -> None:
-    os.killpg(service.pid, signal.SIGINT)
-    code = service.wait(STOPPED_WITHIN_S)
-    # make itself always ends by the signal; what it runs must have ended cleanly before.
-    if code not in {0, 130, -signal.SIGINT} or not any(re.fullmatch(r"Stopped\.", line) for line in lines):
-        _fail(f"Ctrl-C ended it with {code}", lines)
-    if any("Traceback" in line for line in lines):
-        _fail("there was a traceback", lines)
-
-
-def _fail(problem: str, lines: list[str]) -> None:
-    sys.exit("\n  ".join([problem, *lines]))
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
 
 
 if __name__ == "__main__":

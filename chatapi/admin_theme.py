@@ -13,6 +13,18 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": link, "permission": lambda request: request.user.has_module_perms(app)}
 
 
+def _overall(title: str, icon: str, name: str, model: str) -> dict[str, Any]:
+    """An entry for a page that is no model's: for those who may view the rows that it shows."""
+    app, _, model_name = model.partition(".")
+    permission = f"{app}.view_{model_name}"
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{name}"),
+        "permission": lambda request: request.user.has_perm(permission),
+    }
+
+
 THEME: dict[str, Any] = {
     "SITE_TITLE": "chatapi",
     "SITE_HEADER": "chatapi",
@@ -23,9 +35,15 @@ THEME: dict[str, Any] = {
     "SIDEBAR": {
         "navigation": [
             {
+                "items": [
+                    _overall("Overview", "monitoring", "index", "usage.hourlyusage"),
+                    _overall("Live", "bolt", "live", "usage.generation"),
+                    _overall("Requests", "receipt_long", "requests", "usage.generation"),
+                ],
+            },
+            {
                 "title": "Usage",
                 "items": [
-                    _page("Generations", "receipt_long", "usage.generation"),
                     _page("Ledger", "account_balance", "usage.ledgerentry"),
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
                     _page("Budgets", "savings", "usage.budget"),

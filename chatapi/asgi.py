@@ -4,8 +4,9 @@ import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
+from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import WebsocketDenier
+from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
@@ -14,6 +15,7 @@ django_application = get_asgi_application()
 from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
 from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
+from usage.live_feed import LiveFeed  # noqa: E402
 
 _PREFIX = rf"^(?:(?P<dialect>{'|'.join(sorted(DIALECTS))})/)?v1/"
 
@@ -29,6 +31,15 @@ application = ProtocolTypeRouter(
                 re_path(r"", django_application),  # type: ignore[arg-type]  # Channels routes to ASGI applications
             ]
         ),
-        "websocket": WebsocketDenier.as_asgi(),  # a 403: without a route for it, it would be an error of ours
+        "websocket": AllowedHostsOriginValidator(
+            AuthMiddlewareStack(
+                URLRouter(
+                    [
+                        re_path(r"^admin/live/feed$", LiveFeed.as_asgi()),
+                        re_path(r"", WebsocketDenier.as_asgi()),  # a 403: without a route for it, it would be an error of ours
+                    ]
+                )
+            )
+        ),
     }
 )

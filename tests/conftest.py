@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
-from django.db import connections
+from django.db import connection, connections
 
 from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
 from tests.cast import PRICE, Person, join
+from tests.usage.emptying import let_tests_empty_tables
 from usage import prices
 
 
@@ -17,6 +18,12 @@ def pytest_configure() -> None:
     database = connections.settings["default"]
     if database["ENGINE"].endswith("sqlite3"):
         database["TEST"]["NAME"] = str(Path(settings.STATE_DIR) / "tests.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> None:
+    """As pytest-django sets the database up; the ledger lets itself be emptied between tests."""
+    let_tests_empty_tables(connection)
 
 
 @pytest.fixture

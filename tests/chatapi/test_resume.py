@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 DIALECTS = ["openai", "opentoken", "bitseek", "llama"]
 
 
-def resume(client: Client, generation_id: str, after: str | None = None, **headers: str | None) -> Answer:
+def resume(client: Client, generation_id: str, after: str | None = None, **headers: str) -> Answer:
     query = "" if after is None else f"?starting_after={after}"
-    return client.send("GET", f"/v1/generations/{generation_id}/stream{query}", **headers)
+    return client.send("GET", f"/v1/generations/{generation_id}/stream{query}", None, **headers)
 
 
 def without_ids(body: bytes) -> bytes:

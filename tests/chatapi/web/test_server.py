@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import json
+import os
 import signal
 import socket
 import struct
@@ -131,18 +132,24 @@ def test_it_does_not_wait_for_a_body_that_dribbles(probe: Probe) -> None:
         post(b"0\r\n\r\n", "Transfer-Encoding: chunked"),
         post(b"abc", "Content-Length: 3"),
         post(b"abc", "Content-Length: 4", "X-Last: 1"),
-        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nabc\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nabc\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: probe\r\nHost: probe\r\n\r\n",
+        b"GET * HTTP/1.1\r\nHost: probe\r\n\r\n",
+        b"GET //probe/ HTTP/1.1\r\nHost: probe\r\n\r\n",
+        b"GET http://probe/ HTTP/1.1\r\nHost: probe\r\n\r\n",
         b"GET /\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
-        b"GET / HTTP/1.1\r\nBad Name: 1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX-Nul: a\x00b\r\n\r\n",
-        b"GET / HTTP/1.1\r\nAuthorization: Bearer " + b"k" * 20_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"X-Many: 1\r\n" * 600 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: probe\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: probe\r\nBad Name: 1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: probe\r\nX-Nul: a\x00b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: probe\r\nAuthorization: Bearer " + b"k" * 20_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: probe\r\n" + b"X-Many: 1\r\n" * 600 + b"\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
     ],
 )
@@ -161,10 +168,10 @@ def test_it_refuses_a_target_that_is_not_ascii(probe: Probe, target: str) -> Non
 
 def test_pipelined_requests_are_answered_in_order_and_share_nothing(probe: Probe) -> None:
     with probe.client() as client:
-        client.send(b"GET /1 HTTP/1.1\r\nAuthorization: Bearer k\r\n\r\nGET /2 HTTP/1.1\r\nHost: probe\r\n\r\n")
+        client.send(b"GET /1 HTTP/1.1\r\nHost: 1\r\nAuthorization: Bearer k\r\n\r\nGET /2 HTTP/1.1\r\nHost: 2\r\n\r\n")
         first, second = (json.loads(client.response().body) for _ in range(2))
-    assert (first["path"], first["headers"]) == ("/1", [["authorization", "Bearer k"]])
-    assert (second["path"], second["headers"]) == ("/2", [["host", "probe"]])
+    assert (first["path"], first["headers"]) == ("/1", [["host", "1"], ["authorization", "Bearer k"]])
+    assert (second["path"], second["headers"]) == ("/2", [["host", "2"]])
 
 
 def test_bytes_after_a_body_are_a_request_of_their_own(probe: Probe) -> None:
@@ -226,7 +233,7 @@ def test_a_client_cannot_choose_the_script_name(probe: Probe) -> None:
 
 
 def test_it_refuses_a_second_authorization_header(probe: Probe) -> None:
-    response = probe.exchange(b"GET / HTTP/1.1\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n")
+    response = probe.exchange(b"GET / HTTP/1.1\r\nHost: probe\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n")
     assert response.status == 400
     assert response.error["code"] == "invalid_request"
 
@@ -303,7 +310,12 @@ def vanish(client: socket.socket) -> None:
     """Makes the kernel drop whatever arrives for `client` before TCP sees it: no acknowledgement, no FIN, no reset."""
     drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0 bytes of the packet
     program = struct.pack("HL", 1, ctypes.addressof(drop_all))
-    client.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+    try:
+        client.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+    except PermissionError:
+        if "CI" in os.environ:
+            raise
+        pytest.skip("this kernel lets only root filter what a socket receives")
 
 
 def test_an_idle_connection_is_closed(impatient_probe: Probe) -> None:

@@ -1,0 +1,94 @@
+"""The admin's pages that are no model's: their addresses, and what they need of this package."""
+
+import asyncio
+import logging
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path
+from django.views.decorators.http import require_POST
+from redis.exceptions import RedisError
+
+from chatapi import deployment_health, identity
+from chatapi.delta_stream import Cancellation, DeltaStream, connect
+from chatapi.wire.dialects import DIALECTS
+from usage import live, overview, requests_pages
+from usage.models import Generation, State
+
+log = logging.getLogger(__name__)
+
+
+def urls() -> list[URLPattern]:
+    """The pages' routes, within the admin and for those who may enter it."""
+    view = admin.site.admin_view
+    return [
+        path("", view(overview_page), name="index"),
+        path("live/", view(live.page), name="live"),
+        path("live/feed", view(no_feed), name="live_feed"),
+        path("live/<str:generation_id>/stop", view(stop), name="live_stop"),
+        path("requests/", view(requests_page), name="requests"),
+        path("requests/<str:generation_id>", view(requests_pages.receipt_page), name="request"),
+    ]
+
+
+def overview_page(request: HttpRequest) -> HttpResponse:
+    """The Overview, with the deployments of the catalog."""
+    return overview.page(request, recent_deployments=deployment_health.recent)
+
+
+def requests_page(request: HttpRequest) -> HttpResponse:
+    """The list of requests, with the dialects that there are."""
+    return requests_pages.list_page(request, dialects=DIALECTS)
+
+
+def no_feed(request: HttpRequest) -> HttpResponse:
+    """Who asks for the feed by HTTP: it is a WebSocket, and asgi.py routes those."""
+    return HttpResponse(
+        "This is a WebSocket.\n", status=426, headers={"Upgrade": "websocket", "Connection": "Upgrade"}, content_type="text/plain"
+    )
+
+
+@require_POST
+def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
+    """Ask the workers to stop a generation: whoever listens to it gets a normal end, with the usage so far.
+
+    A script that asks for JSON is answered 204 or 503, a form goes back to Live.
+    """
+    if not request.user.has_perm("usage.change_generation"):
+        raise PermissionDenied
+    parsed = identity.parse_id(generation_id)
+    row = Generation.objects.filter(pk=parsed).first() if parsed else None
+    if row is None:
+        raise Http404("There is no such request.")
+    is_told = row.state == State.SETTLED or _ask_to_stop(request, row)
+    if request.headers.get("accept") == "application/json":
+        return HttpResponse(status=204 if is_told else 503)
+    if is_told:
+        messages.success(request, f"{row} had ended already." if row.state == State.SETTLED else f"Asked to stop {row}.")
+    else:
+        messages.error(request, f"{row} could not be stopped: Redis does not answer.")
+    return redirect("admin:live")
+
+
+def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
+    """Whether Redis has taken the wish; it is in the admin's log then."""
+    try:
+        # A view runs in a thread of its own, so it may have an event loop of its own.
+        asyncio.run(_cancel(row))
+    except (RedisError, OSError) as error:
+        log.warning("could not stop %s: %r", row, error)
+        return False
+    assert request.user.pk is not None, "who has a permission has a row"
+    rows = Generation.objects.filter(pk=row.pk)
+    LogEntry.objects.log_actions(request.user.pk, rows, CHANGE, change_message="Asked to stop it.", single_object=True)
+    return True
+
+
+async def _cancel(row: Generation) -> None:
+    async with connect(settings.STREAMS_URL, max_connections=1) as redis:
+        stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        await stream.cancel(row.id, Cancellation.ASKED, ttl_ms=2 * settings.QUEUE_TTL_MS)

@@ -1,0 +1,228 @@
+"""An operator at work: signs in, makes a key, sees a request run, finds it again, stops another one."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.browser.conftest import CHROMIUM, PASSWORD
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
+
+PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
+LONG = "hello [sandbox tokens=400 delay_ms=50]"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; playwright's own download is not needed."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def session(browser: Browser, installation: Installation) -> Any:
+    """The cookies of an operator who has signed in by the form."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{installation.url}/admin/")
+    page.get_by_label("Username").fill("operator")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Overview | chatapi")
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+def watched(context: BrowserContext, installation: Installation) -> Page:
+    """A page whose errors and outside requests are noted in `page.complaints`."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: None if _is_ours(request.url, installation) else complaints.append(request.url))
+    page.complaints = complaints  # type: ignore[attr-defined]
+    return page
+
+
+def _is_ours(url: str, installation: Installation) -> bool:
+    return url.startswith((installation.url, installation.url.replace("http", "ws"), "data:"))
+
+
+@pytest.fixture
+def page(browser: Browser, installation: Installation, session: Any) -> Iterator[Page]:
+    """A signed-in operator's page; no error may be logged and nothing asked of another server."""
+    context = browser.new_context(storage_state=session)
+    page = watched(context, installation)
+    yield page
+    context.close()
+    assert page.complaints == []  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def client(installation: Installation) -> Iterator[OpenAI]:
+    """OpenAI's client with a key that was there before."""
+    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
+        yield client
+
+
+def ask(client: OpenAI, content: str) -> Any:
+    """A stream that has begun."""
+    return client.chat.completions.create(
+        model="sandbox", messages=[{"role": "user", "content": content}], stream=True, stream_options={"include_usage": True}
+    )
+
+
+def dollars(prompt_tokens: int, completion_tokens: int) -> str:
+    """What that costs at $1 and $2 per million tokens."""
+    return f"{(prompt_tokens * 1_000 + completion_tokens * 2_000) / 10**9:.9f}".rstrip("0")
+
+
+# ---- the story
+
+
+def test_from_a_new_key_to_a_request_in_live_requests_and_overview(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/accounts/apikey/add/")
+    page.locator(".field-project .select2-selection, [name=project] + .select2 .select2-selection").first.click()
+    page.locator(".select2-search__field").fill("default")
+    page.locator(".select2-results__option", has_text="Tests / default").click()
+    page.get_by_role("textbox", name="Name").fill("from-the-browser")
+    page.get_by_role("button", name="Save", exact=True).click()
+    secret = page.locator("text=/^ck_live_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}$/").first.inner_text()
+
+    page.goto(f"{installation.url}/admin/live/")
+    expect(page.get_by_role("status")).to_have_text("live")
+    with (
+        OpenAI(base_url=f"{installation.url}/openai/v1", api_key=secret, max_retries=0) as client,
+        ask(client, "hi [sandbox tokens=60 delay_ms=50]") as stream,
+    ):
+        first = next(iter(stream))
+        row = page.locator(f"[data-id={first.id}]")
+        expect(row).to_contain_text("from-the-browser")
+        expect(row.locator("[data-is=state]")).to_have_text("running")
+        usage = [chunk.usage for chunk in stream if chunk.usage][-1]
+    expect(row).to_have_count(0)
+
+    cost = dollars(usage.prompt_tokens, usage.completion_tokens)
+    page.goto(f"{installation.url}/admin/requests/?id={first.id}")
+    expect(page).to_have_url(f"{installation.url}/admin/requests/{first.id}")
+    expect(page.locator(".sum")).to_have_text(f"${cost}")
+    page.get_by_role("link", name="from-the-browser").click()
+    cells = page.locator("tbody tr").first.locator("td.num")
+    page.get_by_role("navigation", name="Pages").wait_for()
+    page.goto(page.url.replace("/admin/requests/", "/admin/requests/"))
+    assert cells.all_inner_texts()[:3] == [f"{usage.prompt_tokens:,}", f"{usage.completion_tokens:,}", f"${cost}"]
+
+    key = page.url.partition("key=")[2]
+    page.goto(f"{installation.url}/admin/?days=1&key={key}")
+    expect(page.locator(".card", has_text="Spend").locator(".value")).to_have_attribute("title", f"${cost}")
+    expect(page.locator(".card", has_text="Tokens").locator(".value")).to_have_attribute("title", f"{usage.total_tokens:,}")
+
+
+def test_the_stop_button_asks_back_and_ends_a_stream_with_its_usage(page: Page, installation: Installation, client: OpenAI) -> None:
+    page.goto(f"{installation.url}/admin/live/")
+    with ask(client, LONG) as stream:
+        chunks = iter(stream)
+        first = next(chunks)
+        button = page.locator(f"[data-id={first.id}] button")
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(button).to_have_text("Really stop?")
+        page.keyboard.press("Enter")
+        usage = [chunk.usage for chunk in chunks if chunk.usage][-1]
+    assert 0 < usage.completion_tokens < 400
+    expect(page.locator(f"[data-id={first.id}]")).to_have_count(0)
+    assert installation.receipt(first.id)["usage"]["completion_tokens"] == usage.completion_tokens
+
+
+def test_live_connects_again_after_the_web_process_was_away(browser: Browser, installation: Installation, session: Any) -> None:
+    context = browser.new_context(storage_state=session)
+    page = context.new_page()
+    page.goto(f"{installation.url}/admin/live/")
+    state = page.get_by_role("status")
+    expect(state).to_have_text("live")
+    installation.end("web")
+    expect(state).to_contain_text("trying again")
+    installation.start_web()
+    expect(state).to_have_text("live", timeout=15_000)
+    context.close()
+
+
+# ---- without a script, without a mouse, without much room
+
+
+def test_live_works_without_javascript(browser: Browser, installation: Installation, session: Any, client: OpenAI) -> None:
+    context = browser.new_context(storage_state=session, java_script_enabled=False)
+    page = context.new_page()
+    with ask(client, LONG) as stream:
+        first = next(iter(stream))
+        page.goto(f"{installation.url}/admin/live/")
+        assert page.locator("meta[http-equiv=refresh]").get_attribute("content") == "3"
+        page.locator(f"[data-id={first.id}] button").click()
+        expect(page.get_by_text(f"Asked to stop {first.id}.")).to_be_visible()
+    for path in PAGES:
+        page.goto(installation.url + path)
+        expect(page.locator(".operator")).to_be_visible()
+    context.close()
+
+
+def test_the_overview_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/")
+    seen = []
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "(({ tagName, textContent, name }) => `${tagName} ${name || textContent.trim().slice(0, 20)}`)(document.activeElement)"
+        )
+        seen.append(focused)
+        if focused == "A 30 days":
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            page.keyboard.press("Enter")
+            break
+    expect(page.locator(".choices [aria-current]").first).to_have_text("30 days")
+    assert outline == "solid", seen
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_is_wider_than_a_phone(browser: Browser, installation: Installation, session: Any, client: OpenAI, theme: Any) -> None:
+    with ask(client, "hello") as stream:
+        (*_, last) = stream
+    context = browser.new_context(storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme)
+    page = watched(context, installation)
+    for path in [*PAGES, f"/admin/requests/{last.id}", "/admin/?start=2026-11-01&end=2026-11-02"]:
+        page.goto(installation.url + path)
+        expect(page.locator(".operator")).to_be_visible()
+        widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert widths[0] <= widths[1], path
+    assert page.complaints == []  # type: ignore[attr-defined]
+    context.close()
+
+
+# ---- who may listen
+
+
+def test_the_feed_is_for_staff_of_this_origin_only(browser: Browser, installation: Installation, session: Any) -> None:
+    listen = (
+        "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
+    )
+    feed = installation.url.replace("http", "ws") + "/admin/live/feed"
+    stranger, operator = browser.new_context(), browser.new_context(storage_state=session)
+    for context, path in ((stranger, "/"), (operator, "/admin/")):
+        page = context.new_page()
+        page.goto(installation.url + path)
+        told = page.evaluate(listen, feed)
+        assert (told is None) == (context is stranger)
+    assert json.loads(told).keys() == {"now_ms", "rows", "gone"}
+    elsewhere = operator.new_page()
+    elsewhere.route("**/*", lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>Elsewhere</title>"))
+    elsewhere.goto("http://elsewhere.test/")
+    assert elsewhere.evaluate(listen, feed) is None
+    stranger.close()
+    operator.close()
