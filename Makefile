@@ -34,7 +34,7 @@ migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
 test-postgres: .venv/.test ## the tests that touch the database, on a PostgreSQL of their own
-	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage tests/chatapi tests/faults --ignore tests/chatapi/test_serve.py $(ARGS)
+	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage tests/chatapi tests/faults --ignore tests/chatapi/test_serve.py --ignore tests/chatapi/test_chaining.py --ignore-glob '*/test_openai_compatible*' --ignore-glob '*/test_sandbox*' $(ARGS)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)
@@ -86,8 +86,10 @@ endef
 # ---- clients that are too heavy for `make test`: a browser, other packages' versions, more of npm's
 
 .PHONY: test-clients
-test-clients: .venv/.dev .venv/clients/.installed ## all clients that must work, the heavy ones too (needs Debian's chromium-headless-shell)
-	@.venv/bin/pytest -n 2 --dist loadgroup tests/clients/test_*.py $(ARGS)
+test-clients: .venv/.dev .venv/clients/.installed ## the clients too heavy for `make test`, and the pages in a browser (needs Debian's chromium-headless-shell)
+	@CHATAPI_BROWSER_TESTS=1 .venv/bin/pytest -n 2 --dist loadgroup $(heavy_clients) tests/browser $(ARGS)
+
+heavy_clients = $(addprefix tests/clients/test_,ai_sdk.py browser.py langchain.py litellm.py openai_python_2.py)
 
 .venv/clients/.installed: requirements/clients.txt .venv/bin/uv
 	@echo "Installing requirements/clients.txt into .venv/clients"

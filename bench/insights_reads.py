@@ -104,7 +104,7 @@ def fill(generations: int) -> None:
         _run("SET idle_in_transaction_session_timeout = 0")
     with transaction.atomic():
         keys = _keys()
-        _insert("usage_generation", _COLUMNS, _generations(generations, keys))
+        _insert("usage_generation", _COLUMNS, _generations(generations, keys, database_now()))
         _run(_LEDGER)
         _run(_HOURS.format(hour="date_trunc('hour', created_at)" if is_postgresql else "substr(created_at, 1, 13) || ':00:00'"))
         _budgets(keys)
@@ -139,10 +139,9 @@ def _keys() -> list[Any]:
     return keys
 
 
-def _generations(count: int, keys: list[Any]) -> Iterator[tuple[Any, ...]]:
+def _generations(count: int, keys: list[Any], last: datetime) -> Iterator[tuple[Any, ...]]:
     """Settled ones, evenly over the days, in the order of their ids; the last ones are still open."""
     chance = random.Random(1)
-    last = database_now()
     first, step = last - timedelta(days=DAYS), timedelta(days=DAYS) / count
     outcomes = chance.choices(["completed", "client_cancelled", "failed", "worker_lost", "not_started"], [9_500, 300, 190, 9, 1], k=10_000)
     for number in range(count):

@@ -89,6 +89,9 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     input_per_mtok_nanodollars = USDField(label="Input", help_text="USD per million tokens.")
     cached_input_per_mtok_nanodollars = USDField(label="Cached input", help_text="USD per million tokens.")
     output_per_mtok_nanodollars = USDField(label="Output", help_text="USD per million tokens.")
+    reasoning_per_mtok_nanodollars = USDField(
+        label="Reasoning", help_text="USD per million tokens that are reasoning; empty: as output.", required=False
+    )
 
     class Meta:
         model = Price
@@ -98,6 +101,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
             "input_per_mtok_nanodollars",
             "cached_input_per_mtok_nanodollars",
             "output_per_mtok_nanodollars",
+            "reasoning_per_mtok_nanodollars",
         ]
 
     def clean_model(self) -> str:

@@ -46,6 +46,7 @@ THEME: dict[str, Any] = {
                 "items": [
                     _page("Ledger", "account_balance", "usage.ledgerentry"),
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
+                    _page("Credit", "wallet", "usage.credit"),
                     _page("Budgets", "savings", "usage.budget"),
                     _page("Budget limits", "speed", "usage.budgetlimit"),
                 ],
@@ -65,6 +66,7 @@ THEME: dict[str, Any] = {
                 "items": [
                     _page("Models", "deployed_code", "chatapi.servedmodel"),
                     _page("Prices", "sell", "usage.price"),
+                    _page("Discounts", "percent", "usage.discount"),
                 ],
             },
             {

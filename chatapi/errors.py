@@ -101,6 +101,8 @@ def unsupported_media_type() -> APIError:
 
 
 def _budget_exceeded(error: BudgetExceeded) -> Failed:
+    if error.is_credit:
+        return _credit_exceeded(error)
     scope, _, period, _ = error.budget_id.split("/")
     of = {"organization": "organization's", "project": "project's", "key": "API key's"}[scope]
     budget = f"Your {of} budget {'' if period == 'ever' else f'of this {period} '}"
@@ -108,6 +110,14 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
         message = f"{budget}is held by requests that are still running. Try again when they have ended."
         return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
     return Failed(f"{budget}has no room for what this request can cost.", "insufficient_quota", "insufficient_quota", status=402)
+
+
+def _credit_exceeded(error: BudgetExceeded) -> Failed:
+    if error.is_in_flight:
+        message = "Your organization's prepaid credit is held by requests that are still running. Try again when they have ended."
+        return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
+    message = "Your organization's prepaid credit does not cover what this request can cost."
+    return Failed(message, "insufficient_quota", "insufficient_quota", status=402)
 
 
 def _unknown_dialect(error: UnknownDialect) -> Failed:

@@ -16,7 +16,7 @@ import pytest
 from tests.curl import needs_curl
 from tests.installation import ROOT, Installation
 
-pytestmark = [pytest.mark.xdist_group("docs"), needs_curl]
+pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(180), needs_curl]
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)

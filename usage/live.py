@@ -18,7 +18,9 @@ from usage.insights import RunningGeneration
 from usage.shown import usd
 
 MAX_ROWS = 1_000
-"""The most that is shown at once: those whose leases are oldest."""
+"""The most that the feed tells of: those whose leases are oldest."""
+PAGE_ROWS = 100
+"""The most that stand in the page itself, the oldest; the feed adds the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def page(request: HttpRequest) -> HttpResponse:
     running = sorted(insights.running(MAX_ROWS), key=lambda each: each.id)
     context = {
         "title": "Live",
-        "rows": [(LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running],
+        "count": len(running),
+        "rows": [(LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]],
         "feed": reverse("admin:live_feed"),
         "max_rows": MAX_ROWS,
         "may_stop": request.user.has_perm("usage.change_generation"),

@@ -52,13 +52,15 @@ class Snapshots:
 
     async def _keep_reading(self) -> None:
         while True:
+            began = time.monotonic()
             with suppress(DatabaseError):  # who looks sees that nothing comes; the next tick tries again
                 self._newest = await self._read(self._newest)
                 self._ticks += 1
                 # A fresh one for the next tick: it is never cleared while someone waits for it.
                 self._ticked, ticked = asyncio.Event(), self._ticked
                 ticked.set()
-            await asyncio.sleep(self._tick_s)
+            # A big snapshot on a slow machine takes its time: reading is at most a fifth of it.
+            await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
 
 snapshots = Snapshots(database_sync_to_async(live.snapshot))

@@ -86,7 +86,7 @@ class Usage(Struct, frozen=True):
 class LineItem(Struct, frozen=True):
     """One line of a receipt, rounded once: the lines add up to the amount."""
 
-    name: Literal["input", "cached_input", "output"]
+    name: Literal["input", "cached_input", "output", "reasoning"]
     tokens: int
     price_per_mtok_usd: str
     amount_usd: str

@@ -7,6 +7,7 @@
     [models.price]                      # US dollars per million tokens, as strings; without it the model is not served
     input_per_mtok = "0.10"
     cached_input_per_mtok = "0.05"      # as input_per_mtok when left out
+    reasoning_per_mtok = "0.60"         # as output_per_mtok when left out
     output_per_mtok = "0.40"
     [[models.deployments]]
     engine = "openai_compatible"        # or "sandbox"
@@ -46,12 +47,18 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     input_per_mtok: str
     output_per_mtok: str
     cached_input_per_mtok: str | UnsetType = UNSET
+    reasoning_per_mtok: str | UnsetType = UNSET
 
     @property
     def value(self) -> pricing.Price:
         """In nanodollars; raises `ValueError`."""
         cached = self.input_per_mtok if self.cached_input_per_mtok is UNSET else self.cached_input_per_mtok
-        return pricing.Price(*map(pricing.from_usd, (self.input_per_mtok, cached, self.output_per_mtok)))
+        return pricing.Price(
+            pricing.from_usd(self.input_per_mtok),
+            pricing.from_usd(cached),
+            pricing.from_usd(self.output_per_mtok),
+            None if self.reasoning_per_mtok is UNSET else pricing.from_usd(self.reasoning_per_mtok),
+        )
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -23,12 +23,12 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta, Completion, Failed, Usage
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
 from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest
 from chatapi.wire.sse import PING
-from usage import ledger
+from usage import ledger, pricing
 from usage.errors import AlreadyAdmitted, NotPriced, UsageError
 from usage.failpoints import failpoint
 from usage.idempotency import Idempotency
 from usage.models import Generation
-from usage.pricing import FREE
+from usage.pricing import FREE, Price
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -49,6 +49,8 @@ class Asked(NamedTuple):
     dialect: Dialect
     request: ChatRequest | TextRequest
     model: CatalogModel
+    price: Price
+    """Of this caller: less its organization's discount, nothing for a test key."""
 
 
 class Completions(Endpoint):
@@ -95,7 +97,9 @@ class Completions(Endpoint):
             requests.refuse_remote_media(request)
         if ignored := requests.ignored_parameters(request, model.extra_parameters):
             self.identifying.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
-        return Asked(self.generation_id, caller, self.dialect, request, model)
+        discount = (await services.discounts.get()).get(caller.organization_id, 0)
+        price = FREE if caller.is_test else pricing.discounted(model.price, discount)
+        return Asked(self.generation_id, caller, self.dialect, request, model, price)
 
     # ---- what goes out
 
@@ -232,7 +236,7 @@ def _admission(asked: Asked, endpoint: str, key: Idempotency | None) -> ledger.A
         sampled_count=request.sampled_count,
         max_output_tokens=_cap(request.max_output_tokens, model.max_output_tokens),
         prompt_tokens_bound=request.prompt_tokens_bound(model.context_window),
-        price=FREE if caller.is_test or model.price is None else model.price,
+        price=asked.price,
         queue_ttl_ms=settings.QUEUE_TTL_MS,
         includes_usage=request.include_usage,
         idempotency=key,

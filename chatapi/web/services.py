@@ -22,7 +22,7 @@ from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import LEASE_MS, Rates
 from chatapi.web.tickets import Tickets
-from usage import ledger, reports
+from usage import ledger, prices, reports
 from usage.errors import AlreadyResolved, UsageError
 from usage.group_commit import GroupCommit
 
@@ -51,6 +51,7 @@ class Services:
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
+        self.discounts: Snapshot[dict[int, int]] = Snapshot(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.is_closing = False

@@ -81,7 +81,7 @@ def test_a_body_of_exactly_the_cap_is_read(suspect: Client, path: str) -> None:
 
 
 def test_a_body_of_8_mib_of_text_is_answered(client: Client) -> None:
-    body = chat(model="sandbox", messages=[{"role": "user", "content": "x"}])
+    body = chat(messages=[{"role": "user", "content": "x"}])
     body = body.replace(b'"x"', b'"' + b"x" * (CAP_BYTES - len(body) + 1) + b'"')
     assert len(body) == CAP_BYTES
     assert client.send("POST", CHAT, body).status == 200

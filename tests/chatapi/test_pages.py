@@ -5,16 +5,18 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from jsonschema import Draft202012Validator
 from pytest_django.fixtures import Settings
 
 from chatapi.urls import client_routes
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.requests import InvalidRequest, parse_chat, parse_text
 from tests.chatapi.worker.processes import Valkey
 
 
@@ -99,15 +101,51 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 def test_every_operation_tells_what_it_answers_and_which_errors_it_knows(document: dict[str, Any]) -> None:
     for path in document["paths"].values():
         for operation in path.values():
-            assert operation["security"] == [{"APIKey": []}]
-            assert {"200", "401"} <= set(operation["responses"])
+            is_by_ticket = operation["operationId"] == "streamTicket"
+            assert operation["security"] == ([] if is_by_ticket else [{"APIKey": []}])
+            assert {"400", "401", "429", "500", "503"} <= set(operation["responses"])
+            assert {"200", "201"} & set(operation["responses"])
             assert all(response["description"] for response in operation["responses"].values())
 
 
 def test_what_clients_send_has_no_fields_of_ours(document: dict[str, Any]) -> None:
-    sent = document["components"]["schemas"]["ChatRequest"]["properties"]
-    assert {"messages", "model", "stream", "tools"} <= set(sent)
-    assert not {"extras", "ignored", "request"} & set(sent)
+    schemas = document["components"]["schemas"]
+    assert {"messages", "model", "stream", "tools"} <= set(schemas["ChatRequest"]["properties"])
+    assert {"prompt", "model", "stream", "echo"} <= set(schemas["TextRequest"]["properties"])
+    for name in ("ChatRequest", "TextRequest"):
+        assert not {"extras", "ignored", "request"} & {*schemas[name]["properties"], *schemas[name]["required"]}
+
+
+HELLO = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "members", "is_valid"),
+    [
+        ("ChatRequest", {"messages": [HELLO]}, True),
+        ("ChatRequest", {"messages": []}, False),
+        ("ChatRequest", {"messages": [HELLO], "top_logprobs": 5}, False),
+        ("ChatRequest", {"messages": [HELLO], "top_logprobs": 5, "logprobs": True}, True),
+        ("ChatRequest", {"messages": [HELLO], "tool_choice": "required"}, False),
+        ("ChatRequest", {"messages": [HELLO], "tool_choice": "required", "tools": [TOOL]}, True),
+        ("ChatRequest", {"messages": [HELLO], "tool_choice": "none"}, True),
+        ("ChatRequest", {"messages": [HELLO], "modalities": ["audio"]}, False),
+        ("ChatRequest", {"messages": [{"role": "assistant"}]}, False),
+        ("ChatRequest", {"messages": [{"role": "assistant", "refusal": "no"}]}, True),
+        ("TextRequest", {"prompt": ["a", "b"]}, True),
+        ("TextRequest", {"prompt": ["a", 5]}, False),
+        ("TextRequest", {"prompt": [[5]], "logprobs": True}, True),
+    ],
+)
+def test_it_says_which_requests_are_valid(document: dict[str, Any], schema: str, members: dict[str, Any], is_valid: bool) -> None:
+    """Also where it is a matter of several parameters; what it says is what the server does."""
+    body = {"model": "sandbox", **members}
+    validator = Draft202012Validator({"$ref": f"#/components/schemas/{schema}", "components": document["components"]})
+    assert validator.is_valid(body) is is_valid
+    parse: Callable[[bytes], Any] = parse_chat if schema == "ChatRequest" else parse_text
+    with contextlib.nullcontext() if is_valid else pytest.raises(InvalidRequest):
+        parse(json.dumps(body).encode())
 
 
 def test_its_patterns_are_ecmascripts(document: dict[str, Any]) -> None:

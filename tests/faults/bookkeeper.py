@@ -7,10 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.installation import ROOT, Installation, die_with_parent, wait_for
+
+PATIENCE_S = 15
 
 
 class Row(NamedTuple):
@@ -121,9 +125,23 @@ def main() -> None:
     import django
 
     django.setup()
-    answers = {"check": _check, "rows": _rows}
     for line in sys.stdin:
-        print(json.dumps(answers[line.strip()]()), flush=True)
+        print(json.dumps(_patiently({"check": _check, "rows": _rows}[line.strip()])), flush=True)
+
+
+def _patiently(question: Callable[[], Any]) -> Any:
+    """Ask until the database answers: it may be what a test has killed."""
+    from django.db import OperationalError, connection
+
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return question()
+        except OperationalError:
+            connection.close()
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ const template = document.getElementById("live-row");
 const state = document.getElementById("live-state");
 const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
 
-const QUIET_MS = 5000; // The feed speaks every second: after this long without a word the connection is dead.
+const QUIET_MS = 10000; // The feed speaks about every second: after this long without a word the connection is dead.
 const MAX_WAIT_MS = 30000;
 const ARMED_MS = 4000; // How long a stop button asks back.
 
@@ -98,7 +98,9 @@ function write(cell, text) {
 
 function age(row) {
   const seconds = Math.max(0, Math.round((Date.now() + clockAheadMs - row.dataset.began) / 1000));
-  write(row.querySelector("[data-is=age]"), seconds < 60 ? `${seconds} s` : `${Math.floor(seconds / 60)} min ${seconds % 60} s`);
+  const minutes = Math.floor(seconds / 60);
+  // In whole minutes from the second one on: a thousand cells that change every second keep a browser busy.
+  write(row.querySelector("[data-is=age]"), minutes < 2 ? `${seconds} s` : minutes < 120 ? `${minutes} min` : `${Math.floor(minutes / 60)} h`);
 }
 
 // A stop can't be undone: the button asks back once.
