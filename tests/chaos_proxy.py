@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,10 +127,9 @@ class ChaosProxy:
             return
         connection = _Connection(self, (reader, writer), there)
         self._connections.add(connection)
-        try:
+        with suppress(asyncio.CancelledError):  # the proxy closes; asyncio would log it as an error
             await connection.run()
-        finally:
-            self._connections.discard(connection)
+        self._connections.discard(connection)
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

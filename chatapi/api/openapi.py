@@ -11,14 +11,12 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
-from chatapi.api.openapi_hot_routes import STATUSES, hot_paths, tag
+from chatapi.api.openapi_hot_routes import OF_ALL_ROUTES, STATUSES, errors, hot_paths, tag
 from chatapi.api.openapi_schemas import Schema, all_schemas, ref
 from chatapi.wire.dialects import DIALECTS
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-_READING = (400, 401, 403, 405, 408, 413, 429, 500, 503)
-"""What every route that reads can answer."""
 _PREFIXES = ", ".join(f"`/{name}/v1`" for name in DIALECTS)
 DESCRIPTION = f"""Hosts chat completions for many tenants and accounts for every token.
 
@@ -27,11 +25,10 @@ dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach
 
 
 def describe(operation_id: str, summary: str, schema: str, *statuses: int, **parameters: str) -> Callable[[View], View]:
-    """Document a reading route: what it answers, which errors it knows, and what its path's parameters mean."""
+    """Document a reading route: what it answers, which errors it has beside everyone's, what its path's parameters mean."""
     path = [OpenApiParameter(name, str, OpenApiParameter.PATH, description=meaning) for name, meaning in parameters.items()]
     responses: dict[Any, Any] = {200: OpenApiResponse(ref(schema), description=summary)}
-    errors = sorted({*_READING, *statuses})
-    responses |= {status: OpenApiResponse(ref("Error"), description=STATUSES[status]) for status in errors}
+    responses |= {status: OpenApiResponse(ref("Error"), description=STATUSES[status]) for status in statuses}
     decorate: Callable[[View], View] = extend_schema(
         operation_id=operation_id, summary=summary, responses=responses, parameters=path, tags=[tag(operation_id)]
     )
@@ -67,8 +64,11 @@ def only_client_routes(endpoints: list[tuple[str, str, str, Any]]) -> list[tuple
 
 
 def add_hot_routes(result: Schema, **context: Any) -> Schema:
-    """Add what does not pass through Django, and all schemas (drf-spectacular's postprocessing hook)."""
+    """Add what does not pass through Django, what all routes share, and all schemas (drf-spectacular's postprocessing hook)."""
     result["info"]["description"] = DESCRIPTION
     result["paths"] = hot_paths() | result["paths"]
+    for path in result["paths"].values():
+        for operation in path.values():
+            operation["responses"] = dict(sorted((errors(*OF_ALL_ROUTES) | operation["responses"]).items()))
     result["components"].setdefault("schemas", {}).update(all_schemas())
     return result

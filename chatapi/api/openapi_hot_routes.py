@@ -22,16 +22,17 @@ STATUSES = {
     503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
 }
-_ALWAYS = (400, 401, 403, 405, 408, 413, 415, 429, 500, 503)
-"""What every hot route can answer."""
-_STREAM = (*_ALWAYS, 402, 404, 409, 502, 504)
-_COMPLETION = (*_STREAM, 422)
-_GENERATION = (400, 401, 403, 404, 405, 408, 413, 429, 500, 503)
+OF_ALL_ROUTES = (400, 401, 403, 405, 408, 413, 429, 500, 503)
+"""The errors that any route can answer with; those below are what a route has beside them."""
+_OF_A_REQUEST = (404, 415)
+_OF_A_STREAM = (402, 404, 409, 502, 504)
+_OF_A_COMPLETION = (*_OF_A_STREAM, 415, 422)
 
 
-def error(status: int) -> Schema:
-    """The response with that error status."""
-    return {"description": STATUSES[status], "content": {"application/json": {"schema": ref("Error")}}}
+def errors(*statuses: int) -> dict[str, Schema]:
+    """The responses with those error statuses."""
+    content = {"application/json": {"schema": ref("Error")}}
+    return {str(status): {"description": STATUSES[status], "content": content} for status in statuses}
 
 
 def tag(operation_id: str) -> str:
@@ -59,7 +60,7 @@ def _create_chat_completion() -> Schema:
         "Answers with one object, or with server-sent events when `stream` is true.",
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
         body=_body("ChatRequest", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64, "stream": False}),
-        responses={"200": _completion("ChatCompletion", stream), "202": _accepted()} | _errors(*_COMPLETION),
+        responses={"200": _completion("ChatCompletion", stream), "202": _accepted()} | errors(*_OF_A_COMPLETION),
     )
 
 
@@ -71,7 +72,7 @@ def _create_completion() -> Schema:
         "Answers with one object, or with server-sent events when `stream` is true.",
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
         body=_body("TextRequest", {"prompt": "Once upon a time", "max_tokens": 16, "stream": False}),
-        responses={"200": _completion("Completion", stream), "202": _accepted()} | _errors(*_COMPLETION),
+        responses={"200": _completion("Completion", stream), "202": _accepted()} | errors(*_OF_A_COMPLETION),
     )
 
 
@@ -82,7 +83,7 @@ def _create_ticket() -> Schema:
         "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, once, within a minute.",
         parameters=[_DIALECT],
         body=_body("ChatRequest", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}),
-        responses={"201": {"description": "The ticket.", "headers": _IDS, "content": _json("Ticket")}} | _errors(*_ALWAYS, 404),
+        responses={"201": {"description": "The ticket.", "headers": _IDS, "content": _json("Ticket")}} | errors(*_OF_A_REQUEST),
     )
 
 
@@ -95,7 +96,7 @@ def _redeem_ticket() -> Schema:
         "Stream what a ticket stands for",
         "For an `EventSource`; a ticket is good once.",
         parameters=[ticket],
-        responses={"200": answer} | _errors(*_STREAM),
+        responses={"200": answer} | errors(*_OF_A_STREAM),
     ) | {"security": []}
 
 
@@ -111,8 +112,7 @@ def _resume_stream() -> Schema:
             {"name": "Last-Event-ID", "in": "header", "schema": after},
             {"name": "starting_after", "in": "query", "schema": after},
         ],
-        responses={"200": {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}}
-        | _errors(*_GENERATION, 410),
+        responses={"200": {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}} | errors(404, 410),
     )
 
 
@@ -126,7 +126,7 @@ def _cancel_generation() -> Schema:
             "200": {"description": "It had ended already.", "headers": _IDS, "content": _json("Cancellation")},
             "202": {"description": "It will end now.", "headers": _IDS, "content": _json("Cancellation")},
         }
-        | _errors(*_GENERATION),
+        | errors(404),
     )
 
 
@@ -159,10 +159,6 @@ def _completion(schema: str, stream: Schema) -> Schema:
 
 def _accepted() -> Schema:
     return {"description": "It runs; its stream is at `Location`.", "headers": _IDS, "content": _json("Accepted")}
-
-
-def _errors(*statuses: int) -> dict[str, Schema]:
-    return {str(status): error(status) for status in sorted(statuses)}
 
 
 def _events(schema: str) -> Schema:

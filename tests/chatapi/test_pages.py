@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pytest_django.fixtures import Settings
 
 from chatapi.urls import client_routes

@@ -1,0 +1,98 @@
+"""How the operator's pages write numbers and draw shapes."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from usage import figures, overview_chart
+from usage.models import Generation
+from usage.overview_chart import Bucket, Group
+from usage.requests_waterfall import waterfall
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("nanodollars", "written"),
+    [(0, "$0.00"), (1, "$0.000000001"), (240_000, "$0.00024"), (47_349_999, "$0.0473"), (999_999_999, "$1.00"),
+     (1_234_505_000_000, "$1,234.51"), (-12_340_000_000, "-$12.34")],
+)  # fmt: skip
+def test_money_has_cents_and_below_a_dollar_three_digits(nanodollars: int, written: str) -> None:
+    assert figures.money(nanodollars) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [(0, "0"), (9_999, "9,999"), (10_000, "10k"), (12_345, "12.3k"), (999_950, "1M"), (7_804_000_000_000_000, "7,804T")],
+)
+def test_big_numbers_are_short(number: int, written: str) -> None:
+    assert figures.count(number) == written
+
+
+@pytest.mark.parametrize(
+    ("ms", "written"),
+    [(None, "–"), (0, "0 ms"), (999, "999 ms"), (1_240, "1.24 s"), (59_960, "1 min"), (125_000, "2 min 5 s"), (7_260_000, "2 h 1 min")],
+)
+def test_durations_are_what_people_say(ms: float | None, written: str) -> None:
+    assert figures.duration(ms) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"), [(-3, "just now"), (40, "40 s ago"), (190, "3 min ago"), (172_800, "2 d ago"), (9e6, "2026-08-09")]
+)
+def test_ages_are_relative_while_that_says_something(seconds: float, written: str) -> None:
+    assert figures.age(NOW - timedelta(seconds=seconds), NOW) == written
+
+
+def test_a_change_needs_something_to_compare_with() -> None:
+    assert figures.change(5, 0) is None
+    assert figures.change(110, 100) == figures.Change("+10 %", "up")
+    assert figures.change(50, 100) == figures.Change("−50 %", "down")
+    assert figures.change(100, 100) == figures.Change("±0 %", "same")
+    assert figures.change(3_000, 100) == figures.Change("×30", "up")
+
+
+def test_bars_stack_to_their_columns_height() -> None:
+    chart = overview_chart.draw([Bucket("1", "one"), Bucket("2", "two")], [Group("a", [1, 0]), Group("b", [3, 8])], str)
+    first, second = chart.columns
+    assert [bar.title for bar in first.bars] == ["b: 3", "a: 1"]
+    assert [bar.title for bar in second.bars] == ["b: 8"]
+    assert float(first.bars[0].y[:-1]) == pytest.approx(float(first.bars[1].y[:-1]) + float(first.bars[1].height[:-1]))
+    assert (chart.total, [each.total for each in chart.legend]) == (12, ["11", "1"])
+
+
+def test_groups_without_a_colour_of_their_own_are_one() -> None:
+    groups = [*(Group(str(value), [value]) for value in range(1, 9)), Group("other", [100], is_rest=True)]
+    legend = overview_chart.draw([Bucket("", "")], groups, str).legend
+    assert [each.group.name for each in legend] == ["8", "7", "6", "5", "4", "3", "other"]
+    assert legend[-1].total == "103"
+
+
+def test_a_chart_of_nothing_is_drawn() -> None:
+    chart = overview_chart.draw([Bucket("1", "one")], [], str)
+    assert (chart.total, chart.columns[0].bars, chart.legend) == (0, [], [])
+
+
+def generation(**times: object) -> Generation:
+    """One that was admitted at noon."""
+    return Generation(admitted_at=NOW, **times)
+
+
+def test_a_waterfall_has_the_parts_that_there_were() -> None:
+    whole = generation(
+        claimed_at=NOW + timedelta(seconds=1), first_token_ms=500, last_token_ms=2_500, settled_at=NOW + timedelta(seconds=4)
+    )
+    drawn = waterfall(whole, NOW)
+    assert [(span.name, span.ms, span.x) for span in drawn.spans] == [
+        ("waiting for a worker", 1_000, "0.000%"),
+        ("waiting for the first token", 500, "25.000%"),
+        ("generating", 2_000, "37.500%"),
+        ("settling", 500, "87.500%"),
+    ]
+
+
+def test_a_waterfall_of_what_has_not_ended_lasts_until_now() -> None:
+    later = NOW + timedelta(seconds=9)
+    assert [(span.name, span.ms) for span in waterfall(generation(), later).spans] == [("waiting for a worker", 9_000)]
+    running = waterfall(generation(claimed_at=NOW + timedelta(seconds=2)), later)
+    assert [(span.name, span.ms) for span in running.spans] == [("waiting for a worker", 2_000), ("running", 7_000)]
