@@ -33,8 +33,12 @@ contracts: .venv/.dev ## which package may import which
 migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
-test-postgres: .venv/.test ## the tests that touch the database, on a PostgreSQL of their own
-	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage tests/chatapi tests/faults --ignore tests/chatapi/test_serve.py --ignore tests/chatapi/test_chaining.py --ignore-glob '*/test_openai_compatible*' --ignore-glob '*/test_sandbox*' $(ARGS)
+test-postgres: .venv/.test ## the tests of what the database does, on a PostgreSQL of their own
+	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage tests/faults $(about_rows) $(ARGS)
+
+# Of the end-to-end tests, those that turn on rows and transactions.
+about_rows = $(addprefix tests/chatapi/test_,admin.py api.py budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py \
+	idempotency.py loadcatalog.py organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)
