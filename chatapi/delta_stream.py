@@ -24,6 +24,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from chatapi.wire import deltas
@@ -82,6 +83,20 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 
 
+class _NeverAgain(Retry):
+    """A lost reply of XADD would be written twice."""
+
+    def __init__(self) -> None:
+        super().__init__(NoBackoff(), 0)
+
+    async def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
+        """Call once; raises `RedisError` also where uvloop raises RuntimeError, on a connection that was reset."""
+        try:
+            return await super().call_with_retry(*args, **kwargs)
+        except RuntimeError as error:
+            raise RedisConnectionError(str(error)) from error
+
+
 def connect(url: str, *, max_connections: int = 64) -> Redis:
     """A client that never retries by itself: a lost reply of XADD would write twice."""
     pool = BlockingConnectionPool.from_url(
@@ -90,7 +105,7 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
         timeout=5,
         socket_timeout=None,
         socket_connect_timeout=2,
-        retry=Retry(NoBackoff(), 0),
+        retry=_NeverAgain(),
         health_check_interval=0,
     )
     return Redis.from_pool(pool)

@@ -37,7 +37,9 @@ else:
         **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
         "pool": {"min_size": 1, "max_size": env.int("CHATAPI_DATABASE_POOL_SIZE", default=8), "timeout": DATABASE_TIMEOUT_MS / 1000},
         "options": " ".join(
-            f"-c {name}={DATABASE_TIMEOUT_MS}" for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+            # What a client has been told must outlive a crash of the server, however it is configured.
+            ["-c synchronous_commit=on"]
+            + [f"-c {name}={DATABASE_TIMEOUT_MS}" for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")]
         ),
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
