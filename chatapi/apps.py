@@ -1,7 +1,7 @@
 """Django's entry for this package: the system checks of the settings. Each names its variable and says what would do.
 
 E001  CHATAPI_DEFAULT_DIALECT is not a dialect
-E002  a number that must be positive is not
+E002  a number that must be positive is not, or one is negative
 E003  the lease is too short for its heartbeat
 E004  a Redis URL has a scheme that is not Redis's
 E005  CHATAPI_FAILPOINTS names no failpoint
@@ -33,6 +33,7 @@ POSITIVE = (
     "STALL_MS",
     "DRAIN_MS",
 )
+NOT_NEGATIVE = ("PING_MS",)
 REDIS_URLS = {"REDIS_URL": "REDIS_URL", "BROKER_URL": "CHATAPI_BROKER_URL", "STREAMS_URL": "CHATAPI_STREAMS_URL"}
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -59,11 +60,15 @@ def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Times and sizes are above zero."""
+    """Times and sizes are above zero, or zero where that means none."""
     return [
         checks.Error(f"CHATAPI_{name}={getattr(settings, name)} is not positive.", hint="Use 1 or more.", id="chatapi.E002")
         for name in POSITIVE
         if getattr(settings, name) < 1
+    ] + [
+        checks.Error(f"CHATAPI_{name}={getattr(settings, name)} is negative.", hint="Use 0 for none, or more.", id="chatapi.E002")
+        for name in NOT_NEGATIVE
+        if getattr(settings, name) < 0
     ]
 
 

@@ -181,7 +181,8 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
     [
         ("CHATAPI_LEASE_MS", "soon", "CHATAPI_LEASE_MS='soon' must be a whole number."),
         ("CHATAPI_LEASE_MS", "3000", "CHATAPI_LEASE_MS=3000 is too short for CHATAPI_HEARTBEAT_MS=2000."),
-        ("CHATAPI_PING_MS", "0", "CHATAPI_PING_MS=0 is not positive. Use 1 or more. (chatapi.E002)"),
+        ("CHATAPI_STALL_MS", "0", "CHATAPI_STALL_MS=0 is not positive. Use 1 or more. (chatapi.E002)"),
+        ("CHATAPI_PING_MS", "-1", "CHATAPI_PING_MS=-1 is negative. Use 0 for none, or more. (chatapi.E002)"),
         ("CHATAPI_DEBUG", "maybe", "CHATAPI_DEBUG='maybe' must be one of"),
         ("CHATAPI_DEFAULT_DIALECT", "klingon", "CHATAPI_DEFAULT_DIALECT='klingon' is not a dialect. Use one of"),
         ("CHATAPI_LOG_LEVEL", "loud", "CHATAPI_LOG_LEVEL='LOUD' must be one of"),
