@@ -100,6 +100,12 @@ def unsupported_media_type() -> APIError:
     return APIError(Failed("Send the body as 'Content-Type: application/json'.", INVALID, "unsupported_media_type", status=415))
 
 
+def unsupported_content_coding(coding: str) -> APIError:
+    """415 for a compressed body (RFC 9110, 8.4); the caller also sends `Accept-Encoding: identity`."""
+    message = f"Content-Encoding: {coding} is not accepted. Send the body uncompressed."
+    return APIError(Failed(message, INVALID, "unsupported_media_type", "Content-Encoding", 415))
+
+
 def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_credit:
         return _credit_exceeded(error)

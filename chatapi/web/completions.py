@@ -37,6 +37,9 @@ STREAM_HEADERS = [
 ]
 
 
+MOST_SHOWN = 32
+"""Characters of a header's value that an error repeats."""
+
 CHAT, TEXT = "chat.completions", "completions"
 """The endpoints, as a generation's row names them."""
 
@@ -76,6 +79,9 @@ class Completions(Endpoint):
         media_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if media_type != "application/json":
             raise errors.unsupported_media_type()
+        if (coding := self.header(b"content-encoding")) and coding.strip().lower() != "identity":
+            self.identifying.append((b"accept-encoding", b"identity"))
+            raise errors.unsupported_content_coding(coding[:MOST_SHOWN])
         return await self.caller(services)
 
     @property
