@@ -184,5 +184,7 @@ LOGGING = {
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
+        # Anyone can send any Host: that is answered with 400, and is no error of ours.
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
     },
 }
