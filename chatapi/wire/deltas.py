@@ -147,17 +147,29 @@ class CollectedToolCall:
         self.id = first.id or ""
         self.name = first.name or ""
         self.kind = first.kind
-        self.arguments = ""
+        self._arguments: list[str] = []
+
+    def add(self, delta: ToolCall) -> None:
+        """Append one piece of its arguments."""
+        self._arguments.append(delta.arguments)
+
+    @property
+    def arguments(self) -> str:
+        """All that came."""
+        return "".join(self._arguments)
 
 
 class Choice:
-    """One choice put together from its deltas; a text that never came is None."""
+    """One choice put together from its deltas; a text that never came is None.
+
+    Pieces are joined when someone asks: joined one by one, an answer of 100,000 tokens would cost seconds.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.text: str | None = None
-        self.reasoning: str | None = None
-        self.refusal: str | None = None
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._refusal: list[str] = []
         self.tool_calls: dict[int, CollectedToolCall] = {}
         self.logprobs: list[TokenLogprob] | None = None
         self.refusal_logprobs: list[TokenLogprob] | None = None
@@ -167,24 +179,43 @@ class Choice:
         """Append one delta of this choice."""
         match delta:
             case Text():
-                self.text = (self.text or "") + delta.text
-                self.logprobs = _extend(self.logprobs, delta.logprobs)
+                self._text.append(delta.text)
+                self.logprobs = _extended(self.logprobs, delta.logprobs)
             case Reasoning():
-                self.reasoning = (self.reasoning or "") + delta.text
+                self._reasoning.append(delta.text)
             case Refusal():
-                self.refusal = (self.refusal or "") + delta.text
-                self.refusal_logprobs = _extend(self.refusal_logprobs, delta.logprobs)
+                self._refusal.append(delta.text)
+                self.refusal_logprobs = _extended(self.refusal_logprobs, delta.logprobs)
             case ToolCall():
-                call = self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta))
-                call.arguments += delta.arguments
+                self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta)).add(delta)
             case Finished():
                 self.finish_reason = delta.finish_reason
 
+    @property
+    def text(self) -> str | None:
+        """The answer's text."""
+        return _joined(self._text)
 
-def _extend(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None) -> list[TokenLogprob] | None:
-    if more is None:
-        return known
-    return (known or []) + more
+    @property
+    def reasoning(self) -> str | None:
+        """The text of its reasoning."""
+        return _joined(self._reasoning)
+
+    @property
+    def refusal(self) -> str | None:
+        """The text of its refusal."""
+        return _joined(self._refusal)
+
+
+def _joined(pieces: list[str]) -> str | None:
+    return "".join(pieces) if pieces else None
+
+
+def _extended(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None) -> list[TokenLogprob] | None:
+    if known is None or more is None:
+        return known if more is None else list(more)
+    known.extend(more)
+    return known
 
 
 class Completion:

@@ -39,9 +39,12 @@ def outcome(pieces: Sequence[bytes]) -> Outcome:
         return deltas, error.failure.code if isinstance(error, UpstreamError) else "too large"
 
 
+SAID = ("index", "text", "reasoning", "refusal", "logprobs", "refusal_logprobs", "finish_reason")
+
+
 def said(choice: Choice) -> dict[str, Any]:
     calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
-    return {name: value for name, value in vars(choice).items() if name != "tool_calls"} | {"calls": calls}
+    return {name: getattr(choice, name) for name in SAID} | {"calls": calls}
 
 
 def cut(data: st.DataObject, stream: bytes) -> list[bytes]:
