@@ -1,4 +1,4 @@
-"""The operator's pages about the catalog: models, their deployments and prices. Also what of a key only this package knows."""
+"""The operator's pages about the catalog: models, their deployments and prices."""
 
 from typing import Any
 
@@ -13,10 +13,8 @@ from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminURLInputWidget
 
-from accounts.admin import APIKeyAdmin
-from accounts.models import APIKey
+from chatapi import key_admin  # noqa: F401  registers its pages
 from chatapi.models import Deployment, ServedModel
-from chatapi.wire.dialects import DIALECTS
 from usage.admin import ModelFilter, moment, usd
 from usage.forms import USDField
 from usage.models import Price
@@ -171,21 +169,6 @@ class PriceAdmin(ModelAdmin):
     def output_price(self, row: Price) -> str:
         """In US dollars."""
         return usd(row.output_per_mtok_nanodollars)
-
-
-admin.site.unregister(APIKey)
-
-
-@admin.register(APIKey)
-class DialectKeyAdmin(APIKeyAdmin):
-    """The keys' pages, with the dialects that there are."""
-
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """A dialect is chosen, not typed."""
-        if db_field.name != "default_dialect":
-            return super().formfield_for_dbfield(db_field, request, **kwargs)
-        choices = [("", "The server's default"), *((name, name) for name in DIALECTS)]
-        return forms.ChoiceField(choices=choices, required=False, widget=UnfoldAdminSelectWidget, help_text=db_field.help_text)
 
 
 def _usd(nanodollars: int | None) -> str | None:
