@@ -28,5 +28,5 @@ def test_what_follows_has_no_limit(db: None, settings: Settings) -> None:
     with time_limit():
         pass
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT COUNT(*) FROM ({ENDLESS.replace('COUNT(*)', 'n')} LIMIT 1000000) AS some")
+        cursor.execute(f"SELECT COUNT(*) FROM ({ENDLESS.replace('COUNT(*)', 'n')} LIMIT 1000000) AS a_million")
         assert cursor.fetchone() == (1_000_000,)
