@@ -87,7 +87,7 @@ INSTALLED_APPS = [
     "chatapi",
 ]
 MIDDLEWARE = [
-    "chatapi.api.middleware.RequestIdMiddleware",
+    "chatapi.api.middleware.IdentifyingMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",

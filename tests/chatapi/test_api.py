@@ -282,6 +282,14 @@ def test_a_harmless_request_id_is_echoed(db: None, path: str) -> None:
     assert Client().get(path, headers={"x-request-id": "my_id-1"}).headers["x-request-id"] == "my_id-1"
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/openai/v1/models", "/v1/nowhere"])
+def test_the_apis_answers_say_their_version_and_time(db: None, path: str) -> None:
+    headers = Client().get(path).headers
+    assert headers["openai-version"] == "2020-10-01"
+    assert int(headers["openai-processing-ms"]) >= 0
+    assert "openai-version" not in Client().get("/healthz").headers
+
+
 @pytest.mark.parametrize("wish", ["", "a b", "x" * 65, "a\nb", "é", "<script>"])
 def test_any_other_request_id_is_replaced(db: None, wish: str) -> None:
     ids = {Client().get("/v1/models", headers={"x-request-id": wish}).headers["x-request-id"] for _ in range(2)}
