@@ -2,15 +2,18 @@
 
 A generation is a sequence of batches (what one read of the upstream gave); a batch is a sequence of deltas:
 
-    Started  (Text | Reasoning | Refusal | ToolCall)*  Finished+  Usage        the good end
-    [Started (Text | Reasoning | Refusal | ToolCall)*] Failed                  the bad end
+    Started  Content*  Finished+  Usage        the good end
+    [Started Content*] Failed                  the bad end
+
+Content is Text, Reasoning, Refusal, ToolCall, Audio or Annotations, of any choice that has not finished.
 
 `Usage` and `Failed` are terminal: nothing follows them. They are published after the settlement's commit, so a terminal
 that a client sees is a row that exists. Every engine produces this language and every dialect reads it.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -85,6 +88,26 @@ class ToolCall(Delta, tag=5, frozen=True):
     kind: ToolKind = "function"
 
 
+class Audio(Delta, tag=9, frozen=True):
+    """A piece of choice `index`'s spoken answer: base64 that is whole in itself, and what is said in it.
+
+    `id` (to name the answer by in later messages) and `expires_at` (Unix seconds) come on one piece only.
+    """
+
+    data: str = ""
+    transcript: str = ""
+    index: int = 0
+    id: str | None = None
+    expires_at: int | None = None
+
+
+class Annotations(Delta, tag=10, frozen=True):
+    """What choice `index`'s text refers to, as OpenAI's `annotations[]` of a message (the pages that a web search has found)."""
+
+    annotations: list[dict[str, Any]]
+    index: int = 0
+
+
 class Finished(Delta, tag=6, frozen=True):
     """Choice `index` has ended."""
 
@@ -123,7 +146,8 @@ class Failed(Delta, tag=8, frozen=True):
     retry_after_ms: int | None = None
 
 
-AnyDelta = Started | Text | Reasoning | Refusal | ToolCall | Finished | Usage | Failed
+Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations
+AnyDelta = Started | Content | Finished | Usage | Failed
 TERMINAL = (Usage, Failed)
 
 _encoder = msgspec.msgpack.Encoder()
@@ -159,6 +183,33 @@ class CollectedToolCall:
         return "".join(self._arguments)
 
 
+class CollectedAudio:
+    """A spoken answer put together from its pieces."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.expires_at = 0
+        self._data: list[str] = []
+        self._transcript: list[str] = []
+
+    def add(self, delta: Audio) -> None:
+        """Append one piece."""
+        self.id = delta.id or self.id
+        self.expires_at = delta.expires_at or self.expires_at
+        self._data.append(delta.data)
+        self._transcript.append(delta.transcript)
+
+    @property
+    def data(self) -> str:
+        """All sound, in base64 again: pieces of base64 that have padding can't just be joined."""
+        return b64encode(b"".join(map(b64decode, self._data))).decode()
+
+    @property
+    def transcript(self) -> str:
+        """All that is said."""
+        return "".join(self._transcript)
+
+
 class Choice:
     """One choice put together from its deltas; a text that never came is None.
 
@@ -171,11 +222,13 @@ class Choice:
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self.tool_calls: dict[int, CollectedToolCall] = {}
+        self.audio: CollectedAudio | None = None
+        self.annotations: list[dict[str, Any]] = []
         self.logprobs: list[TokenLogprob] | None = None
         self.refusal_logprobs: list[TokenLogprob] | None = None
         self.finish_reason: FinishReason | None = None
 
-    def add(self, delta: Text | Reasoning | Refusal | ToolCall | Finished) -> None:
+    def add(self, delta: Content | Finished) -> None:
         """Append one delta of this choice."""
         match delta:
             case Text():
@@ -188,6 +241,11 @@ class Choice:
                 self.refusal_logprobs = _extended(self.refusal_logprobs, delta.logprobs)
             case ToolCall():
                 self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta)).add(delta)
+            case Audio():
+                self.audio = self.audio or CollectedAudio()
+                self.audio.add(delta)
+            case Annotations():
+                self.annotations.extend(delta.annotations)
             case Finished():
                 self.finish_reason = delta.finish_reason
 

@@ -5,6 +5,7 @@ documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles
 chunk or on none. Whatever is not needed is not looked at; what is needed and has another type than documented is an error.
 """
 
+import binascii
 import json
 from collections.abc import Iterable
 from typing import Any, get_args
@@ -12,7 +13,9 @@ from typing import Any, get_args
 import msgspec
 
 from chatapi.wire.deltas import (
+    Annotations,
     AnyDelta,
+    Audio,
     Finished,
     FinishReason,
     Reasoning,
@@ -20,8 +23,6 @@ from chatapi.wire.deltas import (
     ServiceTier,
     Started,
     Text,
-    TokenLogprob,
-    TopLogprob,
     Usage,
 )
 from chatapi.wire.sse import Event
@@ -34,13 +35,11 @@ from chatapi.wire.upstream_errors import (
     complaint_in,
     failure_of_complaint,
 )
+from chatapi.wire.upstream_logprobs import Logprobs
 from chatapi.wire.upstream_tool_calls import Fragment, Function, ToolCallReader
 
 MAX_PLAUSIBLE_TOKENS = 1 << 31
 DONE = Event(b"[DONE]")
-UNKNOWN_LOGPROB = -9999.0
-"""OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt has."""
-
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -57,21 +56,11 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
 
 
-class _Token(msgspec.Struct, gc=False):
-    token: str
-    logprob: float | None = None
-    bytes: list[int] | None = None
-    top_logprobs: list["_Token"] | None = None
-
-
-class _Logprobs(msgspec.Struct, gc=False):
-    """Both formats in one: chat's (`content`, `refusal`), and that of text completions."""
-
-    content: list[_Token] | None = None
-    refusal: list[_Token] | None = None
-    tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
+class _Audio(msgspec.Struct, gc=False):
+    id: str | None = None
+    data: str | None = None
+    transcript: str | None = None
+    expires_at: int | None = None
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -81,6 +70,8 @@ class _Message(msgspec.Struct, gc=False):
     refusal: str | None = None
     tool_calls: list[Fragment] | None = None
     function_call: Function | None = None
+    audio: _Audio | None = None
+    annotations: list[dict[str, Any]] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -91,7 +82,7 @@ class _Choice(msgspec.Struct, gc=False):
     message: _Message | None = None
     text: str | None = None
     finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: Logprobs | None = None
 
 
 class _PromptDetails(msgspec.Struct, gc=False):
@@ -247,6 +238,7 @@ class ChunkReader:
                 self.is_cut = True
                 self._finish(state, Finished("length", index), batch)
                 return
+        _add_attachments(choice, index, batch)
         if choice.finish_reason:
             self._finish(state, Finished(_finish_reason(choice.finish_reason), index), batch)
 
@@ -296,57 +288,45 @@ def _complaint(data: bytes) -> Complaint | None:
 
 def _read_content(choice: _Choice, index: int, state: _ChoiceState, batch: list[AnyDelta]) -> None:
     message = choice.delta or choice.message
-    logprobs = choice.logprobs
     if message is None:
-        _add_text(choice.text, index, logprobs, batch)
+        _add_text(choice.text, index, choice.logprobs, batch)
         return
     if reasoning := message.reasoning_content or message.reasoning:
         batch.append(Reasoning(reasoning, index))
-    if message.content and logprobs is None:
-        batch.append(Text(message.content, index))
-    elif logprobs is not None:
-        _add_text(message.content, index, logprobs, batch)
+    _add_text(message.content, index, choice.logprobs, batch)
     if message.refusal:
-        batch.append(Refusal(message.refusal, index, _tokens(logprobs.refusal) if logprobs else None))
+        batch.append(Refusal(message.refusal, index, choice.logprobs.of_refusal() if choice.logprobs else None))
     if message.tool_calls:
         batch.extend(state.tool_calls.read(message.tool_calls))
     elif message.function_call is not None:  # servers that still have it may say the same in both forms
         batch.extend(state.tool_calls.read_legacy(message.function_call))
 
 
-def _add_text(text: str | None, index: int, logprobs: _Logprobs | None, batch: list[AnyDelta]) -> None:
+def _add_attachments(choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
+    """Adds what comes beside a text, in pieces that need not be tokens."""
+    message = choice.delta or choice.message
+    if message is None:
+        return
+    if message.audio is not None:
+        batch.append(_audio(message.audio, index))
+    if message.annotations:
+        batch.append(Annotations(message.annotations, index))
+
+
+def _add_text(text: str | None, index: int, logprobs: Logprobs | None, batch: list[AnyDelta]) -> None:
     """Adds a text, or the log probabilities of a token that shows no text."""
-    tokens = _content_tokens(logprobs) if logprobs else None
+    tokens = logprobs.of_content() if logprobs else None
     if text or tokens:
         batch.append(Text(text or "", index, tokens))
 
 
-def _content_tokens(logprobs: _Logprobs) -> list[TokenLogprob] | None:
-    return _tokens(logprobs.content) if logprobs.tokens is None else _legacy_tokens(logprobs, logprobs.tokens)
-
-
-def _tokens(tokens: list[_Token] | None) -> list[TokenLogprob] | None:
-    if not tokens:
-        return None
-    return [TokenLogprob(token.token, _known(token.logprob), token.bytes, _alternatives(token)) for token in tokens]
-
-
-def _alternatives(token: _Token) -> list[TopLogprob]:
-    return [TopLogprob(other.token, _known(other.logprob), other.bytes) for other in token.top_logprobs or ()]
-
-
-def _legacy_tokens(logprobs: _Logprobs, tokens: list[str]) -> list[TokenLogprob] | None:
-    """The parallel lists of a text completion; its `text_offset` follows from the texts and is not kept."""
-    missing: list[None] = [None] * len(tokens)
-    values = zip(tokens, logprobs.token_logprobs or missing, logprobs.top_logprobs or missing, strict=False)
-    return [
-        TokenLogprob(token, _known(value), None, [TopLogprob(*other) for other in (others or {}).items()])
-        for token, value, others in values
-    ] or None
-
-
-def _known(logprob: float | None) -> float:
-    return UNKNOWN_LOGPROB if logprob is None else logprob
+def _audio(audio: _Audio, index: int) -> Audio:
+    """A piece of speech; raises `UpstreamError` for data that is not base64 in itself."""
+    try:
+        binascii.a2b_base64(audio.data or "", strict_mode=True)
+    except ValueError:
+        raise UpstreamError(INVALID_RESPONSE) from None
+    return Audio(audio.data or "", audio.transcript or "", index, audio.id, audio.expires_at)
 
 
 def _finish_reason(reason: str) -> FinishReason:

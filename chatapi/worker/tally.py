@@ -7,7 +7,7 @@ from enum import Enum
 from uuid import UUID
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Failed, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall, Usage
 from chatapi.wire.requests import ChatRequest, TextRequest
 from usage.ledger import Settlement
 from usage.models import Outcome, UsageSource
@@ -58,6 +58,8 @@ class Tally:
                 self._reasoning.add(delta.text)
             case ToolCall():
                 self._visible.add((delta.name or "") + delta.arguments)
+            case Audio():
+                self._visible.add(delta.transcript)
             case _:
                 return
         self.pieces += 1
@@ -109,12 +111,17 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
         usage_source=source,
         finish_reason=_finish_reason(tally.finished, end.ending),
         error_code=(failure.code or failure.type) if failure else "",
-        error_message=failure.message if failure else "",
+        error_message=_kept(failure) if failure else "",
         deployment=end.deployment,
         attempts=end.attempts,
         first_token_ms=tally.first_token_ms,
         last_token_ms=tally.last_token_ms,
     )
+
+
+def _kept(failure: Failed) -> str:
+    """What the books keep of the failure's words. Those about a wrong request may quote it, and are for its client only."""
+    return "The upstream refused the request." if failure.status == 400 else failure.message
 
 
 _OUTCOMES = {

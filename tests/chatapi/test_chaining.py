@@ -12,6 +12,7 @@ from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import ROOT, Installation, wait_for
+from tests.said import said
 
 pytestmark = [pytest.mark.xdist_group("chaining"), pytest.mark.timeout(120)]
 
@@ -127,9 +128,8 @@ def read(answer: Answer, *, is_text: bool = False) -> Completion:
 
 def spoken(choice: Choice, finish_reasons: dict[str, str]) -> dict[str, Any]:
     """All of a choice, with the finish reason that is left of its own."""
-    calls = [vars(call) for call in choice.tool_calls.values()]
     reason = choice.finish_reason or ""
-    return vars(choice) | {"tool_calls": calls, "finish_reason": finish_reasons.get(reason, reason)}
+    return said(choice) | {"finish_reason": finish_reasons.get(reason, reason)}
 
 
 def in_words_of(finish_reasons: dict[str, str], body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chatapi.wire.deltas import (
+    Annotations,
     AnyDelta,
+    Audio,
     Failed,
     Finished,
     Reasoning,
@@ -25,7 +27,7 @@ from chatapi.wire.deltas import (
     encode,
 )
 from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
-from chatapi.wire.upstream_chunks import UNKNOWN_LOGPROB
+from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
 SEED_MODEL = "google/gemini-3-flash"
@@ -34,6 +36,10 @@ IDS = {"openai": "1", "opentoken": "1", "bitseek": "26e9476e14e94165915a723ccbba
 
 FAILURE = Failed("The upstream closed the connection.", "server_error", "upstream_disconnected")
 END: list[AnyDelta] = [Finished("stop"), Usage(12, 18)]
+CITATION = {
+    "type": "url_citation",
+    "url_citation": {"start_index": 0, "end_index": 12, "title": "Weather", "url": "https://example.org/weather"},
+}
 WEATHER = [ToolCall(0, "", "call_1", "get_weather"), ToolCall(0, '{"city":'), ToolCall(0, '"Tokyo"}')]
 
 
@@ -105,6 +111,17 @@ CHATS = {
             Usage(12, 18),
         ]
     ),
+    "audio": Case(
+        [
+            Started(),
+            Audio(id="audio_1", transcript="Good"),
+            Audio("AAECAw==", " morning"),
+            Audio("BAU=", expires_at=1_700_003_600),
+            Finished("stop"),
+            Usage(12, 18),
+        ]
+    ),
+    "annotations": Case([Started(), Text("It is sunny."), Annotations([CITATION]), *END]),
     "refusal": Case([Started(), Refusal("I can't help with that."), *END]),
     "escapes": Case([Started(), Text('"\\\n\u0000\u2028é😀</script>'), *END]),
     "logprobs": Case([Started(), Text("Hi", logprobs=[logprob("Hi", -0.25, ("Hi", -0.25), ("Ho", -2.5))]), Finished("stop"), Usage(12, 1)]),

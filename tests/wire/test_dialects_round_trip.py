@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatapi.wire.deltas import (
+    Annotations,
     AnyDelta,
+    Audio,
     Choice,
     Completion,
     Failed,
@@ -31,6 +34,7 @@ from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
+from tests.said import said
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
 EVENTS = re.compile(r"(?:(?:event: error\n)?data: [^\r\n]+\n\n)*")
@@ -73,6 +77,14 @@ def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
     return pieces
 
 
+def attachments(index: int) -> st.SearchStrategy[AnyDelta]:
+    """A piece of speech, or citations."""
+    sounds = st.binary(max_size=5).map(lambda sound: b64encode(sound).decode())
+    speech = st.builds(Audio, sounds, texts, st.just(index), st.none() | words, st.none() | st.integers(1, 2**40))
+    citations = st.lists(st.dictionaries(words, texts, max_size=2), min_size=1, max_size=2)
+    return speech | st.builds(Annotations, citations, st.just(index))
+
+
 @st.composite
 def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
     """The deltas of one choice, in order."""
@@ -80,6 +92,7 @@ def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
     for kind in draw(st.lists(st.sampled_from([Text, Reasoning, Refusal]), max_size=4)):
         text = draw(texts)
         said.append(Reasoning(text, index) if kind is Reasoning else kind(text, index, draw(token_logprobs(text))))
+    said += draw(st.lists(attachments(index), max_size=3))
     called = draw(calls(index))
     reasons = ["stop", "length", "content_filter"]
     if called:
@@ -122,9 +135,8 @@ def documents(stream: bytes) -> Iterator[Any]:
 
 def summary(choice: Choice) -> dict[str, Any]:
     """What of a choice has to come back; a text that was never said is the same as an empty one."""
-    calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
-    said = (choice.text or "", choice.reasoning or "", choice.refusal or "")
-    return {"said": said, "calls": calls, "logprobs": choice.logprobs, "refusal": choice.refusal_logprobs, "reason": choice.finish_reason}
+    found = said(choice)
+    return found | {name: found[name] or "" for name in ("text", "reasoning", "refusal")}
 
 
 def summaries(completion: Completion, count: int) -> list[dict[str, Any]]:
@@ -141,7 +153,7 @@ def as_chat(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
 
 
 def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
-    """What a text completion can say of them: a refusal is text, there are no tool calls and no reasoning."""
+    """What a text completion can say of them: a refusal is text, there is nothing else."""
     told: list[AnyDelta] = []
     for delta in deltas:
         match delta:
@@ -149,7 +161,7 @@ def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
                 told.append(Text(delta.text, delta.index, delta.logprobs))
             case Finished(finish_reason="tool_calls" | "function_call"):
                 told.append(Finished("stop", delta.index))
-            case ToolCall() | Reasoning():
+            case ToolCall() | Reasoning() | Audio() | Annotations():
                 pass
             case _:
                 told.append(delta)
@@ -201,7 +213,8 @@ def test_a_stream_that_breaks_off_reads_back_as_broken(deltas: list[AnyDelta], s
         stream = encoder(Answer(ID, 1, "m", count)).encode([*begun, Failed("It broke.", code="upstream_disconnected")])
         reader = new_reader(count)
         found, expected = collect(read_back(stream, reader, size)), expectation(begun, dialect)
-        assert [choice["said"] for choice in summaries(found, count)] == [choice["said"] for choice in summaries(expected, count)]
+        for name in ("text", "reasoning", "refusal"):
+            assert [choice[name] for choice in summaries(found, count)] == [choice[name] for choice in summaries(expected, count)]
         assert list(documents(stream))[-1]["error"]["message"] == "It broke."
         with pytest.raises(UpstreamError):
             reader.end()

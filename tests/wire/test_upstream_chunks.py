@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage, collect
 from chatapi.wire.sse import Event, Parser
-from chatapi.wire.upstream_chunks import UNKNOWN_LOGPROB, ChunkReader
+from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
+from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
 
 def new_reader(choices: int = 1, max_chunks: int = 1000) -> ChunkReader:

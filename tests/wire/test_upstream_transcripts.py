@@ -3,16 +3,16 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapi.wire.deltas import AnyDelta, Choice, collect
+from chatapi.wire.deltas import AnyDelta, collect
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
+from tests.said import said
 
 TRANSCRIPTS = {f"{path.parent.name}/{path.stem}": path for path in sorted((Path(__file__).parents[1] / "transcripts").glob("**/*.sse"))}
 BODIES = {name: path.with_suffix(".json") for name, path in TRANSCRIPTS.items() if path.with_suffix(".json").exists()}
@@ -37,14 +37,6 @@ def outcome(pieces: Sequence[bytes]) -> Outcome:
         return deltas + reader.read_rest(parser.close()) + reader.end(), None
     except (UpstreamError, EventTooLargeError) as error:
         return deltas, error.failure.code if isinstance(error, UpstreamError) else "too large"
-
-
-SAID = ("index", "text", "reasoning", "refusal", "logprobs", "refusal_logprobs", "finish_reason")
-
-
-def said(choice: Choice) -> dict[str, Any]:
-    calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
-    return {name: getattr(choice, name) for name in SAID} | {"calls": calls}
 
 
 def cut(data: st.DataObject, stream: bytes) -> list[bytes]:

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from chatapi.wire.deltas import (
+    Annotations,
     AnyDelta,
+    Audio,
     Choice,
+    CollectedAudio,
     CollectedToolCall,
     Completion,
     Failed,
@@ -100,6 +103,14 @@ class OpenAI:
     def _tool_call(self, delta: ToolCall) -> bytes:
         return self._chunk(delta.index, to_json(_called(delta)))
 
+    def _audio(self, delta: Audio) -> bytes:
+        """As OpenAI sends it, though its reference has no streaming of it."""
+        told = {"id": delta.id, "data": delta.data, "transcript": delta.transcript, "expires_at": delta.expires_at}
+        return self._chunk(delta.index, to_json({"audio": {name: value for name, value in told.items() if value}}))
+
+    def _annotations(self, delta: Annotations) -> bytes:
+        return self._chunk(delta.index, to_json({"annotations": delta.annotations}))
+
     def _finished(self, delta: Finished) -> bytes:
         return self._finish_chunk(delta)
 
@@ -175,6 +186,8 @@ _WRITERS: dict[type[AnyDelta], str] = {
     Reasoning: "_reasoning",
     Refusal: "_refusal",
     ToolCall: "_tool_call",
+    Audio: "_audio",
+    Annotations: "_annotations",
     Finished: "_finished",
     Usage: "usage",
     Failed: "failed",
@@ -208,6 +221,10 @@ def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.kind, call.kind: payload}
 
 
+def _whole_audio(audio: CollectedAudio) -> dict[str, Any]:
+    return {"id": audio.id, "data": audio.data, "expires_at": audio.expires_at, "transcript": audio.transcript}
+
+
 def _called(delta: ToolCall) -> dict[str, Any]:
     """The members of a chunk's delta that hold a piece of a call."""
     payload = {} if delta.name is None else {"name": delta.name}
@@ -228,8 +245,12 @@ def _message(choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": choice.refusal}
     if choice.reasoning is not None:
         message["reasoning_content"] = choice.reasoning
+    if choice.annotations:
+        message["annotations"] = choice.annotations
+    if choice.audio is not None:
+        message["audio"] = _whole_audio(choice.audio)
     if choice.tool_calls:
         message |= whole_calls(choice)
-    elif choice.text is None and choice.refusal is None:
+    elif choice.text is None and choice.refusal is None and choice.audio is None:
         message["content"] = ""
     return message

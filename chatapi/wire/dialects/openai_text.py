@@ -7,7 +7,7 @@ is here: no role, no tool calls, no reasoning (the package's README tells what b
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from chatapi.wire.deltas import Choice, Finished, FinishReason, Reasoning, Refusal, Text, TokenLogprob, ToolCall
+from chatapi.wire.deltas import Annotations, Audio, Choice, Finished, FinishReason, Reasoning, Refusal, Text, TokenLogprob, ToolCall
 from chatapi.wire.dialects.openai import Answer, OpenAI, to_json
 
 _CHARACTER_TOKENS = 8
@@ -43,6 +43,12 @@ class OpenAIText(OpenAI):
         return b""
 
     def _tool_call(self, delta: ToolCall) -> bytes:
+        return b""
+
+    def _audio(self, delta: Audio) -> bytes:
+        return b""
+
+    def _annotations(self, delta: Annotations) -> bytes:
         return b""
 
     def _finish_chunk(self, delta: Finished) -> bytes:

@@ -27,7 +27,7 @@ from chatapi.wire.parameters import (
     Tool,
 )
 from chatapi.wire.requests import ChatRequest, TextRequest
-from chatapi.wire.upstream_chunks import UNKNOWN_LOGPROB
+from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 from chatapi.worker.engines.sandbox_schema import SchemaError, instance
 from chatapi.worker.engines.sandbox_script import Script, without_markers
 from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words

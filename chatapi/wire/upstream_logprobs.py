@@ -1,0 +1,58 @@
+"""Reads the log probabilities in an upstream's chunks: those of chats, and those of text completions, into one form."""
+
+import msgspec
+
+from chatapi.wire.deltas import TokenLogprob, TopLogprob
+
+UNKNOWN_LOGPROB = -9999.0
+"""OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt has."""
+
+
+class Token(msgspec.Struct, gc=False):
+    """A token as chats tell it."""
+
+    token: str
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: list["Token"] | None = None
+
+
+class Logprobs(msgspec.Struct, gc=False):
+    """Both formats in one: chat's (`content`, `refusal`), and that of text completions."""
+
+    content: list[Token] | None = None
+    refusal: list[Token] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+    def of_content(self) -> list[TokenLogprob] | None:
+        """Those of the text."""
+        return _tokens(self.content) if self.tokens is None else self._legacy(self.tokens)
+
+    def of_refusal(self) -> list[TokenLogprob] | None:
+        """Those of the refusal."""
+        return _tokens(self.refusal)
+
+    def _legacy(self, tokens: list[str]) -> list[TokenLogprob] | None:
+        """The parallel lists of a text completion; its `text_offset` follows from the texts and is not kept."""
+        missing: list[None] = [None] * len(tokens)
+        values = zip(tokens, self.token_logprobs or missing, self.top_logprobs or missing, strict=False)
+        return [
+            TokenLogprob(token, _known(value), None, [TopLogprob(*other) for other in (others or {}).items()])
+            for token, value, others in values
+        ] or None
+
+
+def _tokens(tokens: list[Token] | None) -> list[TokenLogprob] | None:
+    if not tokens:
+        return None
+    return [TokenLogprob(token.token, _known(token.logprob), token.bytes, _alternatives(token)) for token in tokens]
+
+
+def _alternatives(token: Token) -> list[TopLogprob]:
+    return [TopLogprob(other.token, _known(other.logprob), other.bytes) for other in token.top_logprobs or ()]
+
+
+def _known(logprob: float | None) -> float:
+    return UNKNOWN_LOGPROB if logprob is None else logprob
