@@ -4,14 +4,12 @@
 PORT ?= 8000
 PYTHON ?= python3
 ARGS ?=
-# How many tests run at once. Most of an end-to-end test's time is waiting.
-JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 
 # Every process of a service or a test would compile its hundreds of modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types contracts migrations test-postgres bench live lock clean
+.PHONY: help run test test-slow lint types contracts migrations test-postgres bench live lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,8 +17,14 @@ help: ## this list
 run: .venv/.base ## set up and run the service (PORT=8000); the first time it prints a demo key
 	@exec .venv/bin/python manage.py serve --port $(PORT)
 
-test: .venv/.test ## set up and run the tests (ARGS="-k ledger")
-	@.venv/bin/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+test: .venv/.test ## set up and run the tests (ARGS="-k ledger"), in less than five minutes: all but the slow ones
+	@.venv/bin/pytest -n auto --dist loadgroup $(addprefix --ignore=,$(slow)) $(ARGS)
+
+test-slow: .venv/.test ## the slow tests: most faults, made-up requests by the thousand
+	@.venv/bin/pytest -n auto --dist loadgroup $(slow) $(ARGS)
+
+slow = tests/bad_input/test_openapi_fuzzing.py $(addprefix tests/faults/test_,broken_connections.py default_time_limits.py \
+	exhaustion.py failpoints.py old_and_new.py signals.py surroundings.py valkey_trouble.py)
 
 lint: .venv/.dev ## style
 	@.venv/bin/ruff check .
@@ -36,14 +40,14 @@ migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
 test-postgres: .venv/.test ## the tests of what the database does, on a PostgreSQL of their own
-	@.ci/with-postgres .venv/bin/pytest -n $(JOBS) --dist loadgroup tests/accounts tests/usage tests/faults $(about_rows) --ignore $(crashes) $(ARGS)
+	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage $(about_rows) $(ARGS)
 	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
 
 # These crash the whole server, so it is theirs alone.
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions.
-about_rows = $(addprefix tests/chatapi/test_,admin.py api.py budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py \
+about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py \
 	idempotency.py loadcatalog.py organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it

@@ -138,6 +138,12 @@ class Installation:
             process.kill()
             return process.wait()
 
+    def is_ready_to_stop(self, name: str) -> bool:
+        """Whether the process has a handler for SIGTERM by now; without one, it would just die of it."""
+        status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
+
     def send(self, name: str, a_signal: signal.Signals) -> None:
         """Send the process a signal."""
         self.processes[name].send_signal(a_signal)

@@ -83,7 +83,7 @@ def test_the_books_are_right_wherever_it_strikes(run: Run, installation: Install
     answer = begin(run, ask, prompt)
     if run.carrier == "reaper":
         lose_the_worker(installation, prompt)
-    wait_for(lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or answer.has_ended, f"{run} to strike")
+    wait_for(lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or bool(answer.ended_at), f"{run} to strike")
     assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (answer.status, answer.body, answer.chunks)
     if run.action == "kill9":
         installation.processes[run.carrier].wait(5)

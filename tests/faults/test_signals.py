@@ -1,6 +1,7 @@
 """Processes are told to stop while clients wait: one after the other, twice, and in the end by force."""
 
 import signal
+from functools import partial
 
 import pytest
 
@@ -27,6 +28,7 @@ def test_workers_that_are_replaced_one_after_the_other_cost_nobody_an_answer(ins
     answers = []
     for name in ("worker", "worker-2"):
         answers += [ask("two-seconds").heard(2) for _ in range(4)]
+        wait_for(partial(installation.is_ready_to_stop, name), f"{name} to catch signals")
         assert installation.end(name, signal.SIGTERM) == 0
         answers += [ask("five") for _ in range(4)]
         installation.start_worker(name)
