@@ -7,19 +7,21 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
 django_application = get_asgi_application()
 
 from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
+from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
 from usage.live_feed import LiveFeed  # noqa: E402
 
 _PREFIX = rf"^(?:(?P<dialect>{'|'.join(sorted(DIALECTS))})/)?v1/"
 
-application = ProtocolTypeRouter(
+_routes = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
@@ -43,3 +45,4 @@ application = ProtocolTypeRouter(
         ),
     }
 )
+application = CrossOrigin(_routes, settings.CORS_ORIGINS) if settings.CORS_ORIGINS else _routes

@@ -43,6 +43,7 @@ print(secret)
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Valkey, web, worker and upstream; its books must be right in the end."""
     installation = Installation(tmp_path_factory.mktemp("clients"))
+    installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
     try:
         installation.start(MODELS)
         loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))

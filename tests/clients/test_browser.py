@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 from tests.chatapi.http_client import HELLO, Client
 from tests.installation import Installation, wait_for
@@ -21,6 +21,7 @@ EVENT_SOURCE = (FOLDER / "browser" / "event_source.js").read_text()
 BITSEEK = (FOLDER / "documents" / "bitseek_eventsource.js").read_text()
 BITSEEK_URL = "https://chat-proxy.bitseek.ai/v1/chat/completions"
 TEXT = " the of and to in"
+STREAMED = {"model": "five", "stream": True, "messages": HELLO}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,9 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.fail("there is no Chromium: apt-get install chromium-headless-shell", pytrace=False)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        # A page with an address that is not this machine's may else not ask this machine, whatever this machine allows.
+        args = ["--no-sandbox", "--disable-gpu", "--disable-features=LocalNetworkAccessChecks"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         yield browser
         browser.close()
 
@@ -88,6 +91,21 @@ def test_fetch_works_under_the_services_own_content_security_policy(browser: Bro
     page = browser.new_page()
     page.goto(f"{installation.url}/docs")
     assert fetch(page, installation.keys["live"], "five")["text"] == TEXT
+    page.close()
+
+
+@pytest.mark.parametrize(("host", "is_allowed"), [("localhost", True), ("[::1]", False)])
+def test_pages_of_the_origins_that_are_allowed_may_ask(browser: Browser, installation: Installation, host: str, is_allowed: bool) -> None:
+    origin = f"http://{host}:{installation.port}"
+    page = browser.new_page()
+    page.route(f"{origin}/page", lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>A page</title>"))
+    page.goto(f"{origin}/page")
+    asked = {"path": f"{installation.url}/openai/v1/chat/completions", "key": installation.keys["live"], "body": STREAMED}
+    if is_allowed:
+        assert page.evaluate(FETCH, asked)["text"] == TEXT
+    else:
+        with pytest.raises(Error, match="Failed to fetch"):
+            page.evaluate(FETCH, asked)
     page.close()
 
 

@@ -1,0 +1,77 @@
+"""Lets pages of other origins call the API and read its answers: the CORS protocol (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+
+ANY = "*"
+MAX_AGE_SECONDS = b"600"
+MOST_HEADERS_BYTES = 2_048
+READABLE = b", ".join(
+    [
+        b"x-request-id", b"x-generation-id", b"x-chatapi-ignored", b"idempotent-replayed", b"location",
+        b"openai-processing-ms", b"retry-after", b"retry-after-ms", b"x-should-retry",
+        *(b"x-ratelimit-%s-%s" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens")),
+    ]
+)  # fmt: skip
+"""The headers of an answer that a script may read, beyond those that it always may."""
+
+
+class CrossOrigin:
+    """An ASGI application for pages of these origins, too; `*` is any origin.
+
+    Only the API's routes are theirs, not the admin, and never with cookies: a page sends the key that its user has.
+    """
+
+    def __init__(self, application: ASGI3Application, origins: Collection[str]) -> None:
+        self._application = application
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Answer a preflight; let any other request through, and allow the page to read its answer."""
+        origin = self._allowed_origin(scope)
+        if origin is None:
+            await self._application(scope, receive, send)
+        elif scope["method"] == "OPTIONS":  # type: ignore[typeddict-item]  # only HTTP has an origin here
+            await _answer_preflight(scope, origin, send)
+        else:
+            await self._application(scope, receive, _readable(origin, send))
+
+    def _allowed_origin(self, scope: Scope) -> bytes | None:
+        if scope["type"] != "http" or "/v1/" not in scope["path"]:
+            return None
+        origin = _header(scope, b"origin")
+        return origin if origin in self._origins or (origin is not None and ANY.encode() in self._origins) else None
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]  # type: ignore[typeddict-item]
+    return next((value for key, value in headers if key == name), None)
+
+
+async def _answer_preflight(scope: Scope, origin: bytes, send: ASGISendCallable) -> None:
+    wanted = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[:MOST_HEADERS_BYTES]
+    headers = [
+        *_permission(origin),
+        (b"access-control-allow-methods", b"GET, POST"),
+        # Whatever it is: SDKs send a dozen of their own, and what no one knows changes nothing.
+        (b"access-control-allow-headers", wanted),
+        (b"access-control-max-age", MAX_AGE_SECONDS),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _readable(origin: bytes, send: ASGISendCallable) -> ASGISendCallable:
+    async def send_readable(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), *_permission(origin), (b"access-control-expose-headers", READABLE)]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_readable
+
+
+def _permission(origin: bytes) -> list[tuple[bytes, bytes]]:
+    return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
