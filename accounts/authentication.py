@@ -11,9 +11,9 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts import api_keys
-from accounts.errors import NotAuthenticated
+from accounts.errors import NotAuthenticated, PermissionDenied
 from accounts.limits import Limit
-from accounts.models import APIKey, RateLimit
+from accounts.models import APIKey, KeyScope, RateLimit
 
 MAX_CACHED_CALLERS = 10_000
 
@@ -32,7 +32,20 @@ class Caller:
     """IANA name; the organization's budgets follow its days."""
     rate_limits: tuple[Limit, ...] = ()
     """Of its organization, project and key, of all models."""
+    scopes: frozenset[str] = frozenset()
+    """What it may do (`KeyScope`); empty: everything."""
+    allowed_models: frozenset[str] = frozenset()
+    """The models that it may use; empty: all."""
     is_authenticated: bool = True
+
+    def may_use(self, model: str) -> bool:
+        """Whether its key may use that model, if there is such a model."""
+        return not self.allowed_models or model in self.allowed_models
+
+    def require(self, scope: KeyScope) -> None:
+        """Raises `PermissionDenied` unless its key may do that."""
+        if self.scopes and scope not in self.scopes:
+            raise PermissionDenied(f"This API key may not do this: it lacks the scope '{scope}'.")
 
 
 def bearer(header: str | None) -> str:
@@ -51,8 +64,8 @@ def look_up(key: str) -> Caller:
     parsed = api_keys.parse(key)
     if parsed is None:
         raise NotAuthenticated("malformed key")
-    row = _keys().filter(public=parsed.public).first()
-    known_digest = row.digest if row else ""
+    row = _keys().filter(Q(public=parsed.public) | Q(previous_public=parsed.public)).first()
+    known_digest = row.digest_for(parsed.public, timezone.now()) if row else ""
     # Compared even when there is no row, so that the time taken does not tell known keys from unknown ones.
     is_right = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
     return _caller(row if is_right else None)
@@ -69,10 +82,19 @@ def _keys() -> QuerySet[APIKey]:
 
 def _caller(row: APIKey | None) -> Caller:
     if row is None or not _is_usable(row):
-        raise NotAuthenticated("unknown, revoked or expired key")
+        raise NotAuthenticated("unknown, revoked, disabled or expired key")
     organization = row.project.organization
     return Caller(
-        row.pk, row.project_id, organization.pk, row.is_test, row.is_admin, row.default_dialect, organization.time_zone, _rate_limits(row)
+        api_key_id=row.pk,
+        project_id=row.project_id,
+        organization_id=organization.pk,
+        is_test=row.is_test,
+        is_admin=row.is_admin,
+        default_dialect=row.default_dialect,
+        time_zone=organization.time_zone,
+        rate_limits=_rate_limits(row),
+        scopes=frozenset(row.scopes),
+        allowed_models=frozenset(row.allowed_models),
     )
 
 
@@ -82,7 +104,7 @@ def _rate_limits(row: APIKey) -> tuple[Limit, ...]:
 
 
 def _is_usable(row: APIKey) -> bool:
-    if row.revoked_at is not None or not row.project.is_active or not row.project.organization.is_active:
+    if row.revoked_at is not None or not (row.is_active and row.project.is_active and row.project.organization.is_active):
         return False
     return row.expires_at is None or row.expires_at > timezone.now()
 

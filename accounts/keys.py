@@ -1,34 +1,83 @@
-"""Making and revoking API keys, and making the organizations and projects they belong to."""
+"""Making, rotating, disabling and revoking API keys, and making the organizations and projects they belong to."""
 
-from typing import TypeVar
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from accounts import api_keys
+from accounts.audit import recorder
+from accounts.errors import KeyChanged
 from accounts.models import APIKey, Organization, Project
 
 Row = TypeVar("Row", Organization, Project)
 
 
-def create_key(project: Project, *, name: str = "default", is_test: bool = False, is_admin: bool = False) -> tuple[APIKey, str]:
+class _Secret(NamedTuple):
+    """A new secret, and what is kept of it."""
+
+    text: str
+    public: str
+    digest: str
+
+
+def create_key(
+    project: Project,
+    *,
+    name: str = "default",
+    is_test: bool = False,
+    is_admin: bool = False,
+    scopes: Iterable[str] = (),
+    allowed_models: Iterable[str] = (),
+) -> tuple[APIKey, str]:
     """A new key of the project: its row, and the secret, which nobody can read again. Raises `ValidationError`."""
-    secret = api_keys.generate(is_test=is_test)
-    parsed = api_keys.parse(secret)
-    assert parsed is not None, "a generated key parses"
-    row = APIKey(
-        project=project,
-        name=name,
-        public=parsed.public,
-        digest=api_keys.digest(secret, settings.KEY_PEPPER),
-        is_test=is_test,
-        is_admin=is_admin,
-    )
+    row = APIKey(project=project, name=name, is_test=is_test, is_admin=is_admin, scopes=list(scopes), allowed_models=list(allowed_models))
+    return row, issue(row)
+
+
+def issue(row: APIKey) -> str:
+    """Give a key that is not saved yet its secret, and save it; nobody can read the secret again. Raises `ValidationError`."""
+    secret = _new_secret(is_test=row.is_test)
+    row.public, row.digest = secret.public, secret.digest
     row.full_clean()
     row.save()
-    return row, secret
+    return secret.text
+
+
+def rotate(row: APIKey, previous_until: datetime | None) -> str:
+    """Give the key another secret, and return it: it works at once. The one it had works until then; None: not any more.
+
+    A secret that was rotated out before ends now. Raises `KeyChanged` when the key was rotated since it was read, or is revoked.
+    """
+    secret = _new_secret(is_test=row.is_test)
+    previous: dict[str, Any] = {"previous_public": None, "previous_digest": "", "previous_expires_at": None}
+    if previous_until is not None:
+        previous = {"previous_public": F("public"), "previous_digest": F("digest"), "previous_expires_at": previous_until}
+    unchanged = APIKey.objects.filter(pk=row.pk, public=row.public, revoked_at=None)
+    if not recorder.update(unchanged, public=secret.public, digest=secret.digest, **previous):
+        raise KeyChanged
+    row.refresh_from_db()
+    return secret.text
+
+
+def end_previous_secrets(rows: QuerySet[APIKey]) -> int:
+    """Refuse from now on what was rotated out of these keys; returns how many secrets ended."""
+    overlapping = rows.filter(previous_expires_at__gt=Now())
+    return recorder.update(overlapping, previous_public=None, previous_digest="", previous_expires_at=None)
+
+
+def set_active(rows: QuerySet[APIKey], *, is_active: bool) -> int:
+    """Refuse these keys until they are active again, or take them again; returns how many that changed."""
+    return recorder.update(rows.filter(revoked_at=None).exclude(is_active=is_active), is_active=is_active)
+
+
+def revoke(rows: QuerySet[APIKey]) -> int:
+    """Refuse these keys from now on, for good; returns how many of them were still valid."""
+    return recorder.update(rows.filter(revoked_at=None), revoked_at=Now())
 
 
 def get_or_create_project(organization: str, project: str) -> Project:
@@ -44,6 +93,8 @@ def _saved(row: Row) -> Row:
     return row
 
 
-def revoke(rows: QuerySet[APIKey]) -> int:
-    """Refuse these keys from now on, for good; returns how many of them were still valid."""
-    return rows.filter(revoked_at=None).update(revoked_at=Now())
+def _new_secret(*, is_test: bool) -> _Secret:
+    text = api_keys.generate(is_test=is_test)
+    parsed = api_keys.parse(text)
+    assert parsed is not None, "a generated key parses"
+    return _Secret(text, parsed.public, api_keys.digest(text, settings.KEY_PEPPER))

@@ -1,5 +1,6 @@
 """Tenants: organizations, their projects and members, the API keys that may call, and how much they may call."""
 
+from datetime import datetime
 from zoneinfo import available_timezones
 
 from django.conf import settings
@@ -74,8 +75,32 @@ class Member(models.Model):
         return f"{self.user} ({self.role}) in {self.organization}"
 
 
+class KeyScope(models.TextChoices):
+    """What a key can be narrowed to. A key that names no scope may do everything; every key may ask who it is."""
+
+    COMPLETIONS = "completions", "completions – create chat and text completions, and tickets for them"
+    MODELS = "models", "models – list the models"
+    GENERATIONS = "generations", "generations – read receipts, resume and cancel streams"
+    USAGE = "usage", "usage – read the organization's usage and costs; this needs an admin key too"
+
+
+def validate_scopes(scopes: object) -> None:
+    """Refuse what is not a list of scopes."""
+    if not isinstance(scopes, list) or not all(scope in KeyScope.values for scope in scopes):
+        raise ValidationError(f"This must be a list of scopes: {', '.join(KeyScope.values)}.")
+
+
+def validate_model_names(names: object) -> None:
+    """Refuse what is not a list of names; whether such models are served changes from day to day."""
+    if not isinstance(names, list) or not all(isinstance(name, str) and 0 < len(name) <= 128 for name in names):
+        raise ValidationError("This must be a list of models' names.")
+
+
 class APIKey(models.Model):
-    """A key of a project. The secret itself is shown once at creation; only its HMAC is kept."""
+    """A key of a project. The secret itself is shown once at creation; only its HMAC is kept.
+
+    A key that was rotated has two secrets until the previous one expires: usage, limits and budgets are the key's, not the secret's.
+    """
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
     name = models.CharField(max_length=100, default="default", validators=[identifier])
@@ -83,14 +108,31 @@ class APIKey(models.Model):
     digest = models.CharField(max_length=64, editable=False)
     is_test = models.BooleanField(default=False, editable=False, help_text="Reaches only the sandbox engine and costs nothing.")
     is_admin = models.BooleanField(default=False, help_text="May read its organization's usage and manage its keys.")
+    scopes = models.JSONField(
+        default=list, db_default=[], blank=True, validators=[validate_scopes], help_text="What it may do. None chosen: everything."
+    )
+    allowed_models = models.JSONField(
+        default=list, db_default=[], blank=True, validators=[validate_model_names], help_text="The models it may use. None chosen: all."
+    )
     default_dialect = models.CharField(max_length=16, blank=True, help_text="Overrides the server's default dialect.")
     expires_at = models.DateTimeField(null=True, blank=True)
+    is_active = models.BooleanField(default=True, db_default=True, help_text="An inactive key is refused until it is active again.")
     revoked_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    previous_public = models.CharField(max_length=16, unique=True, null=True, blank=True, editable=False)
+    previous_digest = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
+    previous_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         ordering = ["-id"]
         verbose_name = "API key"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(previous_public__isnull=True, previous_expires_at__isnull=True)
+                | Q(previous_public__isnull=False, previous_expires_at__isnull=False),
+                name="a_previous_secret_expires",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.redacted})"
@@ -98,7 +140,25 @@ class APIKey(models.Model):
     @property
     def redacted(self) -> str:
         """The key as it may be shown again."""
-        return f"ck_{'test' if self.is_test else 'live'}_{self.public[:4]}…"
+        return self._redact(self.public)
+
+    @property
+    def previous_redacted(self) -> str | None:
+        """The previous secret as it may be shown again, if there is one."""
+        return self._redact(self.previous_public) if self.previous_public else None
+
+    def digest_for(self, public: str, now: datetime) -> str:
+        """The digest of its secret with that public part; blank when that secret has expired."""
+        if public == self.public:
+            return self.digest
+        return self.previous_digest if self.has_previous(now) else ""
+
+    def has_previous(self, now: datetime) -> bool:
+        """Whether a secret that was rotated out still works."""
+        return self.previous_expires_at is not None and self.previous_expires_at > now
+
+    def _redact(self, public: str) -> str:
+        return f"ck_{'test' if self.is_test else 'live'}_{public[:4]}…"
 
 
 class RateLimit(models.Model):

@@ -11,17 +11,23 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
+from accounts.models import KeyScope
 from chatapi.api.openapi_hot_routes import OF_ALL_ROUTES, STATUSES, errors, hot_paths, tag
 from chatapi.api.openapi_schemas import Schema, all_schemas, ref
 from chatapi.wire.dialects import DIALECTS
 
 View = TypeVar("View", bound=Callable[..., Any])
 
+_SCOPES = "\n".join(f"- `{scope.value}`: {scope.label.partition(' – ')[2]}" for scope in KeyScope)
 _PREFIXES = ", ".join(f"`/{name}/v1`" for name in DIALECTS)
 DESCRIPTION = f"""Hosts chat completions for many tenants and accounts for every token.
 
 Use any OpenAI client: set its base URL to `/v1` here and its API key to yours. The same routes under {_PREFIXES} answer in that
-dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach only the sandbox engine and cost nothing."""
+dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach only the sandbox engine and cost nothing.
+
+A key can be narrowed to some models and to some of these scopes:
+
+{_SCOPES}"""
 
 
 def describe(operation_id: str, summary: str, schema: str, *statuses: int, **parameters: str) -> Callable[[View], View]:

@@ -16,6 +16,7 @@ from rest_framework.response import Response
 
 from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
+from accounts.models import KeyScope
 from chatapi.api import organization_query
 from chatapi.api.organization_docs import describe
 from chatapi.api.organization_pages import Amount, CompletionsUsage, Cost, CostBucket, CostPage, UsageBucket, UsagePage
@@ -29,6 +30,8 @@ from usage.pricing import NANODOLLARS
 
 class OrganizationRoute(ClientRoute):
     """A route about all of the caller's organization: for its admin keys only."""
+
+    required_scope = KeyScope.USAGE
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse keys that are not an admin's, after the method and the key itself."""

@@ -12,7 +12,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 _ERRORS = {
     400: "A parameter is missing or wrong; `param` names it.",
     401: "No valid API key. The answer is the same for every reason.",
-    403: "The key is not an admin key.",
+    403: "The key is not an admin key, or lacks the scope `usage`.",
 }
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 

@@ -1,7 +1,7 @@
 """The client routes that read: models, the calling key, receipts. Everything is JSON, errors are OpenAI's envelope."""
 
 import logging
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
@@ -11,6 +11,7 @@ from rest_framework.views import APIView
 
 from accounts import access
 from accounts.authentication import Caller
+from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.error_pages import envelope
@@ -44,12 +45,16 @@ class ClientRoute(APIView):
     """A route that only reads. Its method is checked first, then its key: the order of the hot routes."""
 
     http_method_names = ["get", "head"]
+    required_scope: ClassVar[KeyScope | None] = None
+    """What a key that is narrowed to some scopes needs here; None: nothing."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse other methods before anything is looked up."""
+        """Refuse other methods before anything is looked up, and keys that lack the scope."""
         if str(request.method).lower() not in self.http_method_names:
             self.http_method_not_allowed(request)
         super().initial(request, *args, **kwargs)
+        if self.required_scope is not None:
+            _caller(request).require(self.required_scope)
 
     def http_method_not_allowed(self, request: HttpRequest, *args: Any, **kwargs: Any) -> NoReturn:
         """405; DRF adds `Allow`."""
@@ -64,20 +69,24 @@ class ClientRoute(APIView):
 class Models(ClientRoute):
     """`GET /v1/models`: what is served (OpenAI's API reference, "List models")."""
 
-    @describe("listModels", "List the models that are served", "ModelList")
+    required_scope = KeyScope.MODELS
+
+    @describe("listModels", "List the models that the key can use", "ModelList")
     def get(self, request: Request) -> Response:
-        """Those that are active, have an active deployment and a price."""
-        rows = ServedModel.objects.filter(id__in=_served_ids())
+        """Those that are active, have an active deployment and a price, and that the key may use."""
+        rows = ServedModel.objects.filter(id__in=_served_ids(_caller(request)))
         return Response(resources.to_json(resources.ModelList([resources.model(row) for row in rows])))
 
 
 class Model(ClientRoute):
     """`GET /v1/models/{id}`; ids may contain slashes."""
 
+    required_scope = KeyScope.MODELS
+
     @describe("retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes.")
     def get(self, request: Request, model: str) -> Response:
-        """The model, if it is served."""
-        if model not in _served_ids():
+        """The model, if it is served to this key."""
+        if model not in _served_ids(_caller(request)):
             raise errors.model_not_found(model)
         return Response(resources.to_json(resources.model(ServedModel.objects.get(id=model))))
 
@@ -101,6 +110,8 @@ class Key(ClientRoute):
 class Receipt(ClientRoute):
     """`GET /v1/generations/{id}`: what one generation used and cost."""
 
+    required_scope = KeyScope.GENERATIONS
+
     @describe("retrieveGeneration", "Show a generation's receipt", "Receipt", 404, generation_id="In any dialect's form.")
     def get(self, request: Request, generation_id: str) -> Response:
         """The receipt, for keys of the generation's own project."""
@@ -111,8 +122,8 @@ class Receipt(ClientRoute):
         return Response(resources.to_json(resources.receipt(row)))
 
 
-def _served_ids() -> set[str]:
-    return {model.id for model in catalog.load().values() if model.price is not None}
+def _served_ids(caller: Caller) -> set[str]:
+    return {model.id for model in catalog.load().values() if model.price is not None and caller.may_use(model.id)}
 
 
 def _caller(request: Request) -> Caller:

@@ -10,6 +10,7 @@ from django.conf import settings
 
 from accounts import access
 from accounts.authentication import Caller
+from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job, StreamUnavailable
@@ -60,6 +61,7 @@ class Completions(Endpoint):
     """One request for a completion, streaming or not; subclasses say how it is read and which form its answer has."""
 
     endpoint: ClassVar[str]
+    required_scope = KeyScope.COMPLETIONS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -94,6 +96,8 @@ class Completions(Endpoint):
         assert self.dialect is not None, "the dialect is chosen before the request is read"
         if self.dialect.chat.usage_is_opt_in:  # elsewhere the options mean nothing, with a stream or without
             requests.refuse_idle_stream_options(request)
+        if not caller.may_use(request.model):
+            raise errors.model_not_allowed(request.model)
         model = (await services.catalog.get()).get(request.model)
         if model is None:
             raise errors.model_not_found(request.model)

@@ -4,6 +4,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.web.completions import STREAM_HEADERS, answer_to, visible_generation
 from chatapi.web.endpoint import Endpoint
@@ -14,6 +15,8 @@ from usage.models import Generation, State
 
 class _OfGeneration(Endpoint):
     """What has to do with one generation of the caller's."""
+
+    required_scope = KeyScope.GENERATIONS
 
     async def generation(self, services: Services) -> Generation:
         """The generation that the URL names; raises 404, the same for another tenant's."""

@@ -8,6 +8,7 @@ from django.core.management import CommandError, call_command
 
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization, Project
+from chatapi.models import ServedModel
 
 pytestmark = pytest.mark.django_db
 
@@ -41,6 +42,18 @@ def test_it_keeps_only_a_hash_of_the_key() -> None:
 def test_test_and_admin_keys_are_such() -> None:
     caller = look_up(json.loads(createkey("--organization", "Acme", "--test", "--admin", "--json"))["key"])
     assert (caller.is_test, caller.is_admin) == (True, True)
+
+
+def test_a_key_can_be_narrowed_to_scopes_and_models(small: ServedModel) -> None:
+    words = ["--organization", "Acme", "--json", "--scope", "models", "--scope", "completions", "--scope", "models", "--model", "small"]
+    caller = look_up(json.loads(createkey(*words))["key"])
+    assert (set(caller.scopes), set(caller.allowed_models)) == ({"models", "completions"}, {"small"})
+
+
+def test_a_model_that_there_is_not_is_told_and_nothing_is_made(small: ServedModel) -> None:
+    with pytest.raises(CommandError, match="there is no model 'smal'"):
+        createkey("--organization", "Acme", "--model", "small", "--model", "smal")
+    assert not Organization.objects.exists()
 
 
 def test_it_uses_the_organization_and_the_project_that_are_there() -> None:

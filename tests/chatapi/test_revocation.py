@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 CHANGES = {
     "revoked": "key.revoked_at = timezone.now(); key.save()",
+    "disabled": "key.is_active = False; key.save()",
     "expired": "key.expires_at = timezone.now(); key.save()",
     "project closed": "key.project.is_active = False; key.project.save()",
 }

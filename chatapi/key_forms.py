@@ -1,0 +1,104 @@
+"""The forms of the pages about API keys."""
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
+
+from accounts.models import APIKey, KeyScope
+from chatapi.models import ServedModel
+from chatapi.wire.dialects import DIALECTS
+
+OVERLAPS = {
+    "0": "now",
+    "3600": "in 1 hour",
+    "86400": "in 24 hours",
+    "259200": "in 3 days",
+    "604800": "in 7 days",
+}
+"""Seconds for which a secret that is rotated out still works, and how that is said."""
+
+
+class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """What a key may do. Dialects, scopes and models are chosen, not typed."""
+
+    scopes = forms.MultipleChoiceField(
+        choices=KeyScope.choices,
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text=APIKey._meta.get_field("scopes").help_text,
+    )
+    allowed_models = forms.MultipleChoiceField(
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text=APIKey._meta.get_field("allowed_models").help_text,
+    )
+    default_dialect = forms.ChoiceField(
+        choices=[("", "The server's default"), *((name, name) for name in DIALECTS)],
+        required=False,
+        widget=UnfoldAdminSelectWidget,
+        help_text=APIKey._meta.get_field("default_dialect").help_text,
+    )
+
+    class Meta:
+        model = APIKey
+        fields = ["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields.get("allowed_models")  # there is none for who may only look
+        if field is not None:
+            field.choices = _models(self.instance.allowed_models)  # type: ignore[attr-defined]
+
+
+class NewKeyForm(KeyForm):
+    """A key to be: its project and its kind can be chosen now and never again."""
+
+    test_key = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Reaches only the sandbox engine and costs nothing.",
+    )
+
+    class Meta(KeyForm.Meta):
+        fields = ["project", *KeyForm.Meta.fields]
+
+    def clean(self) -> dict[str, Any]:
+        """The key is what was chosen, before its secret is made."""
+        self.instance.is_test = self.cleaned_data.get("test_key", False)
+        return self.cleaned_data
+
+
+class RotationForm(forms.Form):
+    """When the secret that a key has now stops working."""
+
+    public = forms.CharField(widget=forms.HiddenInput)
+    """Of that secret: a form that is sent twice must not rotate out what the first one made."""
+    overlap = forms.ChoiceField(choices=list(OVERLAPS.items()), initial="86400", label="The old secret stops working")
+    until = forms.DateTimeField(
+        required=False,
+        label="or at this moment (UTC)",
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+    )
+
+    def clean_until(self) -> Any:
+        """It lies ahead."""
+        until = self.cleaned_data["until"]
+        if until is not None and until <= timezone.now():
+            raise ValidationError("This moment has passed. Choose one that lies ahead, or “now”.")
+        return until
+
+    @property
+    def previous_until(self) -> Any:
+        """The chosen moment, None for at once; of a form that is valid."""
+        overlap_s = int(self.cleaned_data["overlap"])
+        return self.cleaned_data["until"] or (timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None)
+
+
+def _models(chosen: list[str]) -> list[tuple[str, str]]:
+    """All models; a name that none has any more stays, for without it the key could use more than before."""
+    known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
+    return [(name, name) for name in known] + [(name, f"{name} (not in the catalog)") for name in chosen if name not in known]

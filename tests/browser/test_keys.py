@@ -1,0 +1,193 @@
+"""An operator and keys: makes one by keyboard, pastes its first requests, rotates it, and takes it away again."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import AuthenticationError, OpenAI
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.browser.conftest import CHROMIUM, PASSWORD
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
+
+NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', { value: undefined })"
+MAKE = """
+import json
+from accounts.keys import create_key, get_or_create_project
+made = [create_key(get_or_create_project("Tests", "default"), name=f"spare-{number}") for number in range(8)]
+print(json.dumps([(row.pk, secret) for row, secret in made]))
+"""
+CLIPBOARD = "navigator.clipboard.readText()"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; playwright's own download is not needed."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def session(browser: Browser, installation: Installation) -> Any:
+    """The cookies of an operator who has signed in."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{installation.url}/admin/")
+    page.get_by_label("Username").fill("operator")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Overview | chatapi")
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+@pytest.fixture
+def context(browser: Browser, session: Any) -> Iterator[BrowserContext]:
+    """The operator's browser, with a clipboard."""
+    context = browser.new_context(storage_state=session, permissions=["clipboard-read", "clipboard-write"])
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """The operator's page; no error may be logged."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def spare(installation: Installation) -> list[tuple[int, str]]:
+    """Ids and secrets of keys, one for each test."""
+    done = installation.manage("shell", "--no-imports", "-c", MAKE)
+    assert done.returncode == 0, done.stderr
+    spare: list[tuple[int, str]] = json.loads(done.stdout)
+    return spare
+
+
+@pytest.fixture
+def made(installation: Installation, spare: list[tuple[int, str]]) -> tuple[str, str]:
+    """A key that was there before, and the address of its page."""
+    key_id, secret = spare.pop()
+    return secret, f"{installation.url}/admin/accounts/apikey/{key_id}"
+
+
+def is_let_in(installation: Installation, secret: str) -> bool:
+    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=secret, max_retries=0) as client:
+        try:
+            client.models.list()
+        except AuthenticationError:
+            return False
+        return True
+
+
+def copied(page: Page, button: str) -> str:
+    """What that button puts into the clipboard, pressed by keyboard."""
+    page.get_by_role("button", name=button, exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_have_text("Copied")
+    expect(page.get_by_role("status")).to_have_text("")  # said again for the next one
+    text: str = page.evaluate(CLIPBOARD)
+    return text
+
+
+def test_a_key_is_made_by_keyboard_and_its_first_requests_work_as_pasted(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/accounts/apikey/add/")
+    page.locator(".select2-selection").first.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("default")
+    expect(page.locator(".select2-results__option", has_text="Tests / default")).to_be_visible()
+    page.keyboard.press("Enter")
+    page.get_by_role("textbox", name="Name").focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("by-keyboard")
+    page.get_by_role("checkbox", name=re.compile("^completions")).focus()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Save", exact=True).focus()
+    page.keyboard.press("Enter")
+    secret = copied(page, "Copy")
+    assert page.get_by_label("API key", exact=True).input_value() == secret
+    pasted = subprocess.run(["bash", "-c", copied(page, "Copy curl")], capture_output=True, timeout=30, check=True)
+    assert json.loads(pasted.stdout)["choices"][0]["message"]["content"]
+    pasted = subprocess.run([sys.executable, "-c", copied(page, "Copy Python")], capture_output=True, timeout=30, check=True)
+    assert pasted.stdout
+    assert secret in copied(page, "Copy Node.js")
+
+
+def test_a_key_is_rotated_and_its_old_secret_ended(page: Page, installation: Installation, made: tuple[str, str]) -> None:
+    old, address = made
+    page.goto(f"{address}/change/")
+    page.get_by_role("link", name="Rotate").click()
+    page.get_by_label("The old secret stops working").select_option("in 1 hour")
+    page.get_by_role("button", name="Make a new secret").click()
+    new = page.get_by_label("API key", exact=True).input_value()
+    assert is_let_in(installation, new)
+    assert is_let_in(installation, old)
+    page.get_by_role("link", name="I have copied it").click()
+    page.get_by_role("link", name="End old secret").click()
+    page.get_by_role("button", name="End it").click()
+    expect(page.get_by_text("Only the new secret works now.")).to_be_visible()
+    wait_for(lambda: not is_let_in(installation, old), "the old secret to end", timeout_s=3)
+    assert is_let_in(installation, new)
+
+
+def test_a_key_is_disabled_enabled_and_revoked(page: Page, installation: Installation, made: tuple[str, str]) -> None:
+    secret, address = made
+    page.goto(f"{address}/change/")
+    for button, told, works in [
+        ("Disable", "The key is disabled.", False),
+        ("Enable", "The key is enabled.", True),
+        ("Revoke", "The key is revoked.", False),
+    ]:
+        page.get_by_role("link", name=re.compile(f"{button}$")).click()  # before it stands the icon's name
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page.get_by_text(told)).to_be_visible()
+        wait_for(lambda works=works: is_let_in(installation, secret) == works, told, timeout_s=3)  # type: ignore[misc]
+    expect(page.get_by_role("link", name="Rotate")).to_have_count(0)
+
+
+def test_without_a_clipboard_the_text_is_selected_and_copied_all_the_same(context: BrowserContext, made: tuple[str, str]) -> None:
+    page = context.new_page()
+    page.add_init_script(NO_CLIPBOARD)
+    page.goto(f"{made[1]}/rotate/")
+    page.get_by_role("button", name="Make a new secret").click()
+    page.get_by_role("button", name="Copy curl").click()
+    expect(page.get_by_role("status")).to_have_text("Copied")
+    assert page.evaluate("getSelection().toString().trim()") == page.locator("#curl").inner_text().strip()
+
+
+def test_without_a_script_the_key_is_in_a_field_to_select(browser: Browser, session: Any, made: tuple[str, str]) -> None:
+    context = browser.new_context(storage_state=session, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{made[1]}/rotate/")
+    page.get_by_role("button", name="Make a new secret").click()
+    expect(page.get_by_label("API key", exact=True)).to_have_value(re.compile("^ck_live_"))
+    expect(page.get_by_role("button", name="Copy")).to_have_count(0)
+    expect(page.get_by_text("curl http")).to_be_visible()
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_fit_a_phone(browser: Browser, session: Any, made: tuple[str, str], theme: Any) -> None:
+    context = browser.new_context(storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme)
+    page = context.new_page()
+    for path in ("/change/", "/../add/", "/../", "/rotate/"):
+        page.goto(made[1] + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
+    page.get_by_role("button", name="Make a new secret").click()
+    expect(page.get_by_label("API key", exact=True)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    context.close()

@@ -1,0 +1,311 @@
+"""The operator's pages about keys: what they show, what they change, and for whom."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from pytest_django.fixtures import DjangoAssertNumQueries
+
+from accounts import keys
+from accounts.authentication import look_up
+from accounts.errors import NotAuthenticated
+from accounts.models import APIKey, Member, Organization, RateLimit, Role
+from chatapi.models import ServedModel
+from tests.cast import Person, join, run
+from usage import closed_days
+from usage.insights_keys import DAYS, key_activity
+from usage.models import BudgetLimit, HourlyUsage
+
+LIST, ADD = "/admin/accounts/apikey/", "/admin/accounts/apikey/add/"
+EMPTY = {"default_dialect": "", "expires_at_0": "", "expires_at_1": ""}
+SECRET = re.compile(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}")
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """Logged in, and allowed everything."""
+    return signed_in(User.objects.create_superuser("root"))
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def page(row: APIKey, action: str = "change") -> str:
+    return f"{LIST}{row.pk}/{action}/"
+
+
+def text(response: Any) -> str:
+    """The page, without its tags."""
+    assert response.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
+
+
+def secret_in(response: Any) -> str:
+    return SECRET.findall(response.content.decode())[0]  # type: ignore[no-any-return]
+
+
+def is_let_in(secret: str) -> bool:
+    try:
+        look_up(secret)
+    except NotAuthenticated:
+        return False
+    return True
+
+
+# ---- a new key
+
+
+def test_a_key_is_made_with_all_that_it_may_do(root: Client, alice: Person, small: ServedModel) -> None:
+    form = EMPTY | {"project": alice.project.pk, "name": "narrow", "scopes": ["completions", "models"], "allowed_models": ["small"]}
+    caller = look_up(secret_in(root.post(ADD, form | {"default_dialect": "llama", "expires_at_0": "2099-01-01", "expires_at_1": "00:00"})))
+    assert (set(caller.scopes), set(caller.allowed_models), caller.default_dialect) == ({"completions", "models"}, {"small"}, "llama")
+    assert APIKey.objects.get(name="narrow").expires_at is not None
+
+
+@pytest.mark.parametrize(
+    "wish", [{"scopes": ["everything"]}, {"allowed_models": ["unknown"]}, {"default_dialect": "klingon"}, {"expires_at_0": "soon"}]
+)
+def test_what_there_is_not_cannot_be_chosen(root: Client, alice: Person, wish: dict[str, Any]) -> None:
+    assert root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"} | wish).status_code == 200
+    assert not APIKey.objects.filter(name="new").exists()
+
+
+def test_the_secrets_page_has_requests_to_paste_for_this_host_key_and_model(root: Client, alice: Person, small: ServedModel) -> None:
+    response = root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"}, headers={"host": "localhost:8123"})
+    shown, secret = text(response), secret_in(response)
+    assert f"curl http://localhost:8123/v1/chat/completions \\ -H &quot;Authorization: Bearer {secret}&quot;" in shown
+    assert f"base_url=&quot;http://localhost:8123/openai/v1&quot;, api_key=&quot;{secret}&quot;" in shown
+    assert f"apiKey: &quot;{secret}&quot;" in shown
+    assert len(re.findall(r"model(?:&quot;)?[:=] ?&quot;small&quot;", shown)) == 3
+
+
+@pytest.mark.parametrize("rights", [{"scopes": ["models"]}, {"allowed_models": ["retired"]}])
+def test_a_key_that_can_complete_nothing_is_shown_what_it_can(
+    root: Client, alice: Person, small: ServedModel, rights: dict[str, Any]
+) -> None:
+    ServedModel.objects.create(id="retired")
+    shown = text(root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"} | rights))
+    assert "curl http://testserver/v1/key" in shown
+    assert "chat/completions" not in shown
+    assert ("No model that this key may use is served yet" in shown) == ("allowed_models" in rights)
+
+
+# ---- what it may do later
+
+
+def test_rights_are_changed_and_a_model_that_is_gone_stays_on_the_list(root: Client, alice: Person, small: ServedModel) -> None:
+    APIKey.objects.filter(pk=alice.api_key.pk).update(allowed_models=["gone"])
+    assert "gone (not in the catalog)" in text(root.get(page(alice.api_key)))
+    form = EMPTY | {"name": "alice", "scopes": ["usage"], "allowed_models": ["gone"]}
+    assert root.post(page(alice.api_key), form).status_code == 302
+    caller = look_up(alice.key)
+    assert (set(caller.scopes), set(caller.allowed_models)) == ({"usage"}, {"gone"})
+
+
+# ---- rotation
+
+
+def rotate(root: Client, row: APIKey, **wish: str) -> Any:
+    return root.post(page(row, "rotate"), {"public": row.public, "overlap": "86400", "until": ""} | wish)
+
+
+def test_a_rotation_shows_the_new_secret_once_and_lets_the_old_one_work(root: Client, alice: Person) -> None:
+    response = rotate(root, alice.api_key)
+    secret = secret_in(response)
+    assert "no-store" in response.headers["cache-control"]
+    assert is_let_in(secret)
+    assert is_let_in(alice.key)
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    assert row.previous_expires_at is not None
+    assert timedelta(hours=23) < row.previous_expires_at - timezone.now() <= timedelta(hours=24)
+    shown = text(root.get(page(row)))
+    assert f"{row.previous_redacted} works until" in shown
+    assert "End old secret" in shown
+    assert secret[21:] not in root.get(page(row)).content.decode()
+
+
+def test_a_form_that_is_sent_twice_rotates_once(root: Client, alice: Person) -> None:
+    secret = secret_in(rotate(root, alice.api_key))
+    again = root.post(page(alice.api_key, "rotate"), {"public": alice.api_key.public, "overlap": "0", "until": ""}, follow=True)
+    assert "Nothing was changed" in text(again)
+    assert is_let_in(secret)
+    assert is_let_in(alice.key)
+
+
+@pytest.mark.parametrize(("wish", "works"), [({"overlap": "0"}, False), ({"overlap": "0", "until": "2099-01-01T12:30"}, True)])
+def test_the_old_secret_ends_when_the_operator_says(root: Client, alice: Person, wish: dict[str, str], works: bool) -> None:
+    secret_in(rotate(root, alice.api_key, **wish))
+    assert is_let_in(alice.key) == works
+    if works:
+        row = APIKey.objects.get(pk=alice.api_key.pk)
+        assert row.previous_expires_at == datetime.fromisoformat("2099-01-01T12:30+00:00")
+
+
+@pytest.mark.parametrize("wish", [{"until": "2020-01-01T00:00"}, {"until": "soon"}, {"overlap": "-1"}, {"overlap": ""}, {"public": ""}])
+def test_a_form_that_makes_no_sense_rotates_nothing(root: Client, alice: Person, wish: dict[str, str]) -> None:
+    assert not SECRET.search(rotate(root, alice.api_key, **wish).content.decode())
+    assert APIKey.objects.get(pk=alice.api_key.pk).public == alice.api_key.public
+
+
+def test_the_old_secret_is_ended_from_the_keys_page(root: Client, alice: Person) -> None:
+    secret = secret_in(rotate(root, alice.api_key))
+    root.post(page(alice.api_key, "end-previous"), {"_form_submitted": "True"})
+    assert not is_let_in(alice.key)
+    assert is_let_in(secret)
+    assert "End old secret" not in text(root.get(page(alice.api_key)))
+
+
+# ---- disabled, enabled, revoked
+
+
+def test_a_key_is_disabled_and_enabled_after_a_dialog(root: Client, alice: Person) -> None:
+    shown = text(root.get(page(alice.api_key)))
+    assert "Disable" in shown
+    assert "Enable" not in shown
+    root.post(page(alice.api_key, "disable"), {"_form_submitted": "True"})
+    assert not is_let_in(alice.key)
+    assert "disabled" in text(root.get(LIST))
+    root.post(page(alice.api_key, "enable"), {"_form_submitted": "True"})
+    assert is_let_in(alice.key)
+
+
+def test_many_keys_are_disabled_and_enabled(root: Client, alice: Person, bob: Person, charlie: Person) -> None:
+    selected = {"_selected_action": [alice.api_key.pk, bob.api_key.pk]}
+    root.post(LIST, {"action": "disable_selected", **selected})
+    assert [is_let_in(person.key) for person in (alice, bob, charlie)] == [False, False, True]
+    root.post(LIST, {"action": "enable_selected", **selected})
+    assert is_let_in(alice.key)
+
+
+@pytest.mark.parametrize("action", ["rotate", "disable", "enable", "end-previous", "revoke"])
+def test_nothing_becomes_of_a_revoked_key_or_of_none(root: Client, alice: Person, action: str) -> None:
+    keys.revoke(APIKey.objects.all())
+    for path in (page(alice.api_key, action), f"{LIST}987654/{action}/", f"{LIST}abc/{action}/"):
+        assert root.get(path).status_code == 403
+        assert root.post(path, {"_form_submitted": "True"}).status_code == 403
+
+
+# ---- who may
+
+
+@pytest.mark.parametrize(("role", "may"), [(Role.VIEWER, False), (Role.MEMBER, True), (Role.OWNER, True)])
+def test_a_role_says_who_changes_keys(alice: Person, bob: Person, role: Role, may: bool) -> None:
+    Member.objects.filter(user=bob.user).update(role=role)
+    client = signed_in(bob.user)
+    assert ("Rotate" in text(client.get(page(alice.api_key)))) == may
+    assert SECRET.search(rotate(client, alice.api_key).content.decode()) is not None if may else True
+    client.post(LIST, {"action": "disable_selected", "_selected_action": [alice.api_key.pk]})
+    assert is_let_in(alice.key) != may
+
+
+def test_a_viewer_reads_what_a_key_may_do(alice: Person, bob: Person) -> None:
+    Member.objects.filter(user=bob.user).update(role=Role.VIEWER)
+    shown = text(signed_in(bob.user).get(page(alice.api_key)))
+    assert "Scopes everything" in shown
+    assert "Allowed models all" in shown
+    assert "Add one for this key" not in shown
+
+
+@pytest.mark.parametrize("action", ["change", "rotate", "disable", "revoke"])
+def test_a_stranger_finds_no_such_key(alice: Person, charlie: Person, action: str) -> None:
+    client = signed_in(charlie.user)
+    assert client.get(page(alice.api_key, action)).status_code in {403, 404}
+    assert client.post(page(alice.api_key, action), {"public": alice.api_key.public, "overlap": "0"}).status_code in {403, 404}
+    client.post(LIST, {"action": "revoke_selected", "_selected_action": [alice.api_key.pk]})
+    assert is_let_in(alice.key)
+    assert alice.api_key.redacted not in text(client.get(LIST))
+
+
+def test_who_only_looks_on_in_one_organization_changes_nothing_there(alice: Person, charlie: Person) -> None:
+    Member.objects.create(user=charlie.user, organization=alice.project.organization, role=Role.VIEWER)
+    ids = [alice.api_key.pk, charlie.api_key.pk]
+    signed_in(charlie.user).post(LIST, {"action": "revoke_selected", "_selected_action": ids})
+    assert [is_let_in(person.key) for person in (alice, charlie)] == [True, False]
+
+
+# ---- what it did, and what limits it
+
+
+def book(person: Person, days_ago: int, requests: int) -> None:
+    """Usage of the rollup."""
+    moment = (timezone.now() - timedelta(days=days_ago)).replace(hour=3, minute=0, second=0, microsecond=0)
+    owner = {"organization": person.project.organization, "project": person.project, "api_key": person.api_key}
+    sums = {"requests": requests, "prompt_tokens": 10, "completion_tokens": 5, "amount_nanodollars": 2_000_000_000}
+    HourlyUsage.objects.create(hour=moment, model="small", outcome="completed", **owner, **sums)
+
+
+@pytest.mark.parametrize("are_closed", [False, True])
+def test_activity_is_the_rollups_by_day(alice: Person, bob: Person, are_closed: bool) -> None:
+    for days_ago, requests in ((31, 100), (29, 1), (3, 2), (0, 4)):
+        book(alice, days_ago, requests)
+    book(bob, 3, 50)
+    if are_closed:
+        while closed_days.close_next():
+            pass
+    found = key_activity([alice.api_key, bob.api_key], timezone.now())
+    mine = found[alice.api_key.pk]
+    assert list(mine.requests_by_day) == [1, *[0] * (DAYS - 5), 2, 0, 0, 4]
+    assert (mine.requests, mine.total_tokens, mine.amount_nanodollars) == (7, 45, 6_000_000_000)
+    assert mine.last_request_at is None
+    assert found[bob.api_key.pk].requests == 50
+
+
+def test_the_list_shows_bars_in_words_too_and_the_last_request(root: Client, alice: Person) -> None:
+    assert "No requests in the last 30 days" in root.get(LIST).content.decode()
+    run(alice)
+    shown = root.get(LIST).content.decode()
+    assert f'aria-label="1 requests in the last 30 days, most on {timezone.now():%Y-%m-%d}: 1"' in shown
+    assert "just now" in shown
+
+
+def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(root: Client, alice: Person, bob: Person) -> None:
+    run(alice)
+    RateLimit.objects.create(api_key=alice.api_key, model="small", requests_per_minute=60)
+    RateLimit.objects.create(organization=alice.project.organization, concurrent_requests=0)
+    RateLimit.objects.create(project=bob.project, tokens_per_day=7)
+    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="month", limit_nanodollars=5 * 10**9)
+    BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**9)
+    shown = text(root.get(page(alice.api_key)))
+    assert "1 request, 1,200 tokens, $0.00024 ." in shown
+    assert "this key small 60 requests per minute its organization all together 0 concurrent requests Budgets" in shown
+    assert "this key this month $0.00024 $0.00 $5.00" in shown
+    assert "this key ever $0.00024 $0.00 none" in shown
+    assert "its project this day $0.00024 $0.00 $1.00" in shown
+
+
+@pytest.mark.parametrize("path", ["/admin/accounts/ratelimit/add/", "/admin/usage/budgetlimit/add/"])
+def test_the_links_to_limits_have_the_key_filled_in(root: Client, alice: Person, path: str) -> None:
+    link = f"{path}?api_key={alice.api_key.pk}"
+    assert link in root.get(page(alice.api_key)).content.decode()
+    assert f'<option value="{alice.api_key.pk}" selected>' in root.get(link).content.decode()
+
+
+# ---- what it costs
+
+
+def test_a_longer_list_costs_no_more_queries(root: Client, alice: Person, django_assert_max_num_queries: DjangoAssertNumQueries) -> None:
+    for number in range(12):
+        person = join(f"person-{number}", Role.MEMBER, Organization.objects.create(name=f"Org {number}"), "default")
+        book(person, number, 3)
+    root.get(LIST)
+    with django_assert_max_num_queries(9):
+        assert "person-11" in text(root.get(LIST))
+
+
+def test_a_keys_page_costs_as_many_queries_as_before_with_more_limits(
+    root: Client, alice: Person, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for number in range(12):
+        RateLimit.objects.create(api_key=alice.api_key, model=f"model-{number}", requests_per_minute=number)
+        ServedModel.objects.create(id=f"model-{number}")
+        book(alice, number, number + 1)
+    root.get(page(alice.api_key))
+    with django_assert_max_num_queries(18):
+        root.get(page(alice.api_key))
