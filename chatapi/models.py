@@ -1,14 +1,30 @@
 """The catalog: the models that clients can name, and the deployments that serve them."""
 
+import re
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
-from django.core.validators import RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 
 from chatapi.wire.parameters import ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
+
+MAX_NUMBER = 2**31 - 1
+"""The most that a number of the catalog can be, whatever the database could hold."""
+MAX_BASE_URL_CHARS = 500
+MAX_NAME_CHARS = 128
+MAX_OWNER_CHARS = 100
+TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
+"""What a deployment's timeouts are called."""
+MAX_TIMEOUT_MS = 24 * 3_600_000
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
+_OWN_VARIABLES = ("CHATAPI_", "DATABASE_URL", "REDIS_URL")
+"""How the names of this server's own settings begin: no upstream is to get one as its key."""
+_at_most = MaxValueValidator(MAX_NUMBER)
+_positive = [MinValueValidator(1), _at_most]
 
 
 class Engine(models.TextChoices):
@@ -27,10 +43,31 @@ def base_url_mistake(engine: str, base_url: str) -> str | None:
         is_good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         is_good = False
-    if not is_good:
+    if not is_good or not base_url.isprintable() or " " in base_url:
         return f'{base_url!r} must be a URL such as "http://127.0.0.1:8080/v1"'
     if url.username or url.password or url.query or url.fragment:
         return "must have no user, password, query or fragment; the upstream's key belongs into the variable that api_key_env names"
+    return None
+
+
+def api_key_env_mistake(name: str) -> str | None:
+    """What is wrong with the name of the variable that holds an upstream's key, None when it is right; never repeats what may be a key."""
+    if name and not _VARIABLE.fullmatch(name):
+        return "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself"
+    if name.startswith(_OWN_VARIABLES):
+        return "must not be a variable of this server's own settings: the upstream would be told its value"
+    return None
+
+
+def timeouts_mistake(timeouts: object) -> str | None:
+    """What is wrong with a deployment's timeouts, None when they are names and milliseconds that an engine knows."""
+    if not isinstance(timeouts, dict):
+        return 'must be a table of names and milliseconds, such as {"connect_ms": 5000}'
+    for name, ms in timeouts.items():
+        if name not in TIMEOUTS:
+            return f"{name!r} is none of {', '.join(TIMEOUTS)}"
+        if type(ms) is not int or not 1 <= ms <= MAX_TIMEOUT_MS:
+            return f"{name} must be a whole number of milliseconds between 1 and {MAX_TIMEOUT_MS}"
     return None
 
 
@@ -54,9 +91,11 @@ class ServedModel(models.Model):
     """The name that clients send. Without a price it is not served."""
 
     id = models.CharField(primary_key=True, max_length=128, validators=[model_name])
-    context_window = models.PositiveIntegerField(default=128_000, help_text="Tokens.")
-    max_output_tokens = models.PositiveIntegerField(default=16_384, help_text="The cap per choice, also when the client names none.")
-    owned_by = models.CharField(max_length=100, default="chatapi")
+    context_window = models.PositiveIntegerField(default=128_000, validators=_positive, help_text="Tokens.")
+    max_output_tokens = models.PositiveIntegerField(
+        default=16_384, validators=_positive, help_text="The cap per choice, also when the client names none."
+    )
+    owned_by = models.CharField(max_length=MAX_OWNER_CHARS, default="chatapi")
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -67,19 +106,29 @@ class ServedModel(models.Model):
     def __str__(self) -> str:
         return self.id
 
+    def clean(self) -> None:
+        """An answer must fit into the window."""
+        # A number that is no number has been refused, and is None here.
+        if self.max_output_tokens and self.context_window and self.max_output_tokens > self.context_window:
+            raise ValidationError({"max_output_tokens": f"Must be at most the context window, {self.context_window}."})
+
 
 class Deployment(models.Model):
     """One way to serve a model: an engine, and for a remote one the upstream's address and model name."""
 
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="deployments")
-    name = models.CharField(max_length=128, help_text="Unique within its model.")
+    name = models.CharField(max_length=MAX_NAME_CHARS, help_text="Unique within its model.")
     engine = models.CharField(max_length=32, choices=Engine.choices)
     # No URLField: its validator refuses the host names of a cluster, such as http://vllm:8000/v1.
-    base_url = models.CharField(max_length=500, blank=True, help_text="Up to and including /v1, such as http://127.0.0.1:8080/v1.")
-    upstream_model = models.CharField(max_length=128, blank=True, help_text="The model's name at the upstream; empty: the served name.")
+    base_url = models.CharField(
+        max_length=MAX_BASE_URL_CHARS, blank=True, help_text="Up to and including /v1, such as http://127.0.0.1:8080/v1."
+    )
+    upstream_model = models.CharField(
+        max_length=MAX_NAME_CHARS, blank=True, help_text="The model's name at the upstream; empty: the served name."
+    )
     api_key_env = models.CharField(max_length=128, blank=True, help_text="The environment variable that holds the upstream's key.")
-    weight = models.PositiveIntegerField(default=1)
-    priority = models.PositiveIntegerField(default=0, help_text="Lower ones are tried first.")
+    weight = models.PositiveIntegerField(default=1, validators=_positive, help_text="The share among deployments of one priority.")
+    priority = models.PositiveIntegerField(default=0, validators=[_at_most], help_text="Lower ones are tried first.")
     on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
     timeouts = models.JSONField(default=dict, blank=True)
     extra_parameters = models.JSONField(default=list, blank=True, help_text="Request parameters beyond OpenAI's that it may receive.")
@@ -96,9 +145,11 @@ class Deployment(models.Model):
         return f"{self.model_id} by {self.name}"
 
     def clean(self) -> None:
-        """The address must suit the engine, and the parameters must be known."""
+        """What an engine could not work with is refused here: one row that can't be read would stop the loading of all."""
         mistakes = {
             "base_url": base_url_mistake(self.engine, self.base_url),
+            "api_key_env": api_key_env_mistake(self.api_key_env),
+            "timeouts": timeouts_mistake(self.timeouts),
             "extra_parameters": extra_parameters_mistake(self.extra_parameters),
         }
         if found := {field: mistake for field, mistake in mistakes.items() if mistake}:

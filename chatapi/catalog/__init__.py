@@ -1,15 +1,17 @@
 """What is served at which price, read from the database at most once a second per process."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from chatapi.models import Deployment
+from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
 from usage import prices
 from usage.pricing import Price
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_AGE_S = 1.0
 
@@ -33,10 +35,20 @@ def load() -> dict[str, CatalogModel]:
     """All active models that have an active deployment, by id."""
     current = prices.current()
     served: dict[str, CatalogModel] = {}
-    for deployment in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
+    for deployment in active_deployments():
         model = _served_by(deployment, current)
         served[model.id] = _served_by_either(served[model.id], model) if model.id in served else model
     return served
+
+
+def active_deployments() -> Iterator[Deployment]:
+    """Those of active models. One that was written past its checks and can't be read is left out, so that it stops only itself."""
+    for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
+        mistake = timeouts_mistake(row.timeouts) or extra_parameters_mistake(row.extra_parameters)
+        if mistake:
+            log.error("deployment %s is left out: %s", row, mistake)
+        else:
+            yield row
 
 
 def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogModel:

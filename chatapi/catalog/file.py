@@ -26,14 +26,28 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatapi.models import Engine, OnDisconnect, base_url_mistake, extra_parameters_mistake
+from chatapi.catalog.places import line_of
+from chatapi.models import (
+    MAX_BASE_URL_CHARS,
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_OWNER_CHARS,
+    MAX_TIMEOUT_MS,
+    TIMEOUTS,
+    Engine,
+    OnDisconnect,
+    api_key_env_mistake,
+    base_url_mistake,
+    extra_parameters_mistake,
+)
 from chatapi.wire.parameters import ModelName
 from usage import pricing
 
-Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Milliseconds = Annotated[int, Meta(ge=1, le=24 * 3_600_000)]
-Name = Annotated[str, Meta(min_length=1, max_length=128)]
+_NO_NUL = r"^[^\x00]*\Z"
+Positive = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+Natural = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Milliseconds = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=_NO_NUL)]
 ParameterName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
@@ -70,30 +84,36 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     total_ms: Milliseconds | UnsetType = UNSET
 
 
+assert Timeouts.__struct_fields__ == TIMEOUTS, "the file's timeouts are the database's"
+
+
 class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     """One way to serve a model."""
 
     engine: str
     name: Name | UnsetType = UNSET
-    base_url: str = ""
-    upstream_model: Annotated[str, Meta(max_length=128)] = ""
-    api_key_env: Annotated[str, Meta(pattern=r"^([A-Z_][A-Z0-9_]{0,127})?$")] = ""
+    base_url: Annotated[str, Meta(max_length=MAX_BASE_URL_CHARS)] = ""
+    upstream_model: Annotated[str, Meta(max_length=MAX_NAME_CHARS, pattern=_NO_NUL)] = ""
+    api_key_env: str = ""
     weight: Positive = 1
     priority: Natural = 0
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     timeouts: Timeouts = Timeouts()
     extra_parameters: list[ParameterName] = []
     allow_remote_media: bool = False
+    is_active: bool = True
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A served model with its price and its deployments."""
+    """A served model with its price and its deployments; without any of them it is known and not served."""
 
     id: ModelName
     context_window: Positive
     max_output_tokens: Positive
-    deployments: Annotated[list[Deployment], Meta(min_length=1)]
+    deployments: list[Deployment]
     price: Price | UnsetType = UNSET
+    owned_by: Annotated[str, Meta(min_length=1, max_length=MAX_OWNER_CHARS, pattern=_NO_NUL)] | UnsetType = UNSET
+    is_active: bool = True
 
     def named_deployments(self) -> dict[str, Deployment]:
         """The deployments by name: their own, else the upstream's host, else the engine; a second one of a name gets `-2`."""
@@ -125,14 +145,21 @@ def read(path: Path) -> Catalog:
 
 
 def parse(text: str) -> Catalog:
-    """The catalog in a TOML text; raises `ValueError` with the path of the first mistake."""
+    """The catalog in a TOML text; raises `ValueError` with the path and the line of the first mistake."""
     try:
         catalog = msgspec.convert(tomllib.loads(text), Catalog)
     except msgspec.ValidationError as error:
-        raise ValueError(_readable(str(error))) from error
+        raise ValueError(_placed(*_readable(str(error)), text)) from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     for path, mistake in _mistakes(catalog):
-        raise ValueError(f"{path}: {mistake}")
+        raise ValueError(_placed(path, mistake, text))
     return catalog
+
+
+def _placed(path: str, mistake: str, text: str) -> str:
+    line = line_of(text, path)
+    return f"{path or 'the file'}: {mistake}" + (f" (line {line})" if line else "")
 
 
 def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
@@ -164,16 +191,22 @@ def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
     names: set[str] = set()
     for number, deployment in enumerate(model.deployments):
         here = f"{path}.deployments[{number}]"
-        if deployment.engine not in Engine.values:
-            yield f"{here}.engine", f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}"
-        if mistake := base_url_mistake(deployment.engine, deployment.base_url):
-            yield f"{here}.base_url", mistake
-        if mistake := extra_parameters_mistake(deployment.extra_parameters):
-            yield f"{here}.extra_parameters", mistake
+        yield from ((f"{here}.{key}", mistake) for key, mistake in _value_mistakes(deployment) if mistake)
         if isinstance(deployment.name, str):
             if deployment.name in names:
                 yield f"{here}.name", f"{deployment.name!r} is there twice in this model"
             names.add(deployment.name)
+    for name in model.named_deployments():
+        if len(name) > MAX_NAME_CHARS:
+            yield f"{path}.deployments", f"the host {name[:40]}… is too long to be a name: give its deployment one"
+
+
+def _value_mistakes(deployment: Deployment) -> Iterable[tuple[str, str | None]]:
+    is_known = deployment.engine in Engine.values
+    yield "engine", None if is_known else f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}"
+    yield "base_url", base_url_mistake(deployment.engine, deployment.base_url)
+    yield "api_key_env", api_key_env_mistake(deployment.api_key_env)
+    yield "extra_parameters", extra_parameters_mistake(deployment.extra_parameters)
 
 
 def _free(name: str, taken: dict[str, Deployment]) -> str:
@@ -191,15 +224,15 @@ _TYPES = {
 }
 _ALLOWED = {
     "id": "1 to 128 ASCII letters, digits or . _ : / @ + -",
-    "api_key_env": "the name of an environment variable, such as OPENAI_API_KEY; never the key itself",
     "extra_parameters": "names of request parameters, such as top_k",
     "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",
+    **dict.fromkeys(("name", "upstream_model", "owned_by"), "text without a NUL character"),
 }
 _TABLES: dict[str, type[Struct]] = {"": Catalog, "models": Model, "price": Price, "deployments": Deployment, "timeouts": Timeouts}
 
 
-def _readable(error: str) -> str:
-    """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as "a[0].b: …", with what is allowed."""
+def _readable(error: str) -> tuple[str, str]:
+    """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as the path "a[0].b" and the mistake, with what is allowed."""
     mistake, _, path = error.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     key = re.sub(r"\[[^\]]*\]$", "", path).rpartition(".")[2]
@@ -209,4 +242,4 @@ def _readable(error: str) -> str:
         mistake = f"must be {_ALLOWED[key]}"
     mistake = mistake.replace("Object missing required field", "lacks").replace("Expected", "must be")
     mistake = re.sub(r"`(\w+)`", lambda word: _TYPES.get(word[1], word[1]), mistake)
-    return f"{path or 'the file'}: {mistake}"
+    return path, mistake

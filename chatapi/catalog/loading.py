@@ -1,102 +1,193 @@
-"""Makes the database's catalog what a catalog file says, and tells what that changed."""
+"""Makes the database's catalog what a catalog file says, and tells what that changes: before, as a plan, or when it is done."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from msgspec import UNSET
 
-from chatapi.catalog.file import Catalog, Model
+from accounts.audit import recorder
+from chatapi.catalog.file import Catalog, CatalogError, Model
 from chatapi.catalog.file import Deployment as FileDeployment
 from chatapi.models import Deployment, ServedModel
 from usage import prices, pricing
 
 
+class CatalogChanged(CatalogError):
+    """The catalog is no longer what it was when the plan was made."""
+
+
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What loading did."""
+class Change:
+    """One difference: a field with its values, or in words what is made or ends; what is made has nothing before."""
 
-    lines: list[str]
-    """One for each model of the file: created, changed and how, or unchanged."""
-    missing: list[str]
+    what: str
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.before} -> {self.after}" if self.before else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """What loading does to one model."""
+
+    id: str
+    is_new: bool
+    changes: Sequence[Change]
+    warning: str
+    rows: Sequence[ServedModel | Deployment]
+    """What is saved, in this order."""
+    price: pricing.Price | None
+    """What it costs from then on; None: what it costs already."""
+
+    @property
+    def verb(self) -> str:
+        """What happens to it, in a word."""
+        return "created" if self.is_new else "changed" if self.changes else "unchanged"
+
+    def __str__(self) -> str:
+        changes = "" if self.is_new or not self.changes else f": {'; '.join(map(str, self.changes))}"
+        return f"{self.id}: {self.verb}{changes}" + (f" ({self.warning})" if self.warning else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What loading a file does."""
+
+    models: Sequence[ModelPlan]
+    missing: Sequence[str]
     """Active models that the file does not have."""
+    deactivates_missing: bool
+
+    @property
+    def lines(self) -> list[str]:
+        """One for each model of the file: created, changed and how, or unchanged."""
+        return [str(model) for model in self.models]
+
+    @property
+    def digest(self) -> str:
+        """The same for two plans that do the same."""
+        changes = [[model.id, model.is_new, [asdict(change) for change in model.changes]] for model in self.models]
+        return hashlib.sha256(json.dumps([changes, list(self.missing), self.deactivates_missing]).encode()).hexdigest()
 
 
-def load(catalog: Catalog, *, deactivate_missing: bool = False) -> Report:
-    """Apply the catalog in one transaction; models that it does not have are left alone, or deactivated when asked."""
+def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
+    """What `load` would do now. Reads four tables, whatever the file's size; raises `CatalogError` for what no row can hold."""
+    current = prices.current()
+    models = {row.pk: row for row in ServedModel.objects.all()}
+    deployments: dict[str, list[Deployment]] = {}
+    for row in Deployment.objects.all():
+        deployments.setdefault(row.model_id, []).append(row)
+    plans = [_plan_model(model, models.get(model.id), deployments.get(model.id, []), current.get(model.id)) for model in catalog.models]
+    named = {model.id for model in catalog.models}
+    return Plan(plans, sorted(key for key, row in models.items() if row.is_active and key not in named), deactivate_missing)
+
+
+def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest: str | None = None) -> Plan:
+    """Apply the catalog in one transaction; models that it does not have are left alone, or deactivated when asked.
+
+    Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of `expected_digest`.
+    """
     with transaction.atomic():
-        current = prices.current()
-        lines = [_load_model(model, current.get(model.id)) for model in catalog.models]
-        others = ServedModel.objects.filter(is_active=True).exclude(pk__in=[model.id for model in catalog.models])
-        missing = list(others.values_list("id", flat=True))
+        made = plan(catalog, deactivate_missing=deactivate_missing)
+        if expected_digest not in (None, made.digest):
+            raise CatalogChanged("The catalog has changed since.")
+        for model in made.models:
+            for row in model.rows:
+                row.save()
+            if model.price is not None:
+                prices.change(model.id, model.price)
         if deactivate_missing:
-            others.update(is_active=False)
-    return Report(lines, missing)
+            recorder.update(ServedModel.objects.filter(pk__in=made.missing), is_active=False)
+    return made
 
 
-def _load_model(model: Model, price: pricing.Price | None) -> str:
-    values = {"context_window": model.context_window, "max_output_tokens": model.max_output_tokens, "is_active": True}
-    row = ServedModel.objects.filter(pk=model.id).first()
-    is_new = row is None
-    row = row or ServedModel(pk=model.id)
-    changes = _assign(row, values)
-    if is_new or changes:
-        row.full_clean()
-        row.save()
-    changes += _load_deployments(row, model)
-    changes += _load_price(model, price)
-    return f"{model.id}: {_summary(is_new, changes)}{_warning(model, price)}"
+def _plan_model(model: Model, known: ServedModel | None, deployments: Sequence[Deployment], price: pricing.Price | None) -> ModelPlan:
+    row = known or ServedModel(pk=model.id)
+    values = {"context_window": model.context_window, "max_output_tokens": model.max_output_tokens, "is_active": model.is_active}
+    changes = _assign(row, values if model.owned_by is UNSET else values | {"owned_by": model.owned_by})
+    if known is None:
+        changes = [Change("model created", after=_listed({name: value for name, value in values.items() if value is not True}))]
+    rows: list[ServedModel | Deployment] = [row] if changes or known is None else []
+    for deployment, its_changes in _planned_deployments(row, deployments, model):
+        rows.append(deployment)
+        changes += its_changes
+    wished = None if model.price is UNSET else model.price.value
+    changes += _price_changes(wished, price)
+    for changed in rows:
+        _check(changed)
+    return ModelPlan(model.id, known is None, changes, _warning(model, wished or price), rows, None if wished == price else wished)
 
 
-def _load_deployments(row: ServedModel, model: Model) -> list[str]:
-    """The file is the whole truth about a model of its own: a deployment that it does not have is deactivated."""
-    rows = {deployment.name: deployment for deployment in row.deployments.all()}
-    named = model.named_deployments()
-    changes: list[str] = []
+def _planned_deployments(row: ServedModel, known: Sequence[Deployment], model: Model) -> list[tuple[Deployment, list[Change]]]:
+    """Those to save. The file is the whole truth about a model of its own: a deployment that it does not have is deactivated."""
+    rows, named = {deployment.name: deployment for deployment in known}, model.named_deployments()
+    planned = []
     for name, deployment in named.items():
-        known = rows.get(name)
-        changes += _save_deployment(known or Deployment(model=row, name=name), deployment)
+        deployment_row = rows.get(name)
+        if deployment_row is None:
+            deployment_row = Deployment(model=row, name=name)
+            _assign(deployment_row, _values(deployment))
+            planned.append((deployment_row, [Change(f"deployment {name} created", after=_listed(_told(deployment)))]))
+        elif changes := _assign(deployment_row, _values(deployment), f"deployment {name} "):
+            planned.append((deployment_row, changes))
     for name, deployment_row in rows.items():
         if name not in named and deployment_row.is_active:
             deployment_row.is_active = False
-            deployment_row.save(update_fields=["is_active"])
-            changes.append(f"deployment {name} deactivated")
-    return changes
+            planned.append((deployment_row, [Change(f"deployment {name} deactivated")]))
+    return planned
 
 
-def _save_deployment(row: Deployment, deployment: FileDeployment) -> list[str]:
-    values: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(deployment).items() if name != "name"}
-    is_new = row.pk is None
-    changes = _assign(row, values | {"is_active": True})
-    if is_new or changes:
-        row.full_clean()
-        row.save()
-    if is_new:
-        return [f"deployment {row.name} created"]
-    return [f"deployment {row.name} {change}" for change in changes]
+def _values(deployment: FileDeployment) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(deployment).items() if name != "name"}
 
 
-def _load_price(model: Model, before: pricing.Price | None) -> list[str]:
+def _told(deployment: FileDeployment) -> dict[str, Any]:
+    """What its reader wants to see of a new one: all that is not a default."""
+    usual = _values(FileDeployment(engine=""))
+    return {name: value for name, value in _values(deployment).items() if value != usual[name]}
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+
+
+def _price_changes(wished: pricing.Price | None, before: pricing.Price | None) -> list[Change]:
     """A change is a new row, in effect from now on; what has been charged keeps its price."""
-    if model.price is UNSET or not prices.change(model.id, model.price.value):
+    if wished is None:
         return []
     old = asdict(before) if before else {}
     return [
-        f"price {name.removesuffix('_nanodollars')} {_usd(old.get(name))} -> {_usd(new)}"
-        for name, new in asdict(model.price.value).items()
+        Change(f"price {name.removesuffix('_nanodollars')}", _usd(old.get(name)), _usd(new))
+        for name, new in asdict(wished).items()
         if new != old.get(name)
     ]
 
 
-def _assign(row: ServedModel | Deployment, values: Mapping[str, Any]) -> list[str]:
-    """Set the fields; answers the changes as "field old -> new"."""
-    changes = [f"{name} {_shown(getattr(row, name))} -> {_shown(value)}" for name, value in values.items() if getattr(row, name) != value]
+def _assign(row: ServedModel | Deployment, values: Mapping[str, Any], of: str = "") -> list[Change]:
+    """Set the fields; answers those that change."""
+    changes = [
+        Change(f"{of}{name}", _shown(getattr(row, name)), _shown(value)) for name, value in values.items() if getattr(row, name) != value
+    ]
     for name, value in values.items():
         setattr(row, name, value)
     return changes
+
+
+def _check(row: ServedModel | Deployment) -> None:
+    """Refuse what the file lets through and the row does not; there should be nothing."""
+    try:
+        row.clean_fields(exclude={"model"})  # which may be a row that is yet to be made
+        row.clean()
+    except ValidationError as error:
+        raise CatalogError(f"{row}: {'; '.join(error.messages)}") from error
 
 
 def _usd(nanodollars: int | None) -> str:
@@ -107,12 +198,7 @@ def _shown(value: object) -> str:
     return json.dumps(value, default=str)
 
 
-def _summary(is_new: bool, changes: list[str]) -> str:
-    if is_new:
-        return "created"
-    return f"changed: {'; '.join(changes)}" if changes else "unchanged"
-
-
-def _warning(model: Model, price_before: pricing.Price | None) -> str:
-    is_priced = price_before is not None or model.price is not UNSET
-    return "" if is_priced else " (it has no price, so its requests are refused)"
+def _warning(model: Model, price: pricing.Price | None) -> str:
+    if not any(deployment.is_active for deployment in model.deployments):
+        return "it has no deployment, so its requests are refused"
+    return "it has no price, so its requests are refused" if price is None else ""

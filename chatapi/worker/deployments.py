@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from chatapi.catalog import active_deployments
 from chatapi.models import Deployment, OnDisconnect
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker.engines import Target, Timeouts
@@ -33,13 +34,18 @@ SANDBOX = Route(Target(engine="sandbox", name="sandbox"), allows_remote_media=Tr
 def load() -> dict[str, list[Route]]:
     """The active deployments of each model."""
     routes: dict[str, list[Route]] = {}
-    for row in Deployment.objects.filter(is_active=True, model__is_active=True):
+    for row in active_deployments():
         routes.setdefault(row.model_id, []).append(_route(row))
     return routes
 
 
 def _route(row: Deployment) -> Route:
-    target = Target(
+    return Route(target_of(row), row.weight, row.priority, row.on_disconnect == OnDisconnect.CANCEL, row.allow_remote_media)
+
+
+def target_of(row: Deployment) -> Target:
+    """The deployment as its engine needs to know it."""
+    return Target(
         engine=row.engine,
         name=row.name,
         upstream_model=row.upstream_model or row.model_id,
@@ -48,7 +54,6 @@ def _route(row: Deployment) -> Route:
         timeouts=msgspec.convert(row.timeouts, Timeouts),
         extra_parameters=frozenset(row.extra_parameters),
     )
-    return Route(target, row.weight, row.priority, row.on_disconnect == OnDisconnect.CANCEL, row.allow_remote_media)
 
 
 def able(routes: Sequence[Route], request: ChatRequest | TextRequest) -> list[Route]:

@@ -27,9 +27,9 @@ class Command(BaseCommand):
         """Load it; a mistake in the file is one line."""
         try:
             catalog = catalog_file.read(options["file"])
+            report = catalog_loading.load(catalog, deactivate_missing=options["deactivate_missing"])
         except catalog_file.CatalogError as error:
             raise CommandError(str(error)) from error
-        report = catalog_loading.load(catalog, deactivate_missing=options["deactivate_missing"])
         for line in report.lines:
             self.stdout.write(line)
         if report.missing and options["deactivate_missing"]:

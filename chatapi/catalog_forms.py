@@ -1,0 +1,80 @@
+"""A deployment as an operator types it: names instead of JSON."""
+
+import re
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
+
+from chatapi.models import MAX_TIMEOUT_MS, TIMEOUTS, Deployment, extra_parameters_mistake
+from chatapi.worker.engines import Timeouts
+
+_BETWEEN_NAMES = re.compile(r"[\s,]+")
+_USUAL = Timeouts()
+
+
+class ParametersField(forms.CharField):
+    """Names of parameters, with spaces or commas between them; its value is a list of them."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "top_k min_p"}), max_length=4_000, **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        """The names, each once; one that can't be passed on is told."""
+        names = list(dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name))
+        if mistake := extra_parameters_mistake(names):
+            raise ValidationError(mistake)
+        return names
+
+    def run_validators(self, value: Any) -> None:
+        """Of the text's length; the names have been looked at."""
+        super().run_validators(" ".join(value))
+
+    def prepare_value(self, value: Any) -> Any:
+        """The list as text; what was typed stays."""
+        return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _milliseconds(label: str, usual_ms: int) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=f"{label} (ms)",
+        required=False,
+        min_value=1,
+        max_value=MAX_TIMEOUT_MS,
+        widget=UnfoldAdminIntegerFieldWidget(attrs={"placeholder": usual_ms}),
+        help_text=f"Empty: {usual_ms:,}.",
+    )
+
+
+class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A deployment; each of its timeouts is a field of its own."""
+
+    extra_parameters = ParametersField(
+        required=False,
+        help_text="Request parameters beyond OpenAI's that it may receive; spaces between them. All of a model's must take them.",
+    )
+    connect_ms = _milliseconds("Connect", _USUAL.connect_ms)
+    first_delta_ms = _milliseconds("First token", _USUAL.first_delta_ms)
+    between_deltas_ms = _milliseconds("Between tokens", _USUAL.between_deltas_ms)
+    total_ms = _milliseconds("Total", _USUAL.total_ms)
+
+    class Meta:
+        model = Deployment
+        fields = [
+            "model", "name", "engine", "base_url", "upstream_model", "api_key_env", "is_active",
+            "priority", "weight", "on_disconnect", "extra_parameters", "allow_remote_media",
+        ]  # fmt: skip
+        labels = {"base_url": "Base URL", "upstream_model": "Upstream's model", "api_key_env": "Key variable"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        timeouts = self.instance.timeouts
+        if isinstance(timeouts, dict):
+            self.initial = {**{name: timeouts[name] for name in TIMEOUTS if name in timeouts}, **self.initial}
+
+    def clean(self) -> dict[str, Any]:
+        """The timeouts that were given are the row's."""
+        data = self.cleaned_data
+        self.instance.timeouts = {name: data[name] for name in TIMEOUTS if data.get(name) is not None}
+        return data

@@ -1,0 +1,126 @@
+"""The admin's pages that exchange the catalog as a file: import with a preview, and export."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_safe
+
+from chatapi.catalog import file, loading, writing
+from chatapi.catalog.file import CatalogError
+from chatapi.catalog.loading import CatalogChanged, Plan
+
+MAX_FILE_BYTES = 64 * 1024
+"""About 250 models. While they are made, with an audit entry each, nothing else is written: more is `manage.py loadcatalog`'s."""
+IMPORT_PERMISSIONS = (
+    "chatapi.add_servedmodel",
+    "chatapi.change_servedmodel",
+    "chatapi.add_deployment",
+    "chatapi.change_deployment",
+    "usage.add_price",
+)
+EXPORT_PERMISSIONS = ("chatapi.view_servedmodel", "chatapi.view_deployment", "usage.view_price")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A catalog file as it was sent, by the first form or by the preview's."""
+
+    name: str
+    text: str
+    deactivate_missing: bool
+    expected_digest: str
+    """Of the plan that was shown; empty: none was yet."""
+
+
+@require_safe
+def export(request: HttpRequest) -> HttpResponse:
+    """The catalog as a file."""
+    if not request.user.has_perms(EXPORT_PERMISSIONS):
+        raise PermissionDenied
+    try:
+        text = writing.write()
+    except CatalogError as error:
+        messages.error(request, str(error))
+        return redirect("admin:chatapi_servedmodel_changelist")
+    name = f"catalog-{timezone.now():%Y-%m-%d}.toml"
+    return HttpResponse(text, content_type="application/toml", headers={"content-disposition": f'attachment; filename="{name}"'})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def import_page(request: HttpRequest) -> HttpResponse:
+    """The form; what its file would change; and, when that was agreed to, the change."""
+    if not request.user.has_perms(IMPORT_PERMISSIONS):
+        raise PermissionDenied
+    if request.method != "POST":
+        return _page(request, {})
+    try:
+        upload = _upload(request)
+        catalog = file.parse(upload.text)
+        if not upload.expected_digest:
+            return _preview(request, upload, loading.plan(catalog, deactivate_missing=upload.deactivate_missing))
+        plan = loading.load(catalog, deactivate_missing=upload.deactivate_missing, expected_digest=upload.expected_digest)
+    except CatalogChanged:
+        plan = loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
+        return _preview(request, upload, plan, notice="The catalog has changed since you looked. This is what the file would do now.")
+    except (ValueError, CatalogError) as error:
+        return _page(request, {"mistake": str(error)}, status=400)
+    messages.success(request, _told(plan))
+    return redirect("admin:chatapi_servedmodel_changelist")
+
+
+def _upload(request: HttpRequest) -> Upload:
+    """What was sent; raises `ValueError` in words for whoever sent it."""
+    sent = request.FILES.get("file")
+    text = (request.POST.get("text", "") if sent is None else _text(sent)).replace("\r\n", "\n")  # as forms send it
+    if not text.strip():
+        raise ValueError("Choose a file that has a catalog in it." if sent is None else "The file is empty.")
+    if len(text.encode()) > MAX_FILE_BYTES:
+        raise ValueError(_TOO_LARGE)
+    name = (sent.name if sent else request.POST.get("name")) or "a file"
+    digest = "" if sent else request.POST.get("expected", "")
+    return Upload(name[:100], text, request.POST.get("deactivate_missing") == "on", digest)
+
+
+_TOO_LARGE = f"The file is larger than {MAX_FILE_BYTES // 1024} KiB. Load it with manage.py loadcatalog."
+
+
+def _text(sent: "UploadedFile[bytes]") -> str:
+    if (sent.size or 0) > MAX_FILE_BYTES:
+        raise ValueError(_TOO_LARGE)
+    try:
+        return bytes(sent.read()).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The file is not UTF-8 text: byte {error.start} is not.") from error
+
+
+def _preview(request: HttpRequest, upload: Upload, plan: Plan, notice: str = "") -> HttpResponse:
+    changing = [model for model in plan.models if model.verb != "unchanged"]
+    context = {
+        "upload": upload,
+        "plan": plan,
+        "notice": notice,
+        "changing": changing,
+        "unchanged": [model.id for model in plan.models if model.verb == "unchanged"],
+        "does_something": bool(changing) or (plan.deactivates_missing and bool(plan.missing)),
+    }
+    return _page(request, context)
+
+
+def _page(request: HttpRequest, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    always = {"title": "Import a catalog", "max_kib": MAX_FILE_BYTES // 1024}
+    return TemplateResponse(request, "chatapi/import.html", admin.site.each_context(request) | always | context, status=status)
+
+
+def _told(plan: Plan) -> str:
+    verbs = [model.verb for model in plan.models]
+    counts = [(verbs.count(verb), verb) for verb in ("created", "changed", "unchanged")]
+    if plan.deactivates_missing:
+        counts.append((len(plan.missing), "deactivated"))
+    return f"Models: {', '.join(f'{count} {verb}' for count, verb in counts if count)}. It counts within a second."

@@ -1,0 +1,128 @@
+"""An operator at the catalog: imports a file, tests what it deployed, and looks at what it costs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.browser.conftest import CHROMIUM, PASSWORD
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
+
+MODEL = """
+[[models]]
+id = "imported"
+context_window = 8192
+max_output_tokens = 1024
+price = {{ input_per_mtok = "1", output_per_mtok = "{price}" }}
+[[models.deployments]]
+engine = "openai_compatible"
+name = "vllm"
+base_url = "{url}/v1"
+upstream_model = "fake"
+"""
+
+
+@pytest.fixture(scope="module")
+def context(installation: Installation) -> Iterator[BrowserContext]:
+    """A browser in which the operator has signed in."""
+    with sync_playwright() as playwright:
+        browser: Browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(accept_downloads=True)
+        page = context.new_page()
+        page.goto(f"{installation.url}/admin/")
+        page.get_by_label("Username").fill("operator")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page).to_have_title("Overview | chatapi", timeout=20_000)
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, installation: Installation) -> Iterator[Page]:
+    """A page; no error may be logged and nothing asked of another server."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith((installation.url, "data:")) else complaints.append(request.url))
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def import_file(page: Page, installation: Installation, file: Path) -> None:
+    """Choose the file, look at what it changes, and apply it."""
+    page.goto(f"{installation.url}/admin/catalog/import")
+    page.get_by_label("TOML file").set_input_files(file)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("heading", name=f"What {file.name} would change")).to_be_visible()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text(re.compile("It counts within a second"))).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def imported(context: BrowserContext, installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model whose price has been changed once, each time by a file."""
+    page, file = context.new_page(), tmp_path_factory.mktemp("catalog") / "catalog.toml"
+    for price in ("2", "3"):
+        file.write_text(MODEL.format(url=installation.upstream_url, price=price))
+        import_file(page, installation, file)
+    page.close()
+    return "imported"
+
+
+def test_what_was_imported_is_tested_with_one_token(page: Page, imported: str, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/chatapi/deployment/?q={imported}")
+    page.get_by_role("link", name=f"Test {imported} by vllm").click()
+    page.get_by_role("button", name="Test now").click()
+    result = page.get_by_role("status")
+    expect(result).to_contain_text("it works")
+    expect(result.locator("dl")).to_contain_text("7 in, 1 out")
+
+
+def test_a_price_s_timeline_is_one_click_from_its_model(page: Page, imported: str, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/chatapi/servedmodel/?q={imported}")
+    page.get_by_role("link", name=re.compile(f"Prices of {imported}")).click()
+    expect(page.get_by_role("img", name="Prices over time")).to_be_visible()
+    entries = page.locator("ol.timeline > li")
+    expect(entries).to_have_count(2)
+    expect(entries.first).to_contain_text("in effect")
+    expect(entries.first).to_contain_text("+50 %")
+    page.get_by_role("link", name="New price").click()
+    expect(page.get_by_label("Output")).to_have_value("3")
+
+
+def test_the_export_is_a_file_that_changes_nothing_when_it_is_imported(
+    page: Page, imported: str, installation: Installation, tmp_path: Path
+) -> None:
+    page.goto(f"{installation.url}/admin/catalog/import")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export the catalog as it is now").click()
+    exported = tmp_path / download.value.suggested_filename
+    download.value.save_as(exported)
+    page.get_by_label("TOML file").set_input_files(exported)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("Nothing: the catalog is what the file says.")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_is_wider_than_a_phone(page: Page, imported: str, installation: Installation, theme: Any) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": 390, "height": 844})
+    paths = [
+        "catalog/import",
+        f"prices/?model={imported}",
+        "chatapi/deployment/",
+        "usage/price/",
+        f"chatapi/servedmodel/{imported}/change/",
+    ]
+    for path in paths:
+        page.goto(f"{installation.url}/admin/{path}")
+        widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert widths[0] <= widths[1], path

@@ -1,0 +1,160 @@
+"""A model's prices as a timeline: what counts when, what it was before, and how much that is in percent."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from chatapi import price_chart
+from chatapi.models import ServedModel
+from chatapi.price_pages import MAX_PRICES
+from chatapi.price_timeline import entries, percent
+from usage import prices
+from usage.models import Price
+from usage.pricing import FREE
+from usage.pricing import Price as PriceValue
+
+PAGE = "/admin/prices/?model=small"
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """Logged in, and allowed everything."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+@pytest.fixture
+def history(small: ServedModel) -> None:
+    """A price of last month, today's of the model, and two to come."""
+    now = timezone.now()
+    prices.change("small", PriceValue(300_000_000, 75_000_000, 1_200_000_000), now - timedelta(days=30))
+    prices.change("small", PriceValue(180_000_000, 75_000_000, 600_000_000, 900_000_000), now + timedelta(days=10))
+    prices.change("small", FREE, now + timedelta(days=20))
+
+
+def text(response: Any) -> str:
+    """The page, without its tags."""
+    assert response.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
+
+
+def test_the_timeline_says_what_counts_when_and_what_it_was(root: Client, history: None) -> None:
+    shown = text(root.get(PAGE))
+    assert [re.findall(r"\b(upcoming|in effect|past)\b(?= Input)", shown)] == [["upcoming", "upcoming", "in effect", "past"]]
+    assert "Input $0.15 → to $0.18 +20 % Cached input $0.075 unchanged Output $0.60 unchanged" in shown
+    assert "Reasoning as output → to $0.90 +50 %" in shown
+    assert "Input $0.30 → to $0.15 −50 %" in shown
+    assert "Input $0.18 → to $0.00 free now" in shown
+
+
+def test_the_chart_has_a_text_and_every_curve_a_name(root: Client, history: None) -> None:
+    page = root.get(PAGE).content.decode()
+    assert 'role="img" aria-labelledby="chart-title chart-desc"' in page
+    assert "A line for each of input, cached input, output, reasoning" in page
+    for name in ("Input", "Cached input", "Output", "Reasoning"):
+        assert re.search(rf'<li><i class="colour-\d"></i>{name}</li>', page)
+
+
+def test_the_chart_s_curves_are_whole_and_within_the_plot(history: None) -> None:
+    chart = price_chart.draw(list(Price.objects.order_by("effective_from")), timezone.now())
+    assert chart is not None
+    for line in chart.lines:
+        assert all(0 <= float(place.rstrip("%")) <= 100 for place in (line.x1, line.x2, line.y1, line.y2))
+    steps = [line for line in chart.lines if line.style.startswith("colour-0") and line.y1 == line.y2 and line.x1 != line.x2]
+    assert (steps[0].x1, steps[-1].x2) == ("0.000%", "100.000%")
+    assert [step.x2 for step in steps[:-1]] == [step.x1 for step in steps[1:]]
+    assert ["upcoming" in step.style for step in steps] == [False, True, True, True]
+
+
+def test_a_price_that_never_changed_has_no_chart(root: Client, small: ServedModel) -> None:
+    page = root.get(PAGE).content.decode()
+    assert "chart-title" not in page
+    assert "in effect" in page
+
+
+def test_a_model_without_a_price_is_told_how_to_get_one(root: Client) -> None:
+    ServedModel.objects.create(id="org/un priced".replace(" ", "-"))
+    page = root.get("/admin/prices/", {"model": "org/un-priced"})
+    assert "so its requests are refused. Give it one ; free is 0." in text(page)
+    assert 'href="/admin/usage/price/add/?model=org/un-priced"' in page.content.decode()
+
+
+def test_prices_outlive_their_model(root: Client, history: None) -> None:
+    ServedModel.objects.all().delete()
+    shown = text(root.get(PAGE))
+    assert "not in the catalog" in shown
+    assert "Input $0.30 → to $0.15 −50 %" in shown
+    assert "New price" not in shown
+
+
+def test_a_long_history_is_cut_and_still_compared(small: ServedModel, root: Client) -> None:
+    now = timezone.now()
+    starts = [now - timedelta(days=day) for day in range(1, MAX_PRICES + 2)]
+    Price.objects.bulk_create(
+        Price(model="small", effective_from=start, **dict.fromkeys(_NAMES, 10**6 * (number + 1))) for number, start in enumerate(starts)
+    )
+    page = root.get(PAGE).content.decode()
+    assert page.count('<dl class="amounts">') == MAX_PRICES
+    assert "2 older prices" in page
+    assert page.count('<span class="change') == 3 * MAX_PRICES
+
+
+_NAMES = ("input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (0, 0, "unchanged"), (5, 5, "unchanged"), (0, 5, "was free"), (5, 0, "free now"), (100, 133, "+33 %"), (1000, 975, "−2.5 %"),
+        (1, 10, "+900 %"), (1, 12, "×12"), (10**15, 10**15 + 1, "barely changed"),
+    ],
+)  # fmt: skip
+def test_a_change_is_told_in_percent_or_in_words(before: int, after: int, says: str) -> None:
+    assert percent(before, after) == says
+
+
+def test_prices_of_one_moment_on_are_in_effect_from_it(small: ServedModel) -> None:
+    row = Price.objects.get()
+    assert [entry.state for entry in entries([row], row.effective_from)] == ["in effect"]
+    assert [entry.state for entry in entries([row], row.effective_from - timedelta(microseconds=1))] == ["upcoming"]
+
+
+def test_the_list_tells_the_change_and_leads_to_the_timeline(root: Client, history: None) -> None:
+    page = root.get("/admin/usage/price/")
+    assert "$0.15 (−50 %)" in text(page)
+    assert "$0.90 (+50 %)" in text(page)
+    assert 'href="/admin/prices/?model=small"' in page.content.decode()
+    row = Price.objects.latest("effective_from")
+    assert root.get(f"/admin/usage/price/{row.pk}/show_timeline/").headers["location"] == PAGE
+
+
+def test_a_new_price_begins_with_what_the_model_costs_now(root: Client, small: ServedModel) -> None:
+    form = root.get("/admin/usage/price/add/?model=small").content.decode()
+    assert re.search(r'name="output_per_mtok_nanodollars" value="0.6"', form)
+    assert '<option value="small" selected>' in form
+
+
+def test_two_prices_from_one_moment_on_are_refused_in_words(root: Client, small: ServedModel) -> None:
+    form = {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00", **dict.fromkeys(_NAMES, "1")}
+    assert root.post("/admin/usage/price/add/", form).status_code == 302
+    assert "already exists" in text(root.post("/admin/usage/price/add/", form))
+    assert Price.objects.count() == 2
+
+
+def test_the_timeline_needs_the_permission_and_a_model(root: Client, small: ServedModel) -> None:
+    clerk, client = User.objects.create_user("clerk", is_staff=True), Client()
+    client.force_login(clerk)
+    assert client.get(PAGE).status_code == 403
+    clerk.user_permissions.add(Permission.objects.get(codename="view_price"))
+    assert client.get(PAGE).status_code == 200
+    assert "New price" not in text(client.get(PAGE))
+    assert root.get("/admin/prices/").headers["location"] == "/admin/usage/price/"
+    assert root.get("/admin/prices/", {"model": "\x00<b>"}).status_code == 200
+    assert Client().get(PAGE).status_code == 302
