@@ -1,0 +1,167 @@
+"""The one door to the audit log: whatever is saved while a person acts is recorded, in the same transaction.
+
+`acting` says who acts (the middleware does), `watch` which models' rows are recorded by themselves when they are saved or deleted.
+`update` is for a queryset's `update()`, which tells nobody, and `record` for an act that is more than its rows. Where nobody acts, as
+in the worker or a command, all of this costs one look at a variable and writes nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Field, Model, QuerySet
+from django.db.models.signals import m2m_changed, post_save, pre_delete, pre_save
+
+from accounts.audit import changes as states
+from accounts.audit.changes import Changes
+from accounts.audit.models import AuditEntry
+from accounts.models import APIKey, Organization, Project
+
+_BEFORE = "_audit_before"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, and from where."""
+
+    id: int | None
+    name: str
+    address: str | None = None
+
+
+_acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", default=None)
+
+
+@contextmanager
+def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
+    """Record what is done inside; `who` is asked only when there is something to record, and None is nobody."""
+    token = _acting.set(who)
+    try:
+        yield
+    finally:
+        _acting.reset(token)
+
+
+def actor() -> Actor | None:
+    """Who acts now."""
+    who = _acting.get()
+    return who() if who is not None else None
+
+
+def record(action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
+    """Who acts now did this to the row; writes nothing when nobody does."""
+    who = actor()
+    if who is not None:
+        write(who, action, row, changes, reason)
+
+
+def write(who: Actor, action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
+    """This actor did this to the row."""
+    AuditEntry.objects.create(
+        actor_id=who.id,
+        actor=who.name,
+        address=who.address,
+        action=action,
+        object_type=row._meta.label_lower,
+        object_id=str(row.pk or ""),
+        object_name=str(row)[:300],
+        organization_id=_organization_id(row),
+        changes=changes or {},
+        reason=reason,
+    )
+
+
+def update(rows: "QuerySet[Any]", **values: Any) -> int:
+    """`rows.update(**values)`, recorded."""
+    if actor() is None:
+        return rows.update(**values)
+    model = rows.model
+    with transaction.atomic():
+        # Locked in the order of their ids, and as they are then.
+        before = states.values_of(model._base_manager.filter(pk__in=rows.values("pk")).order_by("pk").select_for_update())
+        count = rows.filter(pk__in=before).update(**values)
+        for row in model._base_manager.filter(pk__in=before).order_by("pk"):
+            _record_change(row, before[row.pk])
+    return count
+
+
+def watch(models: Iterable[type[Model]]) -> None:
+    """Record from now on what becomes of these models' rows."""
+    for model in models:
+        pre_save.connect(_before_save, sender=model, dispatch_uid=_BEFORE)
+        post_save.connect(_after_save, sender=model, dispatch_uid=_BEFORE)
+        pre_delete.connect(_before_delete, sender=model, dispatch_uid=_BEFORE)
+        for field in model._meta.many_to_many:
+            m2m_changed.connect(_relation_changes, sender=field.remote_field.through, dispatch_uid=_BEFORE)
+
+
+def _before_save(sender: type[Model], instance: Model, raw: bool, **_: Any) -> None:
+    if not raw and not instance._state.adding and actor() is not None:
+        instance.__dict__[_BEFORE] = states.values(sender, instance.pk)
+
+
+def _after_save(sender: type[Model], instance: Model, created: bool, raw: bool, **_: Any) -> None:
+    before = instance.__dict__.pop(_BEFORE, {})
+    if raw or actor() is None:
+        return
+    if created:
+        record("created", instance, states.between(sender, {}, states.values(sender, instance.pk)))
+    else:
+        _record_change(instance, before)
+
+
+def _record_change(row: Model, before: states.Values) -> None:
+    model = type(row)
+    found = states.between(model, before, states.values(model, row.pk))
+    if found:
+        record("changed", row, found)
+
+
+def _before_delete(sender: type[Model], instance: Model, **_: Any) -> None:
+    """A deletion that fails takes this entry with it: both are in one transaction."""
+    if actor() is not None:
+        record("deleted", instance, states.between(sender, states.values(sender, instance.pk), {}))
+
+
+def _relation_changes(sender: type[Model], instance: Model, action: str, **_: Any) -> None:
+    """Groups of a person, permissions of a group: all names before, and all names after."""
+    if actor() is None:
+        return
+    name = _relation(instance, sender)
+    now = sorted(str(row) for row in getattr(instance, name).all())
+    if action.startswith("pre_"):
+        instance.__dict__[_BEFORE + name] = now
+        return
+    before = instance.__dict__.pop(_BEFORE + name, [])
+    if before != now:
+        record("changed", instance, {name: [before, now]})
+
+
+def _relation(instance: Model, through: type[Model]) -> str:
+    """The attribute of this side of the relation."""
+    for field in instance._meta.get_fields():
+        if field.many_to_many and isinstance(field, Field) and field.remote_field.through is through:  # type: ignore[union-attr]
+            return field.name
+        if field.many_to_many and getattr(field, "through", None) is through:
+            return str(field.get_accessor_name())  # type: ignore[union-attr]
+    raise AssertionError(f"{through} belongs to a relation of {instance}")
+
+
+def _organization_id(row: Model) -> int | None:
+    """Whose the row is, as far as its columns say."""
+    if isinstance(row, Organization):
+        return row.pk
+    if (organization_id := getattr(row, "organization_id", None)) is not None:
+        return int(organization_id)
+    owners = [getattr(row, name, None) for name in ("project", "api_key")] + [_scope(row)]
+    return next((_organization_id(owner) for owner in owners if isinstance(owner, Model)), None)
+
+
+def _scope(row: Model) -> Model | None:
+    """What a budget's limit is for, which it names by its kind and id."""
+    kinds: dict[str, type[Any]] = {"organization": Organization, "project": Project, "key": APIKey}
+    scope_id = getattr(row, "scope_id", None)
+    return None if scope_id is None else kinds[getattr(row, "scope")].objects.filter(pk=scope_id).first()  # noqa: B009

@@ -1,0 +1,49 @@
+"""Signing in and out, and trying to."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.db.models.functions import Now
+from django.http import HttpRequest
+
+from accounts.audit import recorder
+from accounts.audit.middleware import address_of
+from accounts.audit.models import AuditEntry
+from accounts.audit.recorder import Actor
+
+FAILED = "failed to sign in"
+MAX_FAILED_PER_MINUTE = 30
+"""Anyone can try, so that failures must not fill the disk: more than these, for all names together, are not written."""
+
+
+def listen() -> None:
+    """Record from now on who signs in and out, and who fails to."""
+    user_logged_in.connect(_signed_in, dispatch_uid="audit")
+    user_logged_out.connect(_signed_out, dispatch_uid="audit")
+    user_login_failed.connect(_failed, dispatch_uid="audit")
+
+
+def _signed_in(request: HttpRequest | None, user: User, **_: Any) -> None:
+    recorder.write(_actor(request, user), "signed in", user)
+
+
+def _signed_out(request: HttpRequest | None, user: User | None, **_: Any) -> None:
+    if user is not None:
+        recorder.write(_actor(request, user), "signed out", user)
+
+
+def _failed(credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:
+    """Only names that there are: people type their password into the wrong field, too."""
+    user = User.objects.filter(username=str(credentials.get("username", ""))[:150]).first()
+    minute_ago = Now() - timedelta(minutes=1)
+    recent = AuditEntry.objects.filter(object_type=User._meta.label_lower).order_by("-id")[:MAX_FAILED_PER_MINUTE]
+    failed = AuditEntry.objects.filter(pk__in=recent.values("pk"), action=FAILED, at__gte=minute_ago).count()
+    if failed < MAX_FAILED_PER_MINUTE:
+        address = address_of(request) if request else None
+        recorder.write(Actor(None, "", address), FAILED, user or User(username="a name that there is not"))
+
+
+def _actor(request: HttpRequest | None, user: User) -> Actor:
+    return Actor(user.pk, user.get_username(), address_of(request) if request else None)
