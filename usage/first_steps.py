@@ -1,10 +1,11 @@
-"""What to do on an installation that nothing has been asked of yet."""
+"""What to do while nothing has been asked yet: of the installation, or of a person's organizations."""
 
 from dataclasses import dataclass
 
 from django.http import HttpRequest
 from django.urls import reverse
 
+from accounts import access
 from accounts.models import APIKey
 from usage.models import Generation, Price
 
@@ -17,17 +18,26 @@ class FirstSteps:
     has_key: bool
     model: str
     key_url: str
+    """Where to make a key; blank for who may not."""
     curl: str
+    is_operators: bool
+    """Whether it is up to the reader that a model is served."""
 
 
 def first_steps(request: HttpRequest) -> FirstSteps | None:
     """What is left to do before there is anything to see; None once there is a request."""
-    if Generation.objects.exists():
+    user = request.user
+    if access.seen_by(user, Generation.objects.all()).exists():
         return None
     model = Price.objects.order_by("model").values_list("model", flat=True).first()
     url = request.build_absolute_uri("/v1/chat/completions")
     return FirstSteps(
-        model is not None, APIKey.objects.exists(), model or "", reverse("admin:accounts_apikey_add"), _curl(url, model or "MODEL")
+        has_model=model is not None,
+        has_key=access.seen_by(user, APIKey.objects.all()).exists(),
+        model=model or "",
+        key_url=reverse("admin:accounts_apikey_add") if user.has_perm("accounts.add_apikey") else "",
+        curl=_curl(url, model or "MODEL"),
+        is_operators=access.is_operator(user),
     )
 
 

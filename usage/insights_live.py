@@ -1,5 +1,6 @@
 """What happens now: generations that run, budgets that fill up, and how the books are kept."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
@@ -79,10 +80,11 @@ class Health:
 
 
 @time_limit()
-def running(limit: int = 1_000) -> list[RunningGeneration]:
-    """The open generations, the oldest lease first, at most `limit`."""
+def running(limit: int = 1_000, organizations: Collection[int] | None = None) -> list[RunningGeneration]:
+    """The open generations, of these organizations or of all, the oldest lease first, at most `limit`."""
     now = database_now()
-    rows = Generation.objects.filter(_OPEN).order_by("lease_expires_at").select_related("organization", "project", "api_key")
+    theirs = Q() if organizations is None else Q(organization__in=organizations)
+    rows = Generation.objects.filter(_OPEN, theirs).order_by("lease_expires_at").select_related("organization", "project", "api_key")
     return [_running(row, now) for row in rows.only(*_SHOWN)[:limit]]
 
 
@@ -108,9 +110,9 @@ def health() -> Health:
 
 
 @time_limit()
-def budgets_near_limit(n: int = 5) -> list[BudgetUse]:
-    """The `n` budgets of the current periods that are nearest their limit, the nearest first."""
-    rows = _fullest()
+def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> list[BudgetUse]:
+    """The `n` budgets of the current periods that are nearest their limit, the nearest first: of these limits, by id, or of all."""
+    rows = _fullest(limits)
     owners = {scope: _owners(scope, {row.scope_id for row in rows if row.scope == scope}) for scope in Scope}
     now = database_now()
     found: list[BudgetUse] = []
@@ -135,19 +137,20 @@ class _Candidate(NamedTuple):
         return BudgetUse(self.scope, self.scope_id, label, self.period, *amounts)
 
 
-def _fullest() -> list[_Candidate]:
+def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     """Budgets with a limit whose period is the current one in some organization's time zone, the fullest first."""
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
     current = sorted({(period.value, _period_start(period, local_day(now, zone))) for zone in zones for period in Period})
     if not current:
         return []
+    theirs = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
     rows = fetch_all(
         f"""SELECT b.scope, b.scope_id, b.period, b.period_start, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
         FROM usage_budgetlimit AS l JOIN usage_budget AS b ON b.scope = l.scope AND b.scope_id = l.scope_id AND b.period = l.period
-        WHERE l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
+        WHERE {theirs} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
         ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id LIMIT {_MAX_CANDIDATES}""",  # noqa: S608
-        [db_value(value) for pair in current for value in pair],
+        [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
     )
     return [_Candidate(*row)._replace(period_start=to_date(row[3])) for row in rows]
 

@@ -1,7 +1,7 @@
 """What runs now, as the Live page shows it: rows for its table, and the same rows for the feed that keeps it up to date."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from accounts import access
 from usage import figures, insights
 from usage.insights import RunningGeneration
 from usage.shown import usd
@@ -69,9 +70,9 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 """Each row and its JSON, by id, the oldest first."""
 
 
-def snapshot(before: Snapshot) -> Snapshot:
-    """What runs now; rows that look as they did before are the same objects."""
-    rows = sorted((LiveRow.of(each) for each in insights.running(MAX_ROWS)), key=lambda row: row.id)
+def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
+    """What runs now, of these organizations or of all; rows that look as they did before are the same objects."""
+    rows = sorted((LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id)
     known = {row.id: before.get(row.id) for row in rows}
     return {row.id: _unless_known(row, known[row.id]) for row in rows}
 
@@ -84,8 +85,8 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
 
 
 def may_look(user: Any) -> bool:
-    """Whether this person may see what runs: staff that may see requests. An anonymous visitor may not."""
-    return bool(user.is_active and user.is_staff and user.has_perm("usage.view_generation"))
+    """Whether this person may see what runs: who may enter, and see requests. An anonymous visitor may not."""
+    return access.may_enter(user) and bool(user.has_perm("usage.view_generation"))
 
 
 @require_safe
@@ -94,7 +95,7 @@ def page(request: HttpRequest) -> HttpResponse:
     """The table as it is now. A script keeps it up to date, and without script the page reloads itself."""
     if not may_look(request.user):
         raise PermissionDenied
-    running = sorted(insights.running(MAX_ROWS), key=lambda each: each.id)
+    running = sorted(insights.running(MAX_ROWS, access.organizations_of(request.user)), key=lambda each: each.id)
     context = {
         "title": "Live",
         "count": len(running),

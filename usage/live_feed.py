@@ -1,15 +1,17 @@
-"""The WebSocket behind the Live page: one snapshot a second for all who look, and to each only what has changed for them."""
+"""The WebSocket behind the Live page: one snapshot a second for all who see the same, and to each only what has changed for them."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from functools import lru_cache, partial
 from typing import Any
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
+from accounts import access
 from usage import live
 from usage.live import Snapshot
 
@@ -63,7 +65,10 @@ class Snapshots:
             await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
 
-snapshots = Snapshots(database_sync_to_async(live.snapshot))
+@lru_cache(maxsize=1_000)
+def snapshots_of(organizations: tuple[int, ...] | None) -> Snapshots:
+    """Those of these organizations, or of all: one for everyone who sees the same."""
+    return Snapshots(database_sync_to_async(partial(live.snapshot, organizations=organizations)))
 
 
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
@@ -72,12 +77,14 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
     _pushing: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
-        """Let staff in; before it is accepted, closing is an HTTP 403."""
-        if not await database_sync_to_async(live.may_look)(self.scope["user"]):
+        """Let in who may look; before it is accepted, closing is an HTTP 403."""
+        user = self.scope["user"]
+        if not await database_sync_to_async(live.may_look)(user):
             await self.close()
             return
+        organizations = await database_sync_to_async(access.organizations_of)(user)
         await self.accept()
-        self._pushing = asyncio.create_task(self._push())
+        self._pushing = asyncio.create_task(self._push(snapshots_of(organizations)))
 
     async def disconnect(self, code: int) -> None:
         """The browser has left."""
@@ -87,7 +94,7 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
         """Nothing that a browser says matters."""
 
-    async def _push(self) -> None:
+    async def _push(self, snapshots: Snapshots) -> None:
         shown: Snapshot = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(LIFETIME_S), aclosing(snapshots.follow()) as followed:

@@ -59,7 +59,9 @@ def cards(question: Question, now: Totals, before: Totals) -> list[Card]:
 
 def spenders(question: Question, all_of: Totals) -> list[tuple[str, list[Spender]]]:
     """Who spends most: the tables' titles and lines."""
-    tables: tuple[tuple[str, GroupBy], ...] = (("Top organizations", "organization"), ("Top keys", "key"), ("Top models", "model"))
+    is_about_one = question.filters.organization_id is not None
+    whole: tuple[str, GroupBy] = ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
+    tables: tuple[tuple[str, GroupBy], ...] = (whole, ("Top keys", "key"), ("Top models", "model"))
     return [(title, _spenders(question, group, all_of)) for title, group in tables]
 
 
@@ -98,7 +100,7 @@ def _speed(question: Question) -> Card:
     return Card(
         title,
         figures.duration(now.p50),
-        f"From claim to first token, of the newest {now.sample_size:,} requests.",
+        f"From claim to first token, of {now.sample_size:,} requests, to within 5 %.",
         url,
         change,
         "bad",

@@ -1,0 +1,153 @@
+"""Admin pages of what belongs to organizations: each person sees their own, and changes what their role allows. Operators see all."""
+
+from copy import deepcopy
+from typing import Any, NoReturn
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets, get_fields_from_path
+from django.contrib.auth import get_permission_codename
+from django.core.exceptions import FieldDoesNotExist
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest
+
+from accounts import access
+
+
+class SeenRelatedFilter(admin.RelatedFieldListFilter):
+    """A list's filter that names only what the person sees."""
+
+    def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Pairs of id and name."""
+        seen = access.seen_by(request.user, field.related_model._default_manager.all())
+        ordering = self.field_admin_ordering(field, request, model_admin)
+        found: list[tuple[str, Any]] = field.get_choices(include_blank=False, ordering=ordering, limit_choices_to={"pk__in": seen})
+        return found
+
+
+class RolesDecide:
+    """For an admin page or an inline of tenants' rows, before its own class: what Django allows, the role must allow for the row too."""
+
+    opts: Any
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Any role sees what is its organization's."""
+        return super().has_view_permission(request, obj) and self.role_allows(request, "view", obj)  # type: ignore[misc]
+
+    def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
+        """An inline is asked about its parent."""
+        return super().has_add_permission(request, *parent) and self.role_allows(request, "add", *parent)  # type: ignore[misc]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """In that row's organization."""
+        return super().has_change_permission(request, obj) and self.role_allows(request, "change", obj)  # type: ignore[misc]
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """In that row's organization."""
+        return super().has_delete_permission(request, obj) and self.role_allows(request, "delete", obj)  # type: ignore[misc]
+
+    def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
+        """Whether the person may do this to rows of this kind in the object's organization; without one, Django has said it already."""
+        if obj is None or access.is_operator(request.user):
+            return True
+        return access.may(request.user, self.permission(act), obj)
+
+    def permission(self, act: str) -> str:
+        """The name of a permission for rows of this kind."""
+        return f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}"
+
+
+class TenantAdmin(RolesDecide):
+    """Mixed into a ModelAdmin, before it. Lists, searches, filters, forms and addresses reach nothing of other organizations."""
+
+    model: type[Model]
+    operators_fields: tuple[str, ...] = ()
+    """Choices of a form that only an operator has: nobody else sees them, and what they send for them is refused."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """All that the list, its search, the autocompletion and each row's page begin with."""
+        return access.seen_by(request.user, super().get_queryset(request))  # type: ignore[misc]
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """The organization, for who belongs to one only."""
+        bound = access.organizations_of(request.user) or ()
+        only = {"organization": bound[0]} if len(bound) == 1 else {}
+        return {**only, **super().get_changeform_initial_data(request)}  # type: ignore[misc]
+
+    def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
+        """The theme asks about a row by its id."""
+        row = obj if obj is None or isinstance(obj, Model) else self.get_object(request, str(obj))  # type: ignore[attr-defined]
+        if row is None:
+            return obj is None
+        is_theirs = act == "view" or access.is_operator(request.user) or not self.is_operators(row)
+        return is_theirs and super().role_allows(request, act, row)
+
+    def get_list_filter(self, request: HttpRequest) -> list[Any]:
+        """Filters by a related row offer only those that the person sees."""
+        return [_seen(self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """A list's address asks for what its filters offer, and for no other column: not even of the row itself."""
+        names = ["pk", "id", *map(_asks_for, self.get_list_filter(request) if request is not None else [])]
+        offered = any(lookup == name or lookup.startswith(f"{name}__") for name in names)
+        return offered and super().lookup_allowed(lookup, value, request)  # type: ignore[misc]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """A form that offers, and takes, only rows of organizations in which the person may do this."""
+        if access.is_operator(request.user):
+            return super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
+        unseen = [name for name in self.operators_fields if hasattr(self.model, name)]
+        if unseen:
+            # They stay in the form, though on no page: a constraint is checked only if the form has all of its columns.
+            kwargs["fields"] = [*flatten_fieldsets(self.get_fieldsets(request, obj)), *unseen]
+        form = super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
+        permission = self.permission("change" if change else "add")
+        for name, field in form.base_fields.items():
+            if isinstance(field, forms.ModelChoiceField):
+                form.base_fields[name] = self._offering(field, request, "" if name in self.operators_fields else permission)
+        return form
+
+    def _offering(self, field: Any, request: HttpRequest, permission: str) -> Any:
+        """The field with those of its rows with which the person may do this. A field that a form declares is shared by all requests."""
+        if not access.is_tenants(field.queryset.model):
+            return field
+        own = deepcopy(field)
+        own.queryset = access.where_may(request.user, permission, own.queryset)
+        return own
+
+    def is_operators(self, row: Any) -> bool:
+        """Whether only an operator may change this row, in whosever organization it is."""
+        return False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Without what only an operator is shown."""
+        found = super().get_fieldsets(request, obj)  # type: ignore[misc]
+        return [(title, options | {"fields": self.shown_to(request, options["fields"])}) for title, options in found]
+
+    def shown_to(self, request: HttpRequest, fields: Any) -> list[Any]:
+        """Those of the fields that the person is shown."""
+        unseen = () if access.is_operator(request.user) else self.operators_fields
+        return [name for name in fields if name not in unseen]
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:
+        """Django would send people to the first page; a wrong address is a 404, whether the row is another's or nobody's."""
+        raise Http404(f"There is no such {opts.verbose_name}.")
+
+
+def _asks_for(wanted: Any) -> str:
+    """The name with which an address sets a filter, as a ModelAdmin lists it."""
+    if isinstance(wanted, tuple):
+        return str(wanted[0])
+    return wanted if isinstance(wanted, str) else str(wanted.parameter_name)
+
+
+def _seen(model: type[Model], wanted: Any) -> Any:
+    """A filter as a ModelAdmin lists it; one by a related row becomes one by those that the person sees."""
+    if not isinstance(wanted, str):
+        return wanted
+    try:
+        field: Any = get_fields_from_path(model, wanted)[-1]
+    except FieldDoesNotExist:
+        return wanted
+    is_tenants = field.is_relation and access.is_tenants(field.related_model)
+    return (wanted, SeenRelatedFilter) if is_tenants else wanted

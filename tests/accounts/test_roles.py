@@ -1,0 +1,268 @@
+"""Members of organizations in the admin: what they see of their own, nothing of others, and what their role lets them change."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.test import Client
+from django.urls import reverse
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts import access
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
+from tests.admin_pages import client_of, page
+from tests.cast import Person, join, run
+from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEntry
+
+ROLES = [Role.OWNER, Role.ADMIN, Role.MEMBER, Role.VIEWER]
+LISTS = ["accounts_organization", "accounts_project", "accounts_member", "accounts_apikey", "accounts_ratelimit",
+         "usage_generation", "usage_ledgerentry", "usage_hourlyusage", "usage_budget", "usage_budgetlimit", "usage_credit",
+         "usage_discount"]  # fmt: skip
+
+
+def colleague(acme: Organization, role: Role) -> Client:
+    """Someone of Acme with this role."""
+    user = User.objects.create_user(f"some {role}")
+    Member.objects.create(organization=acme, user=user, role=role)
+    return client_of(user)
+
+
+@pytest.fixture
+def house(alice: Person, bob: Person, charlie: Person) -> None:
+    """Something of every kind, in both organizations."""
+    for person in (alice, bob, charlie):
+        run(person)
+        RateLimit.objects.create(project=person.project, requests_per_minute=60)
+        BudgetLimit.objects.create(scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**9)
+    for owner in (alice, charlie):
+        organization = owner.project.organization
+        RateLimit.objects.create(organization=organization, requests_per_minute=600)
+        BudgetLimit.objects.create(scope="organization", scope_id=organization.pk, period="month", limit_nanodollars=10**10)
+
+
+# ---- the door
+
+
+def test_who_is_an_operator_and_who_may_enter(alice: Person) -> None:
+    staff = User.objects.create_user("clerk", is_staff=True)
+    nobody = User.objects.create_user("nobody")
+    away = User.objects.create_user("away", is_staff=True, is_active=False)
+    root = User.objects.create_superuser("root")
+    asked: list[Any] = [root, staff, alice.user, nobody, away, AnonymousUser()]
+    assert [access.is_operator(user) for user in asked] == [True, True, False, False, False, False]
+    assert [access.may_enter(user) for user in asked] == [True, True, True, False, False, False]
+
+
+def test_membership_bounds_staff_but_not_a_superuser(alice: Person) -> None:
+    for name, is_superuser in (("clerk", False), ("root", True)):
+        user = User.objects.create_user(name, is_staff=True, is_superuser=is_superuser)
+        user.user_permissions.add(Permission.objects.get(codename="view_price"))
+        Member.objects.create(organization=alice.project.organization, user=user, role=Role.VIEWER)
+        assert access.is_operator(user) == is_superuser
+        assert user.has_perm("usage.view_price") == is_superuser
+
+
+@pytest.mark.parametrize(
+    "model", [Organization, Project, Member, APIKey, RateLimit, Generation, LedgerEntry, HourlyUsage, Budget, BudgetLimit]
+)
+def test_everyone_sees_their_own_and_nothing_else(house: None, alice: Person, charlie: Person, model: Any) -> None:
+    rows = model.objects.all()
+    own, others = (set(access.seen_by(person.user, rows)) for person in (alice, charlie))
+    assert own
+    assert others
+    assert own.isdisjoint(others)
+    assert own | others == set(rows) == set(access.seen_by(User.objects.create_superuser("root"), rows))
+    assert not access.seen_by(AnonymousUser(), rows).exists()
+
+
+def test_a_role_counts_in_its_own_organization_only(house: None, alice: Person, charlie: Person) -> None:
+    Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
+    assert access.may(alice.user, "accounts.change_apikey", alice.api_key)
+    assert not access.may(alice.user, "accounts.change_apikey", charlie.api_key)
+    assert access.may(alice.user, "accounts.view_apikey", charlie.api_key)
+    assert set(access.where_may(alice.user, "accounts.add_apikey", Project.objects.all())) == set(alice.project.organization.projects.all())
+
+
+# ---- lists, filters, searches and addresses
+
+
+def test_no_list_names_another_organization(house: None, alice: Person) -> None:
+    client = client_of(alice.user)
+    for name, query in ((name, query) for name in LISTS for query in ("", "?q=Umbrella", "?q=charlie")):
+        response = client.get(reverse(f"admin:{name}_changelist") + query)
+        assert response.status_code in {200, 302}
+        shown = response.content.decode().partition("<main")[2]
+        assert "Umbrella" not in shown.replace('value="Umbrella"', "").replace("?q=Umbrella", "")
+        assert "charlie" not in shown.replace('value="charlie"', "").replace("?q=charlie", "")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "digest__startswith=a",
+        "public__startswith=a",
+        "project__organization__name__startswith=U",
+        "project__organization__members__user__password__startswith=p",
+        "project__api_keys__digest__startswith=a",
+        "rate_limits__requests_per_minute=60",
+    ],
+)
+def test_an_address_asks_for_nothing_that_the_filters_do_not_offer(house: None, alice: Person, query: str) -> None:
+    for client in (client_of(alice.user), client_of(User.objects.create_superuser("root"))):
+        assert client.get(f"/admin/accounts/apikey/?{query}").status_code == 400
+
+
+def test_filters_name_only_what_is_seen(house: None, alice: Person, charlie: Person) -> None:
+    Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
+    shown = client_of(alice.user).get("/admin/accounts/apikey/").content.decode()
+    assert "Acme" in shown
+    assert "Umbrella" in shown
+    Member.objects.filter(user=alice.user, role=Role.VIEWER).delete()
+    assert "Umbrella" not in client_of(alice.user).get("/admin/accounts/apikey/").content.decode()
+
+
+@pytest.mark.parametrize(("model", "field", "seen"), [("apikey", "project", "Acme"), ("ratelimit", "api_key", "alice")])
+def test_autocompletion_offers_only_what_is_seen(house: None, alice: Person, model: str, field: str, seen: str) -> None:
+    query = {"app_label": "accounts", "model_name": model, "field_name": field, "term": ""}
+    found = client_of(alice.user).get("/admin/autocomplete/", query).json()["results"]
+    assert found
+    assert all(seen in row["text"] or "bob" in row["text"] for row in found)
+
+
+def test_the_page_of_another_organizations_row_is_that_of_none(house: None, alice: Person, charlie: Person) -> None:
+    client, theirs = client_of(alice.user), charlie.project.organization
+    rows = [theirs, charlie.project, charlie.api_key, theirs.members.get(), RateLimit.objects.get(project=charlie.project)]
+    rows += [Generation.objects.get(api_key=charlie.api_key), LedgerEntry.objects.get(api_key=charlie.api_key)]
+    rows += [model.objects.filter(scope="project", scope_id=charlie.project.pk)[0] for model in (BudgetLimit, Budget)]
+    for row in rows:
+        assert client.get(page(row)).status_code == 404, row
+        assert client.post(page(row), {}).status_code in {403, 404}, row
+        assert client.post(page(row, "delete"), {"post": "yes"}).status_code in {403, 404}, row
+        assert type(row)._default_manager.filter(pk=row.pk).exists()
+
+
+# ---- changes
+
+
+def test_a_member_makes_keys_and_a_viewer_does_not(house: None, acme: Organization, alice: Person, charlie: Person) -> None:
+    for role, status in ((Role.MEMBER, 200), (Role.VIEWER, 403)):
+        form = {"project": alice.project.pk, "name": f"of {role}", "expires_at_0": "", "expires_at_1": ""}
+        assert colleague(acme, role).post("/admin/accounts/apikey/add/", form).status_code == status
+        assert APIKey.objects.filter(name=f"of {role}").exists() == (status == 200)
+
+
+def test_nobody_makes_a_key_for_another_organization(house: None, alice: Person, charlie: Person) -> None:
+    Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
+    for project in (charlie.project.pk, 10**9):
+        form = {"project": project, "name": "sneaky", "expires_at_0": "", "expires_at_1": ""}
+        answer = client_of(alice.user).post("/admin/accounts/apikey/add/", form)
+        assert "That choice is not one of the available choices" in answer.content.decode()
+    assert not APIKey.objects.filter(name="sneaky").exists()
+
+
+def test_selected_rows_are_acted_on_only_where_the_role_allows(house: None, alice: Person, charlie: Person) -> None:
+    """Alice owns Acme and only looks at Umbrella: both organizations' keys are in her list."""
+    Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
+    client, chosen = client_of(alice.user), [alice.api_key.pk, charlie.api_key.pk]
+    client.post("/admin/accounts/apikey/", {"action": "revoke_selected", "_selected_action": chosen})
+    assert APIKey.objects.get(pk=alice.api_key.pk).revoked_at is not None
+    assert APIKey.objects.get(pk=charlie.api_key.pk).revoked_at is None
+    limits = RateLimit.objects.filter(project__in=[alice.project, charlie.project])
+    delete = {"action": "delete_selected", "_selected_action": [row.pk for row in limits], "post": "yes"}
+    client.post("/admin/accounts/ratelimit/", delete)
+    assert RateLimit.objects.filter(project=charlie.project).exists()
+
+
+def test_detail_actions_ask_about_the_row(house: None, alice: Person, charlie: Person) -> None:
+    Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
+    path = reverse("admin:accounts_apikey_revoke_one", args=[charlie.api_key.pk])
+    assert client_of(alice.user).post(path, {"_form_submitted": "True"}).status_code == 403
+    assert APIKey.objects.get(pk=charlie.api_key.pk).revoked_at is None
+
+
+def test_projects_are_an_admins_to_make_in_their_own_organization(house: None, acme: Organization, charlie: Person) -> None:
+    for role in ROLES:
+        form = {"organization": acme.pk, "name": f"of {role}", "is_active": "on"}
+        colleague(acme, role).post("/admin/accounts/project/add/", form)
+    assert set(acme.projects.filter(name__startswith="of ").values_list("name", flat=True)) == {"of owner", "of admin"}
+    form = {"organization": charlie.project.organization_id, "name": "sneaky", "is_active": "on"}
+    assert client_of(User.objects.get(username="some owner")).post("/admin/accounts/project/add/", form).status_code == 200
+    assert not Project.objects.filter(name="sneaky").exists()
+
+
+def test_a_project_stays_in_its_organization(house: None, alice: Person, charlie: Person) -> None:
+    root = client_of(User.objects.create_superuser("root"))
+    form = {"organization": charlie.project.organization_id, "name": "renamed", "is_active": "on"}
+    assert root.post(page(alice.project), form).status_code == 302
+    alice.project.refresh_from_db()
+    assert (alice.project.name, alice.project.organization.name) == ("renamed", "Acme")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_organization_itself_is_the_operators(house: None, acme: Organization, role: Role) -> None:
+    client = colleague(acme, role)
+    assert client.get(page(acme)).status_code == 200
+    assert client.post(page(acme), {"name": "Acme", "time_zone": "Pacific/Kiritimati"}).status_code == 403
+    assert client.post("/admin/accounts/organization/add/", {"name": "Mine", "time_zone": "UTC"}).status_code == 403
+    for limit in (RateLimit.objects.get(organization=acme), BudgetLimit.objects.get(scope="organization", scope_id=acme.pk)):
+        assert client.get(page(limit)).status_code == 200
+        assert client.post(page(limit), {"requests_per_minute": "9", "limit_nanodollars": "9999"}).status_code == 403
+        assert client.post(page(limit, "delete"), {"post": "yes"}).status_code == 403
+
+
+@pytest.mark.parametrize(("role", "status"), [(Role.OWNER, 302), (Role.ADMIN, 302), (Role.MEMBER, 403), (Role.VIEWER, 403)])
+def test_limits_of_projects_are_an_admins(house: None, acme: Organization, bob: Person, role: Role, status: int) -> None:
+    client = colleague(acme, role)
+    limit = RateLimit.objects.get(project=bob.project)
+    changed = {"project": bob.project.pk, "requests_per_minute": "5", "model": ""}
+    assert client.post(page(limit), changed).status_code == status
+    budget = {"api_key": bob.api_key.pk, "period": "month", "limit_nanodollars": "3"}
+    assert client.post("/admin/usage/budgetlimit/add/", budget).status_code == status
+    assert BudgetLimit.objects.filter(scope="key", scope_id=bob.api_key.pk).exists() == (status == 302)
+
+
+def test_nobody_limits_their_organization_or_anothers_rows(house: None, acme: Organization, alice: Person, charlie: Person) -> None:
+    client = client_of(alice.user)
+    before = (RateLimit.objects.count(), BudgetLimit.objects.count())
+    for owner in ({"organization": acme.pk}, {"project": charlie.project.pk}, {"api_key": charlie.api_key.pk}):
+        rate, budget = {"requests_per_day": "5", "model": "small"}, {"period": "ever", "limit_nanodollars": "3"}
+        assert client.post("/admin/accounts/ratelimit/add/", owner | rate).status_code == 200
+        assert client.post("/admin/usage/budgetlimit/add/", owner | budget).status_code == 200
+    assert (RateLimit.objects.count(), BudgetLimit.objects.count()) == before
+
+
+def test_what_is_the_installations_is_no_members(house: None, alice: Person) -> None:
+    client = client_of(alice.user)
+    for name in ("auth_user", "auth_group", "chatapi_servedmodel", "usage_price"):
+        assert client.get(reverse(f"admin:{name}_changelist")).status_code == 403
+        assert client.get(reverse(f"admin:{name}_add")).status_code == 403
+    for name in ("usage_credit", "usage_discount"):
+        assert client.get(reverse(f"admin:{name}_add")).status_code == 403
+
+
+# ---- staff
+
+
+def test_staff_that_may_change_people_cannot_rise(db: None) -> None:
+    clerk, root = User.objects.create_user("clerk", is_staff=True), User.objects.create_superuser("root")
+    clerk.user_permissions.add(*Permission.objects.filter(codename__in=["change_user", "change_group", "view_group", "add_group"]))
+    client, before = client_of(clerk), root.password
+    form = {"username": "clerk", "is_superuser": "on", "is_staff": "on", "is_active": "on", "date_joined_0": "2026-01-01"}
+    client.post(page(clerk), form | {"date_joined_1": "00:00:00"})
+    password = {"password1": "another-passphrase", "password2": "another-passphrase", "usable_password": "true"}
+    assert client.post(f"/admin/auth/user/{root.pk}/password/", password).status_code == 403
+    assert not User.objects.get(pk=clerk.pk).is_superuser
+    assert User.objects.get(pk=root.pk).password == before
+
+
+def test_people_are_not_deleted(db: None, alice: Person) -> None:
+    root = client_of(User.objects.create_superuser("root"))
+    assert root.post(page(alice.user, "delete"), {"post": "yes"}).status_code == 403
+
+
+def test_someone_whose_place_is_gone_is_shown_out_at_once(acme: Organization) -> None:
+    user = join("dora", Role.ADMIN, acme, "default").user
+    client = client_of(user)
+    assert client.get("/admin/accounts/project/").status_code == 200
+    Member.objects.filter(user=user).delete()
+    assert client.get("/admin/accounts/project/").status_code == 302

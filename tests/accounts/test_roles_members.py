@@ -1,0 +1,207 @@
+"""Members: who may invite whom, in which role; the link with which someone new chooses a password; the owner that remains."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.test import Client
+from django.urls import reverse
+from pytest_django import Settings
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts import memberships
+from accounts.models import Member, Organization, Role
+from tests.admin_pages import client_of, page
+from tests.cast import Person, join
+
+ADD = "/admin/accounts/member/add/"
+PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
+
+
+@pytest.fixture(autouse=True)
+def quick(settings: Settings) -> None:
+    """Hashing that takes no time."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def admin(acme: Organization) -> Person:
+    """Dora, Acme's admin."""
+    return join("dora", Role.ADMIN, acme, "default")
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """The operator."""
+    return client_of(User.objects.create_superuser("root"))
+
+
+def invitation(organization: Organization, name: str, role: str = Role.MEMBER, email: str = "") -> dict[str, Any]:
+    """The form."""
+    return {"organization": organization.pk, "name": name, "email": email, "role": role}
+
+
+def place(organization: Organization, name: str) -> str | None:
+    """Someone's role there."""
+    return Member.objects.filter(organization=organization, user__username=name).values_list("role", flat=True).first()
+
+
+def link_in(client: Client, organization: Organization, name: str) -> str:
+    """The link that the page after an invitation shows."""
+    answer = client.post(ADD, invitation(organization, name, email=f"{name}@example.com"), follow=True)
+    assert "no-store" in answer.headers["cache-control"]
+    (found,) = re.findall(r"http://testserver(/admin/invitation/[^<\s]+)<", answer.content.decode())
+    return str(found)
+
+
+# ---- inviting
+
+
+def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice: Person) -> None:
+    link = link_in(client_of(alice.user), acme, "erin")
+    visitor = Client()
+    form = visitor.get(link, follow=True)
+    assert "You are <strong>erin</strong>" in form.content.decode()
+    assert link not in form.content.decode()
+    done = visitor.post(form.redirect_chain[-1][0], PASSPHRASE, follow=True)
+    assert "Your password is set" in done.content.decode()
+    erin = User.objects.get(username="erin")
+    assert erin.check_password(PASSPHRASE["new_password1"])
+    assert (erin.is_staff, erin.is_superuser, erin.email, place(acme, "erin")) == (False, False, "erin@example.com", "member")
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
+
+
+def test_a_weak_password_is_not_taken(acme: Organization, alice: Person) -> None:
+    visitor = Client()
+    form = visitor.get(link_in(client_of(alice.user), acme, "erin"), follow=True)
+    visitor.post(form.redirect_chain[-1][0], {"new_password1": "password", "new_password2": "password"})
+    assert not User.objects.get(username="erin").has_usable_password()
+
+
+@pytest.mark.parametrize("link", ["/admin/invitation/MQ/d5q1w2-00000000000000000000000000000000/", "/admin/invitation/x/set-password/"])
+def test_a_made_up_link_opens_nothing(alice: Person, link: str) -> None:
+    answer = Client().get(link)
+    assert "This link does not work" in answer.content.decode()
+    assert Client().post(link, PASSPHRASE).status_code == 200
+    assert not alice.user.check_password(PASSPHRASE["new_password1"])
+
+
+def test_a_link_ends_when_its_person_joins_another_organization(acme: Organization, alice: Person, charlie: Person, root: Client) -> None:
+    """Who sent it could otherwise sign in there as that person."""
+    link = link_in(client_of(alice.user), acme, "erin")
+    root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
+    member = Member.objects.get(organization=acme, user__username="erin")
+    path = reverse("admin:accounts_member_invitation", args=[member.pk])
+    assert (client_of(alice.user).get(path).status_code, root.get(path).status_code) == (403, 200)
+
+
+def test_who_has_a_password_gets_no_link(acme: Organization, alice: Person, bob: Person) -> None:
+    bob.user.set_password("correct horse battery")
+    bob.user.save()
+    path = reverse("admin:accounts_member_invitation", args=[Member.objects.get(user=bob.user).pk])
+    assert client_of(alice.user).get(path).status_code == 403
+
+
+def test_a_colleague_is_added_by_name_and_a_stranger_is_not(acme: Organization, alice: Person, bob: Person, charlie: Person) -> None:
+    second = Organization.objects.create(name="Acme Labs")
+    Member.objects.create(organization=second, user=alice.user, role=Role.OWNER)
+    client = client_of(alice.user)
+    client.post(ADD, invitation(second, "bob"))
+    assert place(second, "bob") == "member"
+    answer = client.post(ADD, invitation(second, "charlie")).content.decode()
+    assert "This name is taken" in answer
+    assert place(second, "charlie") is None
+    assert 'value="charlie"' not in client.get(ADD).content.decode()
+    assert 'value="bob"' in client.get(ADD).content.decode()
+
+
+def test_an_operator_adds_anyone(acme: Organization, charlie: Person, root: Client) -> None:
+    root.post(ADD, invitation(acme, "charlie", Role.OWNER))
+    assert place(acme, "charlie") == "owner"
+
+
+def test_nobody_is_a_member_twice(acme: Organization, alice: Person, bob: Person) -> None:
+    answer = client_of(alice.user).post(ADD, invitation(acme, "bob")).content.decode()
+    assert "bob is a member of Acme already" in answer
+
+
+@pytest.mark.parametrize("name", ["", "a b/c", "<script>", "x" * 151])
+def test_a_name_that_is_none_makes_nobody(acme: Organization, alice: Person, name: str) -> None:
+    before = User.objects.count()
+    assert client_of(alice.user).post(ADD, invitation(acme, name)).status_code == 200
+    assert User.objects.count() == before
+
+
+# ---- roles
+
+
+def test_nobody_gives_a_role_above_their_own(acme: Organization, alice: Person, bob: Person, admin: Person) -> None:
+    client, member = client_of(admin.user), Member.objects.get(user=bob.user)
+    assert client.post(ADD, invitation(acme, "erin", Role.OWNER)).status_code == 200
+    assert client.post(page(member), {"role": "owner"}).status_code == 200
+    assert client.post(page(Member.objects.get(user=admin.user)), {"role": "owner"}).status_code == 200
+    assert (place(acme, "erin"), place(acme, "bob"), place(acme, "dora")) == (None, "member", "admin")
+    assert client.post(page(member), {"role": "admin"}).status_code == 302
+    assert place(acme, "bob") == "admin"
+
+
+def test_a_role_elsewhere_gives_none_here(acme: Organization, charlie: Person, bob: Person) -> None:
+    """Charlie owns Umbrella and looks at Acme."""
+    Member.objects.create(organization=acme, user=charlie.user, role=Role.VIEWER)
+    client = client_of(charlie.user)
+    assert client.post(ADD, invitation(acme, "erin")).status_code == 200
+    assert client.post(page(Member.objects.get(user=bob.user)), {"role": "viewer"}).status_code == 403
+    assert (place(acme, "erin"), place(acme, "bob")) == (None, "member")
+
+
+def test_an_admin_neither_changes_nor_removes_an_owner(acme: Organization, alice: Person, admin: Person) -> None:
+    join("olga", Role.OWNER, acme, "default")
+    client, owner = client_of(admin.user), Member.objects.get(user=alice.user)
+    assert client.get(page(owner)).status_code == 200
+    assert client.post(page(owner), {"role": "viewer"}).status_code == 403
+    assert client.post(page(owner, "delete"), {"post": "yes"}).status_code == 403
+    client.post("/admin/accounts/member/", {"action": "delete_selected", "_selected_action": [owner.pk], "post": "yes"})
+    assert place(acme, "alice") == "owner"
+
+
+@pytest.mark.parametrize("role", [Role.MEMBER, Role.VIEWER])
+def test_members_and_viewers_change_nobody(acme: Organization, alice: Person, role: Role) -> None:
+    person = join("fay", role, acme, "default")
+    client, own = client_of(person.user), Member.objects.get(user=person.user)
+    assert client.post(ADD, invitation(acme, "erin")).status_code == 403
+    assert client.post(page(own), {"role": "owner"}).status_code == 403
+    assert client.post(page(own, "delete"), {"post": "yes"}).status_code == 403
+    assert place(acme, "fay") == role
+
+
+# ---- the last owner
+
+
+def test_the_last_owner_stays(acme: Organization, alice: Person, root: Client) -> None:
+    owner = Member.objects.get(user=alice.user)
+    for client in (client_of(alice.user), root):
+        assert "only owner" in client.post(page(owner), {"role": "admin"}).content.decode()
+        assert client.post(page(owner, "delete"), {"post": "yes"}).status_code == 403
+    assert place(acme, "alice") == "owner"
+
+
+def test_an_owner_goes_when_another_is_there(acme: Organization, alice: Person) -> None:
+    join("olga", Role.OWNER, acme, "default")
+    client, owner = client_of(alice.user), Member.objects.get(user=alice.user)
+    assert client.post(page(owner), {"role": "admin"}).status_code == 302
+    assert place(acme, "alice") == "admin"
+    assert client.post(page(owner, "delete"), {"post": "yes"}).status_code == 302
+    assert place(acme, "alice") is None
+    assert client.get("/admin/").status_code == 302
+
+
+def test_of_two_owners_who_remove_each_other_one_stays(acme: Organization, alice: Person) -> None:
+    """Both have passed the form; what counts is what the database has when they act."""
+    other = Member.objects.get(user=join("olga", Role.OWNER, acme, "default").user)
+    memberships.remove(Member.objects.get(user=alice.user))
+    with pytest.raises(ValidationError, match="only owner"):
+        memberships.change_role(other, Role.VIEWER)
+    assert place(acme, "olga") == "owner"

@@ -1,0 +1,91 @@
+"""Signing in to the admin: who is let in, and how often one may be wrong."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django import Settings
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts import sign_in_attempts
+from tests.cast import Person
+from tests.chatapi.worker.processes import Valkey
+
+LOGIN = "/admin/login/"
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def counting(valkey: Valkey, settings: Settings) -> None:
+    """A Valkey, with a prefix of the test's own; and hashing that takes no time."""
+    settings.STREAMS_URL = f"unix://{valkey.socket}"
+    settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+def sign_in(name: str, password: str = PASSWORD, address: str = "192.0.2.1") -> Any:
+    """The answer to the form."""
+    return Client(REMOTE_ADDR=address).post(f"{LOGIN}?next=/admin/", {"username": name, "password": password})
+
+
+def with_password(user: User) -> User:
+    """The same person."""
+    user.set_password(PASSWORD)
+    user.save()
+    return user
+
+
+def test_operators_and_members_are_let_in(alice: Person) -> None:
+    with_password(alice.user)
+    with_password(User.objects.create_superuser("root"))
+    with_password(User.objects.create_user("clerk", is_staff=True))
+    for name in ("alice", "root", "clerk"):
+        answer = sign_in(name)
+        assert (answer.status_code, answer.headers["location"]) == (302, "/admin/")
+
+
+def test_others_learn_no_more_than_who_typed_a_wrong_password(db: None) -> None:
+    with_password(User.objects.create_user("nobody"))
+    with_password(User.objects.create_user("gone", is_staff=True, is_active=False))
+    with_password(User.objects.create_superuser("root"))
+    told = [sign_in(*tried).context["form"].errors for tried in (("nobody",), ("gone",), ("unknown",), ("root", "wrong"))]
+    assert told[0]
+    assert all(each == told[0] for each in told)
+
+
+def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: None) -> None:
+    with_password(User.objects.create_superuser("root"))
+    for _ in range(sign_in_attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS):
+        assert sign_in("root", "wrong").status_code == 200
+    refused = sign_in("root")
+    assert refused.status_code == 429
+    assert "Too many attempts to sign in. Try again in 10 min." in refused.content.decode()
+    assert sign_in("root", address="192.0.2.2").status_code == 302
+
+
+def test_who_signs_in_may_be_wrong_as_often_again(db: None) -> None:
+    with_password(User.objects.create_superuser("root"))
+    for _ in range(2):
+        for _ in range(sign_in_attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS - 1):
+            assert sign_in("root", "wrong").status_code == 200
+        assert sign_in("root").status_code == 302
+
+
+def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_in_attempts, "MOST_OF_A_NAME", 3)
+    monkeypatch.setattr(sign_in_attempts, "MOST_FROM_AN_ADDRESS", 4)
+    assert [sign_in("a", address=f"192.0.2.{number}").status_code for number in range(4)] == [200, 200, 200, 429]
+    assert [sign_in(f"name-{number}").status_code for number in range(4)] == [200, 200, 200, 429]
+
+
+def test_without_redis_nobody_signs_in_and_who_is_in_stays(alice: Person, settings: Settings) -> None:
+    with_password(alice.user)
+    inside = Client()
+    inside.force_login(alice.user)
+    settings.STREAMS_URL = "unix:///nowhere/valkey.sock"
+    refused = sign_in("alice")
+    assert refused.status_code == 503
+    assert "Redis, which counts the attempts, does not answer" in refused.content.decode()
+    assert inside.get("/admin/").status_code == 200

@@ -1,0 +1,142 @@
+"""A new organization's owner: invited by the operator, in by the link, at work on what is theirs, and blind to the rest."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser.conftest import CHROMIUM, PASSWORD
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
+
+PASSPHRASE = "correct horse battery"
+PAGES = ["/admin/", "/admin/live/", "/admin/requests/", "/admin/accounts/member/", "/admin/accounts/apikey/"]
+LISTEN = (
+    "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; playwright's own download is not needed."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+def sign_in(page: Page, name: str, password: str) -> None:
+    """By the form, which is shown."""
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Overview | chatapi", timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def session(browser: Browser, installation: Installation) -> Any:
+    """The owner's cookies: the operator makes an organization and invites her; she chooses a password and signs in."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{installation.url}/admin/accounts/organization/add/")
+    page.get_by_label("Username").fill("operator")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    page.locator("#id_name").fill("Initech")
+    page.locator("#id_projects-TOTAL_FORMS").wait_for(state="attached")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("was added successfully")).to_be_visible()
+    organization_id = re.findall(r"organization/(\d+)/", page.content())[0]
+    page.goto(f"{installation.url}/admin/accounts/member/add/?organization={organization_id}&role=owner")
+    page.locator("#id_name").fill("imogen")
+    page.get_by_role("button", name="Save", exact=True).click()
+    link = page.locator("#link").inner_text()
+    context.close()
+    return _accepted(browser, link)
+
+
+def _accepted(browser: Browser, link: str) -> Any:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(link)
+    page.locator("#id_new_password1").fill(PASSPHRASE)
+    page.locator("#id_new_password2").fill(PASSPHRASE)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Your password is set")).to_be_visible()
+    sign_in(page, "imogen", PASSPHRASE)
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+@pytest.fixture
+def page(browser: Browser, session: Any) -> Iterator[Page]:
+    """The owner's page; no error may be logged."""
+    context = browser.new_context(storage_state=session)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def test_an_owner_sets_her_organization_up_and_sees_only_that(page: Page, installation: Installation) -> None:
+    url = installation.url
+    with OpenAI(base_url=f"{url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as others:
+        theirs = others.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
+    page.goto(f"{url}/admin/")
+    expect(page.get_by_text("Nothing has been asked yet")).to_be_visible()
+    page.goto(f"{url}/admin/accounts/project/add/")
+    page.locator("#id_name").fill("payroll")
+    page.locator("#select2-id_organization-container").click()
+    page.get_by_role("option", name="Initech").click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.goto(f"{url}/admin/accounts/apikey/add/")
+    page.locator("#select2-id_project-container").click()
+    expect(page.locator(".select2-results__option")).to_have_text(["Initech / payroll"])
+    page.get_by_role("option", name="Initech / payroll").click()
+    page.locator("#id_name").fill("backend")
+    page.get_by_role("button", name="Save", exact=True).click()
+    secret = re.findall(r"ck_live_\w{51}", page.content())[0]
+    with OpenAI(base_url=f"{url}/openai/v1", api_key=secret, max_retries=0) as client:
+        own = client.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
+    page.goto(f"{url}/admin/requests/")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator(f"[title='{own.id}'] >> nth=0").click()
+    expect(page.get_by_text("Where the time went")).to_be_visible()
+    assert "Tests" not in "".join(page.goto(url + path).text() for path in PAGES)  # type: ignore[union-attr]
+    page.close()
+    assert theirs.id != own.id
+
+
+def test_what_others_run_is_not_in_her_feed(browser: Browser, installation: Installation, session: Any) -> None:
+    context = browser.new_context(storage_state=session)
+    page = context.new_page()
+    page.goto(f"{installation.url}/admin/live/")
+    asked: dict[str, Any] = {"model": "sandbox", "messages": [{"role": "user", "content": "hello [sandbox tokens=100 delay_ms=50]"}]}
+    with (
+        OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as others,
+        others.chat.completions.create(**asked, stream=True) as stream,
+    ):
+        next(iter(stream))
+        told = page.evaluate(LISTEN, installation.url.replace("http", "ws") + "/admin/live/feed")
+        assert json.loads(told)["rows"] == []
+        assert page.request.get(f"{installation.url}/admin/requests/{stream.response.headers['x-generation-id']}").status == 404
+    context.close()
+
+
+def test_her_pages_fit_a_phone(browser: Browser, installation: Installation, session: Any) -> None:
+    context = browser.new_context(storage_state=session, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    for path in [*PAGES, "/admin/accounts/member/add/"]:
+        page.goto(installation.url + path)
+        widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert widths[0] <= widths[1], path
+    context.close()

@@ -1,0 +1,294 @@
+"""Who gets what on every page of the admin, and on the organization's usage routes: a page that this file does not know fails it.
+
+Each page has the least role that may read it, and the least that may send its form. Acme's pages are asked for by everyone: operators,
+Acme's own people by role, Umbrella's owner, someone who belongs nowhere, a visitor and an API key.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.db.models import Model
+from django.template.response import SimpleTemplateResponse
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from accounts import access
+from accounts.models import APIKey, Member, Organization, RateLimit, Role
+from accounts.tenant_admin import TenantAdmin
+from chatapi.models import Deployment, ServedModel
+from tests.admin_pages import client_of
+from tests.cast import Person, admit, join, run
+from usage.models import Budget, BudgetLimit, Credit, Discount, HourlyUsage, LedgerEntry, Price
+
+LEAST_FIRST = ["viewer", "member", "admin", "owner"]
+OPERATOR, NOBODY, ANYONE = "operator", "nobody", "anyone"
+INSIDE = ["operator", "clerk", *LEAST_FIRST, "stranger"]
+"""A clerk is staff without permissions, a stranger owns another organization."""
+OUTSIDE = ["nobody's member", "visitor", "API key"]
+
+MODELS = {
+    # Of each: the list, the form of a new one, one's page, its form, and its deletion.
+    "accounts_organization": ("viewer", OPERATOR, "viewer", OPERATOR, NOBODY),
+    "accounts_project": ("viewer", "admin", "viewer", "admin", NOBODY),
+    "accounts_member": ("viewer", "admin", "viewer", "admin", "admin"),
+    "accounts_apikey": ("viewer", "member", "viewer", "member", NOBODY),
+    "accounts_ratelimit": ("viewer", "admin", "viewer", "admin", "admin"),
+    "usage_generation": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "usage_ledgerentry": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "usage_hourlyusage": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "usage_budget": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "usage_budgetlimit": ("viewer", "admin", "viewer", "admin", "admin"),
+    "usage_credit": ("viewer", OPERATOR, "viewer", OPERATOR, NOBODY),
+    "usage_discount": ("viewer", OPERATOR, "viewer", NOBODY, NOBODY),
+    "usage_price": (OPERATOR, OPERATOR, OPERATOR, NOBODY, NOBODY),
+    "chatapi_servedmodel": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
+    "chatapi_deployment": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
+    "auth_user": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, NOBODY),
+    "auth_group": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
+}
+PAGES = {
+    # To be read, to be sent.
+    "index": (ANYONE, None),
+    "live": ("viewer", None),
+    "live_feed": (ANYONE, ANYONE),  # only says that it is a WebSocket
+    "live_stop": (None, "admin"),
+    "requests": ("viewer", None),
+    "request": ("viewer", None),
+    "requests_export": ("viewer", None),
+    "overview_export": ("viewer", None),
+    "usage_budget_export": ("viewer", "viewer"),
+    "usage_ledgerentry_export": ("viewer", "viewer"),
+    "audit": ("owner", None),
+    "history": (ANYONE, None),  # leads to the audit log, and reads nothing
+    "accounts_member_invitation": ("admin", "admin"),
+    "accounts_apikey_rotate": ("member", "member"),
+    "accounts_apikey_end_previous": ("member", "member"),
+    "accounts_apikey_disable": ("member", "member"),
+    "accounts_apikey_enable": ("member", "member"),
+    "accounts_apikey_revoke_one": ("member", "member"),
+    "autocomplete": ("viewer", None),
+    # the installation's
+    "ledger_correct": (OPERATOR, OPERATOR),
+    "credit_grant": (OPERATOR, OPERATOR),
+    "credit_refund": (OPERATOR, OPERATOR),
+    "usage_credit_grant_any": (OPERATOR, OPERATOR),
+    "usage_credit_grant": (OPERATOR, OPERATOR),
+    "accounts_organization_grant_credit": (OPERATOR, OPERATOR),
+    "usage_credit_refund": (OPERATOR, OPERATOR),
+    "usage_ledgerentry_correct": (OPERATOR, OPERATOR),
+    "prices": (OPERATOR, None),
+    "catalog_import": (OPERATOR, OPERATOR),
+    "catalog_export": (OPERATOR, None),
+    "deployment_test": (OPERATOR, OPERATOR),
+    "chatapi_servedmodel_import_file": (OPERATOR, OPERATOR),
+    "chatapi_servedmodel_export_file": (OPERATOR, OPERATOR),
+    "chatapi_servedmodel_show_prices": (OPERATOR, OPERATOR),
+    "chatapi_deployment_test_one": (OPERATOR, OPERATOR),
+    "usage_price_show_timeline": (OPERATOR, OPERATOR),
+    "auth_user_password_change": (OPERATOR, OPERATOR),
+    # the site's own
+    "search": (ANYONE, ANYONE),
+    "password_change": (ANYONE, ANYONE),
+    "password_change_done": (ANYONE, None),
+    "jsi18n": (ANYONE, None),
+    "view_on_site": (NOBODY, NOBODY),
+}
+OPEN = {"login", "logout", "invitation"}
+"""Those that are for anyone at all; their tests are in tests/accounts."""
+
+
+def _by_model() -> Iterator[tuple[str, tuple[str | None, str | None]]]:
+    for model, (seen, added, read, changed, deleted) in MODELS.items():
+        yield f"{model}_changelist", (seen, seen)
+        yield f"{model}_add", (added, added)
+        yield f"{model}_change", (read, changed)
+        yield f"{model}_delete", (deleted, deleted)
+
+
+TABLE: dict[str, tuple[str | None, str | None]] = PAGES | dict(_by_model())
+
+
+def routes(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every page's name and path; leaves out Django's redirects from old addresses and the one for what is no page."""
+    for each in resolver.url_patterns:
+        path = prefix + str(each.pattern)
+        if isinstance(each, URLResolver):
+            yield from routes(each, path)
+        elif isinstance(each, URLPattern) and each.name and path.startswith("admin/") and not re.search("_history$|app_list", each.name):
+            yield each.name, path
+
+
+ROUTES = dict(routes(get_resolver()))
+
+
+def is_about_a_row(name: str) -> bool:
+    """Whether its address names one."""
+    return "<" in ROUTES[name].replace("<str:form>", "")
+
+
+class House:
+    """One row of every kind: Acme's, and what all share."""
+
+    def __init__(self, acme: Organization, alice: Person, bob: Person, model: ServedModel) -> None:
+        generation = run(alice)
+        RateLimit.objects.create(project=alice.project, requests_per_minute=60)
+        BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**12)
+        Credit.objects.create(organization=acme)
+        Discount.objects.create(organization=acme, effective_from=generation.admitted_at, basis_points=100)
+        APIKey.objects.filter(pk=alice.api_key.pk).update(previous_public="x" * 12, previous_expires_at="2099-01-01T00:00:00Z")
+        self.of: dict[str, Model] = {
+            "accounts_organization": acme,
+            "accounts_project": alice.project,
+            "accounts_member": Member.objects.get(user=bob.user),
+            "accounts_apikey": alice.api_key,
+            "usage_generation": generation,
+            "chatapi_servedmodel": model,
+            "auth_user": bob.user,
+            "auth_group": Group.objects.create(name="clerks"),
+        }
+        for shown in (RateLimit, BudgetLimit, Credit, Discount, Price, LedgerEntry, HourlyUsage, Budget, Deployment):
+            row = shown._default_manager.first()
+            assert row is not None
+            self.of[f"{shown._meta.app_label}_{shown._meta.model_name}"] = row
+        self.open = admit(alice)
+
+    def path(self, name: str, unknown: bool = False) -> str:
+        """The page about Acme's row, or about one that there never was."""
+        model = next((each for each in self.of if name.startswith(f"{each}_")), "usage_generation")
+        row_id = str(self.of[model].pk)
+        never = "0" * 32 if model in {"usage_generation"} else "999999999"
+        names = {
+            "generation_id": str(self.open),
+            "object_id": row_id,
+            "id": row_id,
+            "entry_id": str(self.of["usage_ledgerentry"].pk),
+            "deployment_id": str(self.of["chatapi_deployment"].pk),
+            "content_type_id": "1",
+        }
+        if unknown:
+            names = {"generation_id": "chatcmpl-" + "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15} | dict.fromkeys(list(names)[1:], never)
+        names |= {"form": "csv", "app_label": "accounts", "model_name": "project"}
+        path = re.sub(r"<(?:\w+:)?(\w+)>", lambda part: names[part[1]], ROUTES[name])
+        query = "?app_label=accounts&model_name=apikey&field_name=project" if name == "autocomplete" else ""
+        return f"/{path}{query}"
+
+
+@pytest.fixture
+def house(acme: Organization, alice: Person, bob: Person, small: ServedModel) -> House:
+    """Acme's."""
+    return House(acme, alice, bob, small)
+
+
+def person(who: str, acme: Organization, charlie: Person) -> User:
+    """Someone who can sign in."""
+    match who:
+        case "operator":
+            return User.objects.create_superuser("root")
+        case "clerk":
+            return User.objects.create_user("clerk", is_staff=True)
+        case "stranger":
+            return charlie.user
+        case "nobody's member":
+            return User.objects.create_user("nobody")
+        case role:
+            return join(f"some {role}", Role(role), acme, "default").user
+
+
+def outcome(response: Any) -> str:
+    """What became of a request: let in, or how it was refused."""
+    if response.status_code == 302 and response.headers["location"].startswith("/admin/login/"):
+        return "sign in"
+    return {403: "forbidden", 404: "not found", 405: "no such method"}.get(response.status_code, "let in")
+
+
+def expected(who: str, least: str | None, *, about_a_row: bool) -> set[str]:
+    """What may become of it."""
+    if who in OUTSIDE:
+        return {"sign in"}
+    if least is None:
+        return {"no such method", "forbidden"}
+    if least == ANYONE:
+        return {"let in"}
+    if who == "stranger" and about_a_row:
+        return {"forbidden", "not found"}
+    role = "owner" if who == "stranger" else who
+    may = role == "operator" or (role in LEAST_FIRST and least in LEAST_FIRST[: LEAST_FIRST.index(role) + 1])
+    return {"let in"} if may and least != NOBODY else {"forbidden", "not found"} if least == NOBODY else {"forbidden"}
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is let in is decided before a template is rendered, which is most of the time."""
+    monkeypatch.setattr(SimpleTemplateResponse, "rendered_content", property(lambda response: ""))
+
+
+def test_every_page_is_known() -> None:
+    assert ROUTES.keys() - OPEN == TABLE.keys()
+
+
+def test_pages_of_tenants_rows_are_bounded_by_roles() -> None:
+    assert [page for model, page in admin.site._registry.items() if access.is_tenants(model) and not isinstance(page, TenantAdmin)] == []
+
+
+@pytest.mark.parametrize("who", INSIDE + OUTSIDE)
+@pytest.mark.usefixtures("unrendered")
+def test_everyone_gets_exactly_what_they_may(house: House, acme: Organization, charlie: Person, alice: Person, who: str) -> None:
+    wrong = []
+    client = Client()
+    if who not in {"visitor", "API key"}:
+        client.force_login(person(who, acme, charlie))
+    headers = {"authorization": f"Bearer {alice.key}"} if who == "API key" else {}
+    for name, leasts in TABLE.items():
+        path = house.path(name)
+        for method, least in zip(("get", "post"), leasts, strict=True):
+            found = outcome(getattr(client, method)(path, headers=headers))
+            if found not in (wanted := expected(who, least, about_a_row=is_about_a_row(name))):
+                wrong.append(f"{method} {path}: {found} instead of {' or '.join(sorted(wanted))}")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person, charlie: Person) -> None:
+    """Acme's rows and rows that there never were look the same, and no page names Acme, its people or its keys."""
+    client = client_of(charlie.user)
+    for name in TABLE:
+        shown = _without_ids(house, name, client.get(house.path(name)))
+        assert not re.search(rf"Acme|alice|bob|{alice.api_key.public[:4]}", shown), name
+        if is_about_a_row(name):
+            assert shown == _without_ids(house, name, client.get(house.path(name, unknown=True))), name
+
+
+def body(response: Any) -> str:
+    """What was sent; exports are sent bit by bit."""
+
+    async def gather() -> bytes:
+        return b"".join([part async for part in response.streaming_content])
+
+    return (async_to_sync(gather)() if response.streaming else response.content).decode()
+
+
+def _without_ids(house: House, name: str, response: Any) -> str:
+    """Status, place and body, without what was asked for."""
+    shown = f"{response.status_code} {response.headers.get('location', '')} {body(response)}"
+    for unknown in (False, True):
+        for part in house.path(name, unknown).split("/"):
+            shown = shown.replace(part, "?") if re.search(r"\d", part) else shown
+    return re.sub(r'csrfmiddlewaretoken" value="\w+"|"CSRFToken": "\w+"', "", shown)
+
+
+# ---- the organization's usage, which is for admin keys
+
+
+@pytest.mark.parametrize("path", ["/v1/organization/usage/completions", "/v1/organization/costs"])
+def test_the_organizations_usage_is_for_its_admin_keys(house: House, alice: Person, charlie: Person, path: str) -> None:
+    asked = f"{path}?start_time=1700000000&group_by=project_id&limit=1"
+    viewer = client_of(alice.user)
+    assert (Client().get(asked).status_code, viewer.get(asked).status_code, alice.get(asked).status_code) == (401, 401, 403)
+    APIKey.objects.filter(pk__in=[alice.api_key.pk, charlie.api_key.pk]).update(is_admin=True)
+    assert (alice.get(asked).status_code, charlie.get(asked).status_code) == (200, 200)
+    others = [charlie.get(f"{asked}&project_ids={project}").content for project in (alice.project.pk, 999_999_999)]
+    assert others[0] == others[1]
