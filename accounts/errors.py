@@ -1,9 +1,11 @@
 """What can go wrong about who calls.
 
 AccountsError
-├── NotAuthenticated    no key, or one that is unknown, malformed, revoked or expired
-├── PermissionDenied    a good key that may not do this
-└── RateLimited         a good key that may not do this now
+├── NotAuthenticated         no key, or one that is unknown, malformed, revoked or expired
+├── TooManyFailedAttempts    a key that is not looked up: too many wrong ones came from that address
+├── PermissionDenied         a good key that may not do this
+├── RateLimited              a good key that may not do this now
+└── KeyChanged               a key that is not what it was when someone decided to change it
 """
 
 from collections.abc import Sequence
@@ -20,8 +22,22 @@ class NotAuthenticated(AccountsError):
     """No valid key. The reason is for the server's log only: all refusals look the same outside."""
 
 
+class TooManyFailedAttempts(AccountsError):
+    """Nobody knows whether the key is good: too many that were not came from its client's address."""
+
+    def __init__(self, retry_after_ms: int) -> None:
+        """`retry_after_ms`: when keys from there are looked up again."""
+        again = f"Try again in {limits.duration(retry_after_ms)}."
+        super().__init__(f"Too many requests with an incorrect API key came from your address. {again}")
+        self.retry_after_ms = retry_after_ms
+
+
 class PermissionDenied(AccountsError):
     """The caller is known, but may not do this."""
+
+
+class KeyChanged(AccountsError):
+    """The key was rotated or revoked meanwhile: nothing was changed."""
 
 
 class RateLimited(AccountsError):

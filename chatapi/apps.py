@@ -5,8 +5,11 @@ E002  a number that must be positive is not, or one is negative
 E003  the lease is too short for its heartbeat
 E004  a Redis URL has a scheme that is not Redis's
 E005  CHATAPI_FAILPOINTS names no failpoint
+E006  CHATAPI_TRUSTED_PROXIES has what is no address or network
+E007  CHATAPI_CORS_ORIGINS has what is no origin
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,6 +18,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
+from accounts import client_address
 from chatapi.wire.dialects import DIALECTS
 from usage import failpoints
 
@@ -33,7 +37,8 @@ POSITIVE = (
     "STALL_MS",
     "DRAIN_MS",
 )
-NOT_NEGATIVE = ("PING_MS",)
+NOT_NEGATIVE = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE")
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9.-]+(?::[0-9]{1,5})?")
 REDIS_URLS = {"REDIS_URL": "REDIS_URL", "BROKER_URL": "CHATAPI_BROKER_URL", "STREAMS_URL": "CHATAPI_STREAMS_URL"}
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -45,7 +50,7 @@ class ChatAPIConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks; arm the failpoints of a test."""
-        for check in (check_dialect, check_numbers, check_lease, check_redis_urls, check_failpoints):
+        for check in (check_dialect, check_numbers, check_lease, check_redis_urls, check_failpoints, check_trusted_proxies, check_origins):
             checks.register(check, CHECK_TAG)
         with suppress(ValueError):  # told by its check
             failpoints.arm(settings.FAILPOINTS)
@@ -96,3 +101,29 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
     except ValueError as error:
         return [checks.Error(f"CHATAPI_FAILPOINTS: {error}", hint="Leave it unset outside of tests.", id="chatapi.E005")]
     return []
+
+
+def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Each trusted proxy is an address or a network."""
+    return [
+        checks.Error(
+            f"CHATAPI_TRUSTED_PROXIES: {proxy!r} is no address or network.",
+            hint="Use 10.0.0.5 or 10.0.0.0/8, with commas.",
+            id="chatapi.E006",
+        )
+        for proxy in settings.TRUSTED_PROXIES
+        if not client_address.is_network(proxy)
+    ]
+
+
+def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Each origin is as a browser sends it."""
+    return [
+        checks.Error(
+            f"CHATAPI_CORS_ORIGINS: {origin!r} is no origin.",
+            hint="Use https://app.example.com, without a path, or * for any.",
+            id="chatapi.E007",
+        )
+        for origin in settings.CORS_ORIGINS
+        if not ORIGIN.fullmatch(origin)
+    ]

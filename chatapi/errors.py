@@ -7,7 +7,7 @@ it has them (errors are read by its SDKs), ours where it has none.
 from collections.abc import Callable
 from typing import Any
 
-from accounts.errors import NotAuthenticated, PermissionDenied, RateLimited
+from accounts.errors import NotAuthenticated, PermissionDenied, RateLimited, TooManyFailedAttempts
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.requests import InvalidRequest
@@ -62,6 +62,12 @@ def model_not_found(model: str) -> APIError:
     """404 as OpenAI tells it."""
     message = f"The model '{model}' does not exist or you do not have access to it. GET /v1/models lists the models you can use."
     return APIError(Failed(message, INVALID, "model_not_found", "model", 404))
+
+
+def model_not_allowed(model: str) -> APIError:
+    """403 for what the key's list of models leaves out, whether there is such a model or not."""
+    message = f"Your API key may not use the model '{model}'. GET /v1/models lists the models it may use."
+    return APIError(Failed(message, INVALID, "model_not_allowed", "model", 403))
 
 
 def generation_not_found() -> APIError:
@@ -141,9 +147,14 @@ def _rate_limited(error: RateLimited) -> Failed:
     return Failed(str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms)
 
 
+def _too_many_failed_attempts(error: TooManyFailedAttempts) -> Failed:
+    return Failed(str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms)
+
+
 _TOLD: dict[type[Exception], Callable[[Any], Failed]] = {
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
+    TooManyFailedAttempts: _too_many_failed_attempts,
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: _rate_limited,
     UnknownDialect: _unknown_dialect,

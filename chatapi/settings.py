@@ -75,8 +75,8 @@ FAILPOINTS = env.str("CHATAPI_FAILPOINTS", default="")
 
 # ---- Django
 INSTALLED_APPS = [
-    "unfold",
-    "django.contrib.admin.apps.SimpleAdminConfig",  # urls.py loads the admin's pages: only the web process needs them
+    "unfold.apps.BasicAppConfig",
+    "accounts.admin_config.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -86,6 +86,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "accounts",
+    "accounts.audit",
     "usage",
     "chatapi",
 ]
@@ -99,6 +100,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "accounts.audit.middleware.AuditMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "chatapi.urls"
@@ -118,6 +120,7 @@ TEMPLATES = [
         },
     },
 ]
+AUTHENTICATION_BACKENDS = ["accounts.role_permissions.RolePermissions"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -186,6 +189,8 @@ LOGGING = {
     "loggers": {
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
+        # Below that it repeats what anybody sends in a request's first line.
+        "daphne": {"level": "INFO"},
         "django.request": {"level": "ERROR"},
         # Anyone can send any Host: that is answered with 400, and is no error of ours.
         "django.security.DisallowedHost": {"level": "CRITICAL"},

@@ -2,12 +2,14 @@
 
 import logging
 import time
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django.conf import settings
 
+from accounts import client_address
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
+from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.errors import APIError
@@ -26,6 +28,9 @@ API_VERSION = (b"openai-version", b"2020-10-01")
 
 class Endpoint(EventStreamConsumer):
     """One request to a hot endpoint; subclasses answer it."""
+
+    required_scope: ClassVar[KeyScope]
+    """What a key that is narrowed to some scopes needs here."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,8 +72,9 @@ class Endpoint(EventStreamConsumer):
             raise errors.method_not_allowed(self.scope["method"], allowed)
 
     async def caller(self, services: Services) -> Caller:
-        """Who asks, whose dialect is chosen herewith; raises `NotAuthenticated` or `UnknownDialect`."""
-        caller = await services.authenticate(self.header(b"authorization"))
+        """Who asks, whose dialect is chosen herewith; raises an `AccountsError` or `UnknownDialect`."""
+        caller = await services.authenticate(self.header(b"authorization"), self.client_address)
+        caller.require(self.required_scope)
         self.choose_dialect(caller.default_dialect)
         return caller
 
@@ -77,6 +83,13 @@ class Endpoint(EventStreamConsumer):
         prefix = self.route_arguments.get("dialect") or ""
         self.dialect = dialects.choose(self.header(b"x-chatapi-dialect") or "", prefix, usual, settings.DEFAULT_DIALECT)
         return self.dialect
+
+    @property
+    def client_address(self) -> str:
+        """Where the request comes from, behind any proxies that are trusted."""
+        peer, _ = self.scope["client"] or ("", None)
+        named = b",".join(value for name, value in self.scope["headers"] if name == b"x-forwarded-for")
+        return client_address.of(peer, named.decode("latin-1"), settings.TRUSTED_PROXIES)
 
     @property
     def route_arguments(self) -> dict[str, str | None]:

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from accounts import authentication
 from accounts.authentication import Caller, CallerCache
+from accounts.failed_attempts import attempts
 from accounts.rate_limits import RateLimits
 from chatapi import catalog
 from chatapi.batch import Batch
@@ -77,6 +78,7 @@ class Services:
             await services.commits.close()
             raise StreamUnavailable(str(error)) from error
         services.in_background(services.rates.renew())
+        services.in_background(attempts.share_for_ever(services._streams, settings.REDIS_KEY_PREFIX))
         return services
 
     @classmethod
@@ -86,9 +88,14 @@ class Services:
             cls._instance.is_closing = True
             cls._instance.inbox.wake_all()
 
-    async def authenticate(self, authorization: str | None) -> Caller:
-        """The caller behind an Authorization header; raises `NotAuthenticated`."""
-        return await self.callers.authenticate(authorization, lambda key: self.commits.read(authentication.look_up, key))
+    async def authenticate(self, authorization: str | None, address: str) -> Caller:
+        """The caller behind an Authorization header; raises `NotAuthenticated`, or `TooManyFailedAttempts` from that address."""
+        with attempts.counted(address):
+            return await self.callers.authenticate(authorization, lambda key: self._look_up(key, address))
+
+    async def _look_up(self, key: str, address: str) -> Caller:
+        with attempts.permitted(address, key):
+            return await self.commits.read(authentication.look_up, key)
 
     async def enqueue(self, generation_id: UUID, job: Job) -> None:
         """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""

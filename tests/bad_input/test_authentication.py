@@ -1,7 +1,7 @@
 """Keys that are none, nearly one, or no longer one: always the same 401, in the same time.
 
 Keys that were revoked, have expired or belong to something closed: tests/chatapi/test_errors_before_the_first_byte.py. That a malformed
-key costs no query: tests/accounts/test_authentication.py. Limits on how often one address may try belong to the rate limits.
+key costs no query: tests/accounts/test_authentication.py. How often one address may try: tests/accounts/test_failed_attempts.py.
 """
 
 import time

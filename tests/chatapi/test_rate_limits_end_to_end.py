@@ -1,6 +1,8 @@
 """What a client with a rate limit sees: headers on every answer, 429 with a time to come back, and a place that is freed."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -52,6 +54,18 @@ def test_a_place_is_free_again_when_its_request_ends_or_its_client_leaves(instal
         assert client.complete("five").status == 429
     wait_for(lambda: client.complete("five").status == 200, "the place")
     wait_for(lambda: client.complete("five").status == 200, "the place again")
+
+
+def test_who_is_at_its_limit_keeps_nobody_else_waiting(installation: Installation, client: Client) -> None:
+    """What is refused is neither queued nor sent on; the bound is generous, for the machine may be busy."""
+    greedy = limited(installation, "greedy", concurrent_requests=1)
+    with greedy.asking("steady", stream=True) as exchange, ThreadPoolExecutor(8) as threads:
+        next(exchange.texts())
+        refusals = [threads.submit(greedy.complete, "five") for _ in range(100)]
+        began = time.monotonic()
+        assert [client.complete("five").status for _ in range(5)] == [200] * 5
+        assert time.monotonic() - began < 5
+        assert {refusal.result().status for refusal in refusals} == {429}
 
 
 def test_a_limit_of_nothing_is_not_retried(installation: Installation) -> None:

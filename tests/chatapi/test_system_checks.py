@@ -45,6 +45,18 @@ def test_failpoints_must_exist(settings: Settings, text: str) -> None:
     assert ids() == ["chatapi.E005"]
 
 
+@pytest.mark.parametrize("proxy", ["localhost", "10.0.0.0/33", "10.0.0.1/8", ""])
+def test_trusted_proxies_must_be_addresses(settings: Settings, proxy: str) -> None:
+    settings.TRUSTED_PROXIES = ["192.0.2.1", "2001:db8::/32", proxy]
+    assert ids() == ["chatapi.E006"]
+
+
+@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "null"])
+def test_origins_must_be_as_browsers_send_them(settings: Settings, origin: str) -> None:
+    settings.CORS_ORIGINS = ["https://app.example.com", "http://localhost:3000", "*", origin]
+    assert ids() == ["chatapi.E007"]
+
+
 def test_failpoints_may_be_several(settings: Settings) -> None:
     settings.FAILPOINTS = "settle.in_tx=kill9@3; enqueue.after=sleep:0.5;claim.after=raise"
     assert ids() == []

@@ -90,6 +90,13 @@ def test_a_failure_is_written_down_and_told() -> None:
     assert tally.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
 
 
+def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
+    refused = End(Ending.FAILED, Failed("I don't like 'my secret'.", "invalid_request_error", "bad_prompt", status=400))
+    settled = settle(heard(), refused)
+    assert (settled.error_code, settled.error_message) == ("bad_prompt", "The upstream refused the request.")
+    assert tally.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
+
+
 def test_what_was_asked_to_stop_has_a_normal_end() -> None:
     end = End(Ending.CANCELLED)
     settled = settle(heard(Text(" the of")), end)

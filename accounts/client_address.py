@@ -1,0 +1,57 @@
+"""Which address a request comes from: the socket's peer, or whom a trusted proxy names in `X-Forwarded-For`."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
+    """The nearest address that is no trusted proxy's; `forwarded_for` lists them, each proxy having added its peer at the end.
+
+    A header of anybody else's is not looked at: clients write what they like.
+    """
+    if not trusted_proxies:
+        return peer
+    networks = _networks(tuple(trusted_proxies))
+    nearest, named = peer, forwarded_for.split(",")
+    while named and _is_in(nearest, networks) and _parsed(named[-1]) is not None:
+        nearest = named.pop().strip()
+    return nearest
+
+
+def household(address: str) -> str:
+    """What one party has at least: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
+    found = _parsed(address)
+    if isinstance(found, IPv6Address):
+        return str(IPv6Network((int(found), 64), strict=False))
+    return address if found is None else str(found)
+
+
+def is_network(text: str) -> bool:
+    """Whether it is an address, or a network such as 10.0.0.0/8: what a trusted proxy may be."""
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(ip_network(text) for text in texts)
+
+
+def _is_in(address: str, networks: Sequence[Network]) -> bool:
+    found = _parsed(address)
+    return found is not None and any(found in each for each in networks)
+
+
+def _parsed(text: str) -> Address | None:
+    try:
+        found = ip_address(text.strip())
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found

@@ -1,0 +1,169 @@
+"""What must leave no trace: keys anywhere, and what was said once a stream is not kept any more. Each is a word that occurs nowhere else.
+
+Keys are sent in every way that there is, good and bad; everything is said in every way that ends. Then all of the database, all of
+Valkey and every log are searched. That no page shows a key: tests/chatapi/test_admin.py.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from http.client import HTTPException
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+
+from chatapi.serving import embedded_valkey
+from tests.chatapi.http_client import Answer, Client
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("canaries"), pytest.mark.timeout(120)]
+
+PROMPT, SAID = (f"canary{uuid4().hex}" for _ in range(2))
+STREAM_TTL_MS = 3_000
+CHUNK = {"choices": [{"index": 0, "delta": {"content": SAID}, "finish_reason": "stop"}]}
+MODELS: dict[str, dict[str, Any]] = {
+    "says-it": {"raw": f"data: {json.dumps(CHUNK)}\n\ndata: [DONE]\n\n"},
+    "quotes-it": {"status": 400, "error_message": f"I don't like {PROMPT}", "error_code": "bad_prompt"},
+    "fails-with-it": {"status": 500, "error_message": f"Traceback: {PROMPT}"},
+    "breaks-with-it": {"error_frame": 3, "error_message": f"{PROMPT} and {SAID}"},
+    "stalls": {"tokens": 1_000, "stall_after": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One that logs all it can, forgets streams soon, and whose first admission fails inside."""
+    settings = {"CHATAPI_LOG_LEVEL": "DEBUG", "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS), "CHATAPI_TICKET_TTL_MS": "1000"}
+    installation = Installation(tmp_path_factory.mktemp("canaries"), CHATAPI_FAILPOINTS="admit.before_commit=raise@1", **settings)
+    try:
+        installation.start(MODELS)
+        assert ask(installation, "says-it").status == 500
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
+
+
+@pytest.fixture(scope="module")
+def valkey(installation: Installation) -> Iterator[Redis]:
+    """All that it holds can be read: nothing is packed."""
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        redis.config_set("rdbcompression", "no")
+        yield redis
+
+
+def secrets_of(key: str) -> list[bytes]:
+    """The parts of a key that nobody may keep."""
+    *_, secret = key.split("_")
+    return [key.encode(), secret.encode(), secret[:-6].encode()]
+
+
+def database(installation: Installation) -> bytes:
+    """Every row of every table, as text."""
+    if installation.environment.get("DATABASE_URL", "").startswith("postgres"):
+        import psycopg
+
+        with psycopg.connect(installation.environment["DATABASE_URL"]) as postgres:
+            tables = postgres.execute("SELECT relname FROM pg_stat_user_tables").fetchall()
+            rows = [row for (table,) in tables for row in postgres.execute(f'SELECT t::text FROM "{table}" t')]
+        return repr(rows).encode()
+    with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3")) as sqlite:
+        return "\n".join(sqlite.iterdump()).encode()
+
+
+def held_by(valkey: Redis) -> bytes:
+    """Every key with its value, as they would be written to its file."""
+    names: list[bytes] = list(valkey.scan_iter())
+    return b"\n".join(name + b" " + (valkey.dump(name) or b"") for name in names)
+
+
+def logs(installation: Installation) -> bytes:
+    return b"\n".join(path.read_bytes() for path in installation.folder.glob("*.log"))
+
+
+def found(canaries: list[bytes], installation: Installation, valkey: Redis) -> list[str]:
+    """Where which of them are."""
+    places = {"database": database(installation), "Valkey": held_by(valkey), "logs": logs(installation)}
+    return [f"{canary.decode()} in {name}" for name, content in places.items() for canary in canaries if canary in content]
+
+
+def is_forgotten(valkey: Redis) -> bool:
+    """Nothing of any generation or ticket is left."""
+    return not any(name.split(b":")[1] in {b"log", b"job", b"ticket"} for name in valkey.scan_iter())
+
+
+def ask(installation: Installation, model: str) -> Answer:
+    return Client(installation.url, installation.keys["live"]).complete(model, messages=[{"role": "user", "content": PROMPT}])
+
+
+def say_everything(installation: Installation) -> None:
+    """Requests that hold the word, with every end that there is."""
+    client, messages = Client(installation.url, installation.keys["live"]), [{"role": "user", "content": PROMPT}]
+    for model in (*MODELS, "sandbox-echo", "sandbox", "no-such-model"):
+        for stream in (True, False):
+            client.complete(model, messages=messages, stream=stream, user=PROMPT, metadata={"a": PROMPT})
+    body = json.dumps({"model": "sandbox", "messages": messages}).encode()
+    client.send("POST", "/v1/chat/completions", body, idempotency_key=PROMPT, x_request_id=PROMPT)
+    client.send("POST", "/v1/chat/completions", body, prefer="respond-async")
+    client.send("POST", "/v1/chat/completions/tickets", body)
+    client.send("POST", "/v1/completions", json.dumps({"model": "sandbox", "prompt": PROMPT, "echo": True}).encode())
+    for wrong in (b'{"model": "sandbox", "messages": [{"role": "%b"}]}', b'{"%b"', b'{"model": "sandbox", "messages": "%b", "n": "x"}'):
+        client.send("POST", "/v1/chat/completions", wrong.replace(b"%b", PROMPT.encode()))
+    with client.asking("stalls", messages=messages, stream=True) as exchange:
+        next(exchange.texts())  # and leave
+
+
+def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(installation: Installation, valkey: Redis) -> None:
+    assert ask(installation, "says-it").json["choices"][0]["message"]["content"] == SAID
+    assert SAID.encode() in held_by(valkey)
+    say_everything(installation)
+    assert any(PROMPT in str(call["body"]) for call in installation.calls("says-it"))
+    wait_for(lambda: is_forgotten(valkey), "all streams to be forgotten", timeout_s=20)
+    assert b"Traceback" in logs(installation)
+    assert found([PROMPT.encode(), SAID.encode()], installation, valkey) == []
+
+
+def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:
+    """Requests with the key where it is right and where it is not: method, path, body, headers."""
+    chat = json.dumps({"model": "sandbox", "messages": [{"role": "user", "content": "hello"}]}).encode()
+    named = json.dumps({"model": key, "messages": [], "api_key": key, key: 1}).encode()
+    return [
+        ("POST", "/v1/chat/completions", chat, {}),
+        ("POST", "/v1/chat/completions", named, {}),
+        ("POST", "/v1/chat/completions", chat, {"Authorization": f"Bearer {key[:-1]}!"}),
+        ("POST", "/v1/chat/completions", chat, {"Authorization": f"Bearer {key}x"}),
+        ("POST", "/v1/chat/completions", chat, {"Authorization": f"Basic {key}"}),
+        ("POST", "/v1/chat/completions", chat, {"Authorization": None, "X-Api-Key": key, "Cookie": f"sessionid={key}"}),
+        ("POST", "/v1/chat/completions", chat, {"Idempotency-Key": key, "X-Request-Id": key, "OpenAI-Organization": key}),
+        ("POST", "/v1/chat/completions", chat, {"X-ChatAPI-Dialect": key, "Content-Type": key}),
+        ("GET", f"/v1/chat/completions?ticket={key}", b"", {}),
+        ("GET", f"/v1/models?api_key={key}", b"", {"Authorization": None}),
+        ("GET", f"/v1/models/{key}", b"", {}),
+        ("GET", f"/v1/generations/{key}", b"", {}),
+        ("GET", f"/v1/generations/{key}/stream", b"", {"Last-Event-ID": key}),
+        ("GET", f"/{key}", b"", {}),
+        ("GET", f"/admin/login/?next=/{key}", b"", {}),
+        ("GET", "/v1/models", b"", {"Host": key}),
+        (key, "/v1/models", b"", {}),
+    ]
+
+
+def test_a_key_is_nowhere_however_it_is_used(installation: Installation, valkey: Redis) -> None:
+    for key in installation.keys.values():
+        client = Client(installation.url, key)
+        for method, path, body, headers in wrong_uses(key):
+            with suppress(HTTPException), client.exchange(method, path, body, headers) as exchange:
+                exchange.read()
+    canaries = [part for key in installation.keys.values() for part in secrets_of(key)]
+    assert found(canaries, installation, valkey) == []
+
+
+def test_the_search_finds_what_is_there(installation: Installation, valkey: Redis) -> None:
+    """Otherwise it would prove nothing."""
+    public = installation.keys["test"].split("_")[2]
+    valkey.set("canary:search", "x" * 100 + public, px=10_000)
+    (installation.folder / "canary.log").write_text(public)
+    assert found([public.encode()], installation, valkey) == [f"{public} in {place}" for place in ("database", "Valkey", "logs")]

@@ -1,0 +1,192 @@
+"""What belongs to another tenant does not exist, on every route: a route that this file does not know fails it.
+
+For each route and method an admin key of Acme names an object of Umbrella's, and then one that there never was: status, headers and body
+are the same, and Umbrella's rows are as before. What lists never shows any of it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+from uuid import uuid4
+
+import pytest
+from django.db.models import Model
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from accounts.models import APIKey, Member, Organization, RateLimit, Role
+from chatapi import identity
+from chatapi.asgi import application
+from chatapi.models import ServedModel
+from chatapi.wire.dialects import DIALECTS
+from tests.cast import Person, join, run
+from usage.models import BudgetLimit, Generation
+
+CANARY = "Canary"
+"""In every name of Umbrella's."""
+PUBLIC = {"", "healthz", "readyz", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
+"""Routes about nobody."""
+PAGES = {"admin/", "console/"}
+"""Pages for people, with tests of their own."""
+SHARED = {"model"}
+"""Parts of a path that name what all tenants share."""
+METHODS = ("get", "head", "post", "put", "patch", "delete")
+REFUSED = {403, 404, 405}
+
+
+class Umbrella(NamedTuple):
+    """Another tenant's objects, one of each kind."""
+
+    person: Person
+    member: Member
+    generation: Generation
+    rate_limit: RateLimit
+    budget_limit: BudgetLimit
+
+    @property
+    def rows(self) -> list[Model]:
+        return [self.person.project.organization, self.person.project, self.person.api_key, *self[1:]]
+
+    @property
+    def traces(self) -> list[str]:
+        """What would show that one of them is there."""
+        return [CANARY, self.person.api_key.public, self.person.api_key.redacted, self.generation.pk.hex]
+
+
+NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
+    "generation_id": lambda umbrella: (str(umbrella.generation), f"chatcmpl-{identity.new_id().hex}"),
+    "project_id": lambda umbrella: (str(umbrella.person.project.pk), "999999999"),
+    "key_id": lambda umbrella: (str(umbrella.person.api_key.pk), "999999999"),
+    "api_key_id": lambda umbrella: (str(umbrella.person.api_key.pk), "999999999"),
+    "user_id": lambda umbrella: (str(umbrella.person.user.pk), "999999999"),
+    "rate_limit_id": lambda umbrella: (str(umbrella.rate_limit.pk), "999999999"),
+    "budget_id": lambda umbrella: (str(umbrella.budget_limit.pk), "999999999"),
+}
+"""For each name of a part of a path: Umbrella's, and one that there never was."""
+
+
+@pytest.fixture
+def umbrella(db: None, small: ServedModel) -> Umbrella:
+    """It has used the service and set limits."""
+    organization = Organization.objects.create(name=f"{CANARY} Umbrella")
+    person = join(f"{CANARY}.charlie", Role.OWNER, organization, f"{CANARY} project")
+    APIKey.objects.filter(pk=person.api_key.pk).update(name=f"{CANARY} key")
+    member = Member.objects.get(user=person.user)
+    limit = RateLimit.objects.create(project=person.project, requests_per_day=98_765)
+    budget = BudgetLimit.objects.create(scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**12)
+    return Umbrella(person, member, run(person), limit, budget)
+
+
+@pytest.fixture
+def boss(alice: Person) -> Person:
+    """Alice, with a key that may do all that a key may."""
+    APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
+    return alice
+
+
+def patterns(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
+    """Every route below, with its whole path."""
+    for each in resolver.url_patterns:
+        path = prefix + str(each.pattern)
+        if isinstance(each, URLResolver):
+            yield from patterns(each, path)
+        else:
+            yield path, each
+
+
+ROUTES = [(path, pattern) for path, pattern in patterns(get_resolver()) if path.startswith("v1/")]
+NAMED = [path for path, pattern in ROUTES if pattern.pattern.converters.keys() - SHARED]
+LISTING = [path for path, pattern in ROUTES if path not in NAMED]
+
+
+def put_in(path: str, names: dict[str, str]) -> str:
+    """The path with these names in the place of its parts, as `<str:generation_id>`."""
+    for part, name in names.items():
+        for converter in ("str:", "int:", "uuid:", "slug:", "path:", ""):
+            path = path.replace(f"<{converter}{part}>", name)
+    return f"/{path}"
+
+
+def ask(person: Person, method: str, path: str) -> Any:
+    headers = {"authorization": f"Bearer {person.key}", "x-request-id": "same"}
+    return getattr(Client(), method)(path, **({} if method in {"get", "head"} else {"content_type": "application/json"}), headers=headers)
+
+
+def seen(response: Any, name: str) -> tuple[int, bytes, dict[str, str]]:
+    """All of an answer but the name that was asked for, and the time that it took."""
+    headers = {key.lower(): value for key, value in response.headers.items() if not key.lower().endswith("-ms")}
+    return response.status_code, response.content.replace(name.encode(), b"?"), headers | {"content-length": ""}
+
+
+def test_every_route_is_known() -> None:
+    tops = {str(each.pattern) for each in get_resolver().url_patterns}
+    assert tops - PUBLIC - PAGES == {"v1/", *(f"{dialect}/v1/" for dialect in DIALECTS)}
+    unknown = {part for _, pattern in ROUTES for part in pattern.pattern.converters} - SHARED - NAMES.keys()
+    assert not unknown, "say in NAMES what these parts of a path name"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("path", NAMED)
+def test_another_tenants_object_is_as_unknown_as_none(boss: Person, umbrella: Umbrella, path: str, method: str) -> None:
+    parts = [part for part in NAMES if f":{part}>" in path or f"<{part}>" in path]
+    before = [type(row)._default_manager.filter(pk=row.pk).values().get() for row in umbrella.rows]
+    for part in parts:  # the others are the caller's own
+        real, random = NAMES[part](umbrella)
+        own = {other: str(boss.project.pk) for other in parts if other != part}
+        answers = [seen(ask(boss, method, put_in(path, {**own, part: name})), name) for name in (real, random)]
+        assert answers[0] == answers[1]
+        assert answers[0][0] in REFUSED
+    assert [type(row)._default_manager.filter(pk=row.pk).values().get() for row in umbrella.rows] == before
+
+
+@pytest.mark.parametrize("path", LISTING)
+def test_what_lists_shows_nothing_of_another_tenant(boss: Person, umbrella: Umbrella, path: str) -> None:
+    run(boss)
+    filters = [f"{name}={umbrella.person.project.pk}" for name in ("project_id", "project_ids", "project", "project_ids[]")]
+    filters += [f"{name}={umbrella.person.api_key.pk}" for name in ("api_key_id", "api_key_ids", "key_id", "key", "api_key_ids[]")]
+    for query in ("start_time=0", *filters):
+        answer = ask(boss, "get", put_in(path, {"model": "small"}) + f"?start_time=0&{query}&group_by=api_key_id")
+        shown = answer.content.decode()
+        assert [trace for trace in umbrella.traces if trace in shown] == []
+        assert f'"{umbrella.person.api_key.pk}"' not in shown
+
+
+@pytest.mark.parametrize("path", [path for path in LISTING if "model" not in path])
+def test_a_filter_by_another_tenants_object_finds_nothing(boss: Person, umbrella: Umbrella, path: str) -> None:
+    for name, row in (("project_ids", umbrella.person.project), ("api_key_ids", umbrella.person.api_key)):
+        answers = [ask(boss, "get", put_in(path, {}) + f"?start_time=1700000000&{name}={pk}") for pk in (row.pk, 999_999_999)]
+        assert seen(answers[0], "-") == seen(answers[1], "-")
+
+
+# ---- the hot routes, which Django does not see; their tests run against the service
+
+HOT = {
+    "chat/completions": "test_rate_limits_end_to_end.py, test_idempotency.py::test_keys_belong_to_an_api_key",
+    "chat/completions/tickets": "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it",
+    "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
+    "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
+    "generations/(?P<generation_id>[^/]+)/cancel": "../bad_input/test_authorization.py, test_cancel_and_later.py",
+}
+"""Who proves that each of them keeps tenants apart."""
+
+
+def test_every_hot_route_is_known() -> None:
+    routes = cast(Any, application).application_mapping["http"].routes
+    found = {str(route.pattern).partition("v1/")[2].removesuffix("$") for route in routes if "v1/" in str(route.pattern)}
+    assert found == HOT.keys()
+    assert len(routes) == len(found) + 1  # and Django
+
+
+# ---- who is let in at all
+
+
+@pytest.mark.parametrize(("path", "method"), [(path, method) for path, _ in ROUTES for method in ("get", "post", "delete")])
+def test_no_route_answers_without_a_key(db: None, path: str, method: str) -> None:
+    names = {part: uuid4().hex for part in ("model", "generation_id")} | dict.fromkeys(NAMES.keys() - {"generation_id"}, "1")
+    response = getattr(Client(), method)(put_in(path, names))
+    assert response.status_code in {401, 405}
+
+
+@pytest.mark.parametrize("path", [path for path, _ in ROUTES if "organization" in path])
+def test_the_organizations_routes_are_for_admin_keys(alice: Person, path: str) -> None:
+    own = {part: str(alice.project.pk) for part in NAMES}
+    assert ask(alice, "get", put_in(path, own)).status_code in {403, 405}

@@ -1,0 +1,61 @@
+"""The hot routes count wrong keys by address, as Django's do, and ask the database for nobody who has sent too many."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from accounts import api_keys
+from accounts.authentication import Caller, CallerCache
+from accounts.errors import NotAuthenticated, TooManyFailedAttempts
+from chatapi.web.services import Services
+
+MOST = 3
+
+
+class Process(Services):
+    """A web process without Redis, whose database knows one key."""
+
+    def __init__(self) -> None:
+        self.callers = CallerCache(max_age_ms=0)
+        self.good = api_keys.generate(is_test=False)
+        self.asked: list[str] = []
+        self.commits: Any = SimpleNamespace(read=self._read)
+
+    async def _read(self, look_up: Callable[..., Any], key: str) -> Caller:
+        self.asked.append(key)
+        if key != self.good:
+            raise NotAuthenticated("unknown")
+        return Caller(1, 1, 1, False, False, "", "UTC")
+
+
+@pytest.fixture
+def address(settings: Settings) -> str:
+    """One that nobody has used."""
+    settings.FAILED_AUTHENTICATIONS_PER_MINUTE = MOST
+    return f"2001:db8:{uuid4().hex[:4]}:{uuid4().hex[:4]}::1"
+
+
+async def fail(process: Process, address: str) -> None:
+    for key in (api_keys.generate(is_test=False), "nonsense", ""):
+        with pytest.raises(NotAuthenticated):
+            await process.authenticate(f"Bearer {key}", address)
+
+
+async def test_wrong_keys_of_every_kind_count(address: str) -> None:
+    process = Process()
+    await fail(process, address)
+    for key in (api_keys.generate(is_test=False), "nonsense", "", process.good):
+        with pytest.raises(TooManyFailedAttempts):
+            await process.authenticate(f"Bearer {key}", address)
+    assert len(process.asked) == 1
+
+
+async def test_a_key_that_was_right_is_looked_up_again(address: str) -> None:
+    process = Process()
+    await process.authenticate(f"Bearer {process.good}", address)
+    await fail(process, address)
+    assert (await process.authenticate(f"Bearer {process.good}", address)).api_key_id == 1
