@@ -51,10 +51,14 @@ local function record(id, fence, seq, is_last, batch)
   local reply = redis.pcall('XADD', key, string.format('%d-%d', fence, seq), 'd', batch)
   if type(reply) == 'table' and reply.err then
     local top = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
-    local held = top[1] and tonumber(string.match(top[1][1], '^(%d+)-'))
-    if held == nil then return reply end
-    if held > fence then refused[#refused + 1] = id end
-    return false
+    local held, last = string.match(top[1] and top[1][1] or '0-0', '^(%d+)-(%d+)$')
+    held, last = tonumber(held), tonumber(last)
+    if held > fence then
+      refused[#refused + 1] = id
+      return false
+    end
+    -- A repeated write; anything else, as a Redis that is full, is an error, lest deltas be lost in silence.
+    return not (held == fence and last >= seq) and reply
   end
   if is_last == 1 then
     redis.call('PEXPIRE', key, ARGV[2])
@@ -303,11 +307,15 @@ class DeltaStream:
 
     async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> None:
         """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now."""
+        key = self.key("web", inbox)
         async with _in_time(), self.redis.pipeline(transaction=False) as pipe:
-            pipe.set(self.key("web", inbox), b"1", px=ttl_ms)
+            # Not SET at once: a Redis that is full refuses it, and workers would take this process for dead.
+            pipe.pexpire(key, ttl_ms)
             pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)
             pipe.pexpire(self.key("inbox", inbox), 10 * ttl_ms)
-            await pipe.execute()
+            is_known, *_ = await pipe.execute()
+            if not is_known:
+                await self.redis.set(key, b"1", px=ttl_ms)
 
 
 def _cancellation(flag: Any) -> Cancellation | None:

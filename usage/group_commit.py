@@ -8,6 +8,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -18,6 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from usage.clock import database_now
 from usage.errors import DatabaseUnavailable, UsageError
+from usage.watchdog import watchdog
 from usage.write_turn import WriteTurn, database_file
 
 Item = TypeVar("Item")
@@ -29,7 +31,11 @@ MAX_BATCH = 256
 DEADLOCK_DETECTED = "40P01"
 """PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes"."""
 DEADLOCK_RETRIES = 3
+IDLE_S = 1.0
+"""A connection that nobody has used for so long is asked whether it still works."""
 log = logging.getLogger(__name__)
+_used = threading.local()
+"""`at`: when this thread last used its connection."""
 
 
 class _Waiting(NamedTuple):
@@ -144,11 +150,25 @@ def _guarded(function: Callable[[], Result]) -> Result:
     """Run it on this thread's connection, which stays open; a database that is gone, locked or too slow becomes
     `DatabaseUnavailable`, and the next call connects anew."""
     try:
-        return function()
+        _leave_if_dead()
+        with watchdog.watching():
+            return function()
     except (OperationalError, InterfaceError) as error:
         connection.close()
         log.warning("the database is not available: %s", error)
         raise DatabaseUnavailable(str(error)) from error
+
+
+def _leave_if_dead() -> None:
+    """A connection that has died while it was idle says nothing about the database of now: leave it for a new one."""
+    own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
+    is_idle = now - getattr(_used, "at", now) > IDLE_S
+    _used.at = now
+    if is_idle and own.connection is not None:
+        with watchdog.watching(statements=1):
+            is_usable = own.is_usable()
+        if not is_usable:
+            own.close()
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
+from chatapi import errors
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.web.relay import LOST, terminal_of
 from chatapi.web.services import Services
@@ -111,5 +112,7 @@ async def _missing_end(services: Services, generation_id: UUID, seq: int) -> lis
     """The end that the log should have had by now; a good one must not follow a text that is lost."""
     end = await services.commits.read(reports.end_of, generation_id)
     if end is None:
-        return []
+        # A row that is gone, by restoring a backup or by hand, will never end.
+        is_open = await services.commits.read(Generation.objects.filter(id=generation_id).exists)
+        return [] if is_open else [errors.generation_not_found().failure]
     return [LOST] if end.outcome == Outcome.COMPLETED and not seq else terminal_of(end)

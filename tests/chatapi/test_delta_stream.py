@@ -123,6 +123,18 @@ async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStrea
     assert await to_the_end(follower) == [*texts(1, 3), END]
 
 
+async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(own_valkey: Valkey, stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    await stream.publish([entry(generation_id, 1, texts(1, 3))])
+    own_valkey.client.config_set("maxmemory", 1)
+    for batch in (entry(generation_id, 4, texts(4, 5)), entry(identity.new_id(), 1, texts(1, 1))):
+        with pytest.raises(RedisError):
+            await stream.publish([batch])
+    own_valkey.client.config_set("maxmemory", 0)
+    assert await stream.publish([entry(generation_id, 4, texts(4, 5))]) == set()
+    assert await stream.replay(generation_id) == texts(1, 5)
+
+
 async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 3))))

@@ -42,6 +42,11 @@ class Listener:
         return self.body is None and not self.is_done
 
     @property
+    def has_ended(self) -> bool:
+        """The answer has ended, in whatever way."""
+        return not self._thread.is_alive()
+
+    @property
     def ends(self) -> int:
         """How many ends it has had: good ones (a finish_reason; the object of an answer in one piece) and errors."""
         if self.body is not None:

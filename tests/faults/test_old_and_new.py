@@ -1,10 +1,14 @@
-"""A newer web process shares the queue with an older worker: what it does not understand harms nobody else."""
+"""A newer web process shares queue and database with an older worker: what that does not understand harms nobody else."""
 
 import base64
 import json
 import signal
 
 import pytest
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations import AddField, DeleteModel, RemoveField, RenameField, RenameModel
+from django.db.migrations.operations.base import Operation
+from django.db.models import NOT_PROVIDED
 from redis import Redis
 
 from chatapi.celery import GENERATE_TASK, app
@@ -41,3 +45,29 @@ def test_a_message_of_a_newer_version_is_refused_in_time_and_the_worker_lives(in
     assert installation.receipt(answer.generation_id)["amount_nanodollars"] == 0
     assert ask("five").end().is_done
     assert len(installation.calls("five")) == calls + 1
+
+
+# ---- the database while both run
+
+OURS = ("accounts", "chatapi", "usage")
+
+
+def test_migrations_leave_older_code_working_and_can_be_undone() -> None:
+    """Older code does not name a new column when it writes, and misses none that it reads."""
+    wrong = [
+        f"{app}.{name}: {operation.describe()}"
+        for (app, name), migration in MigrationLoader(None, ignore_no_migrations=True).disk_migrations.items()
+        for operation in migration.operations
+        if app in OURS and not is_safe(operation)
+    ]
+    assert wrong == []
+
+
+def is_safe(operation: Operation) -> bool:
+    """What takes something away comes in the release after the one that needs it no more."""
+    if isinstance(operation, RemoveField | RenameField | DeleteModel | RenameModel):
+        return False
+    if isinstance(operation, AddField):
+        field = operation.field
+        return field.many_to_many or field.null or field.db_default is not NOT_PROVIDED
+    return operation.reversible

@@ -1,7 +1,9 @@
-"""Upstream and queue misbehave, while our own processes live."""
+"""Upstream, queue and clocks misbehave, while our own processes live."""
 
 import signal
+from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from redis import Redis
@@ -9,6 +11,7 @@ from redis import Redis
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
+from tests.faults import skewed
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
@@ -90,3 +93,24 @@ def held(installation: Installation) -> int:
     """What running requests hold of the key's budgets, in nanodollars."""
     _, key = installation.get("/v1/key", installation.keys["live"])
     return sum(budget["pending_nanodollars"] for budget in key["budgets"])
+
+
+@pytest.fixture
+def wrong_clocks(installation: Installation) -> Iterator[None]:
+    """Of web and worker, an hour each in opposite directions."""
+    skewed.start(installation, "web", +3_600)
+    skewed.start(installation, "worker", -3_600)
+    yield
+    for role in ("web", "worker"):
+        installation.end(role)
+
+
+def test_a_wrong_clock_moves_no_row_and_ends_no_lease(installation: Installation, ask: Ask, wrong_clocks: None) -> None:
+    answer = ask("two-seconds").end()
+    assert (len(answer.words), answer.ends, answer.is_done) == (100, 1, True)
+    receipt = installation.receipt(answer.generation_id)
+    assert receipt["outcome"] == "completed"
+    moments = [datetime.fromisoformat(receipt["timings"][name]) for name in ("admitted_at", "claimed_at", "settled_at")]
+    assert moments == sorted(moments)
+    assert abs(datetime.now(UTC) - moments[-1]) < timedelta(minutes=1)
+    assert moments[-1] - moments[0] < timedelta(seconds=30)

@@ -1,5 +1,6 @@
 """Valkey pauses, is full, or loses everything while it runs; and one that keeps its data dies."""
 
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from chatapi.serving import embedded_valkey
 from tests.fake_completion import WORDS
@@ -33,9 +35,10 @@ def keeping_valkey(installation: Installation) -> None:
     start_keeping_valkey(installation)
 
 
-def start_keeping_valkey(installation: Installation) -> None:
-    command = [*embedded_valkey.command(installation.folder), "--appendonly", "yes", "--appendfsync", "always"]
-    installation.run("valkey", command)
+def start_keeping_valkey(installation: Installation, how_soon: str = "always") -> None:
+    command = [*embedded_valkey.command(installation.folder), "--appendonly", "yes", "--appendfsync", how_soon]
+    # A write beyond what a file may have is to fail, as on a full disk, and not to kill.
+    installation.run("valkey", ["sh", "-c", 'trap "" XFSZ; exec "$@"', "sh", *command])
     wait_for(lambda: installation.get("/readyz")[0] == 200, "Valkey")
 
 
@@ -79,9 +82,7 @@ def test_a_valkey_that_becomes_full_in_mid_stream_ends_it_with_an_error(installa
     answer = ask("steady").heard(10)
     with full(valkey):
         answer.end()
-    # The worker gives up to publish; or, as web cannot say any more that it lives, takes it for dead.
-    assert answer.error["code"] in {"stream_unavailable", "cancelled"}
-    assert (answer.ends, answer.is_done) == (1, True)
+    assert (answer.error["code"], answer.ends, answer.is_done) == ("stream_unavailable", 1, True)
     receipt = installation.receipt(answer.generation_id)
     assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
     assert ask("five").end().is_done
@@ -129,3 +130,27 @@ def test_a_stream_goes_on_when_a_valkey_that_keeps_its_data_comes_back(installat
     start_keeping_valkey(installation)
     assert (answer.end().words, answer.ends, answer.is_done) == ((WORDS * 5)[:100], 1, True)
     assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 100
+
+
+def test_a_valkey_whose_disk_is_full_takes_no_request_and_serves_again_when_there_is_room(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
+    installation.end("valkey")
+    start_keeping_valkey(installation, "everysec")
+    pid = installation.processes["valkey"].pid
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    wait_for(lambda: not takes_a_write(valkey), "Valkey to notice", pause_s=0.1)
+    refused = ask("five").end()
+    assert (refused.status, refused.ends) == (503, 1)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    wait_for(lambda: takes_a_write(valkey), "Valkey to recover", pause_s=0.1)
+    installation.end("worker")  # the refusal ends it, and whoever supervises it starts it again
+    installation.start_worker()
+    wait_for(lambda: ask("five").end().is_done, "service", pause_s=0.2)
+
+
+def takes_a_write(valkey: Redis) -> bool:
+    try:
+        return bool(valkey.set("probe", "1", px=1_000))
+    except ResponseError:
+        return False

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,10 @@ def test_what_a_stopping_worker_leaves_in_the_queue_the_next_one_does(installati
     installation.start_worker()
     assert [len(answer.end().words) for answer in queued] == [5] * 5
     assert running.end().error["code"] == "server_shutting_down"
+
+
+def test_a_worker_is_one_process_so_that_no_part_of_it_dies_alone(installation: Installation, ask: Ask) -> None:
+    assert ask("five").end().is_done
+    pid = installation.processes["worker"].pid
+    children = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    assert "".join(children).split() == []

@@ -1,0 +1,44 @@
+"""`manage.py` with a wrong clock, as its program reads it; the database and Redis have clocks of their own.
+
+python -m tests.faults.skewed +3600 serve --only web       an hour ahead
+"""
+
+import os
+import sys
+import time
+from datetime import datetime, timedelta
+
+from tests.installation import Installation, wait_for
+
+
+def start(installation: Installation, role: str, seconds: int) -> None:
+    """Let a process with that clock take the place of the one that plays this role, and wait until it is ready."""
+    installation.end(role)
+    sign_of_life = installation.folder / f"{role}.alive"
+    sign_of_life.unlink(missing_ok=True)
+    port = ["--port", str(installation.port)] if role == "web" else []
+    installation.run(role, [sys.executable, "-m", "tests.faults.skewed", f"{seconds:+}", "serve", "--only", role, *port])
+    is_ready = (lambda: installation.get("/readyz")[0] == 200) if role == "web" else sign_of_life.exists
+    wait_for(is_ready, f"{role} with a wrong clock")
+
+
+def _skew(seconds: int) -> None:
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + seconds
+    time.time_ns = lambda: right_ns() + seconds * 1_000_000_000
+    from django.utils import timezone
+
+    right_now = timezone.now
+
+    def wrong_now() -> datetime:
+        return right_now() + timedelta(seconds=seconds)
+
+    timezone.now = wrong_now
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
+    _skew(int(sys.argv.pop(1)))
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
