@@ -47,8 +47,9 @@ test-postgres: .venv/.test ## the tests of what the database does, on a PostgreS
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions.
-about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py \
-	idempotency.py loadcatalog.py organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
+about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
+	budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py exports_pages.py idempotency.py loadcatalog.py \
+	organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)

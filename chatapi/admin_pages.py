@@ -5,7 +5,6 @@ import logging
 
 from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -13,10 +12,12 @@ from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
 from redis.exceptions import RedisError
 
-from chatapi import deployment_health, identity
+from accounts import access
+from accounts.audit import recorder
+from chatapi import catalog_pages, deployment_health, deployment_pages, identity, price_pages
 from chatapi.delta_stream import Cancellation, DeltaStream, connect
 from chatapi.wire.dialects import DIALECTS
-from usage import live, overview, requests_pages
+from usage import audit_pages, booking_pages, export_pages, live, overview, requests_pages
 from usage.models import Generation, State
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,18 @@ def urls() -> list[URLPattern]:
         path("live/feed", view(no_feed), name="live_feed"),
         path("live/<str:generation_id>/stop", view(stop), name="live_stop"),
         path("requests/", view(requests_page), name="requests"),
+        path("requests/export.<str:form>", view(export_pages.requests), name="requests_export"),
+        path("overview.<str:form>", view(export_pages.overview), name="overview_export"),
+        path("ledger/<int:entry_id>/correct", view(booking_pages.correct_page), name="ledger_correct"),
+        path("credit/grant", view(booking_pages.grant_page), name="credit_grant"),
+        path("credit/refund", view(booking_pages.refund_page), name="credit_refund"),
+        path("audit/", view(audit_pages.list_page), name="audit"),
+        path("<str:app_label>/<str:model_name>/<path:object_id>/history/", view(audit_pages.history), name="history"),
         path("requests/<str:generation_id>", view(requests_pages.receipt_page), name="request"),
+        path("prices/", view(price_pages.prices_page), name="prices"),
+        path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
+        path("catalog/export", view(catalog_pages.export), name="catalog_export"),
+        path("deployments/<int:deployment_id>/test", view(deployment_pages.test_page), name="deployment_test"),
     ]
 
 
@@ -61,9 +73,11 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
     if not request.user.has_perm("usage.change_generation"):
         raise PermissionDenied
     parsed = identity.parse_id(generation_id)
-    row = Generation.objects.filter(pk=parsed).first() if parsed else None
+    row = access.seen_by(request.user, Generation.objects.filter(pk=parsed)).first() if parsed else None
     if row is None:
         raise Http404("There is no such request.")
+    if not access.may(request.user, "usage.change_generation", row):
+        raise PermissionDenied
     is_told = row.state == State.SETTLED or _ask_to_stop(request, row)
     if request.headers.get("accept") == "application/json":
         return HttpResponse(status=204 if is_told else 503)
@@ -75,16 +89,14 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
 
 
 def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
-    """Whether Redis has taken the wish; it is in the admin's log then."""
+    """Whether Redis has taken the wish; it is in the audit log then."""
     try:
         # A view runs in a thread of its own, so it may have an event loop of its own.
         asyncio.run(_cancel(row))
     except (RedisError, OSError) as error:
         log.warning("could not stop %s: %r", row, error)
         return False
-    assert request.user.pk is not None, "who has a permission has a row"
-    rows = Generation.objects.filter(pk=row.pk)
-    LogEntry.objects.log_actions(request.user.pk, rows, CHANGE, change_message="Asked to stop it.", single_object=True)
+    recorder.record("asked to stop", row)
     return True
 
 

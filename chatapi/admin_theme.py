@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
@@ -9,8 +10,11 @@ from django.urls import reverse_lazy
 def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     """An entry of the admin's sidebar: icons are names in the Material Symbols font, which the theme brings."""
     app, _, name = model.partition(".")
-    link = reverse_lazy(f"admin:{app}_{name}_changelist")
-    return {"title": title, "icon": icon, "link": link, "permission": lambda request: request.user.has_module_perms(app)}
+
+    def is_shown(request: HttpRequest) -> bool:
+        return any(request.user.has_perm(f"{app}.{act}_{name}") for act in ("view", "change"))
+
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{app}_{name}_changelist"), "permission": is_shown}
 
 
 def _overall(title: str, icon: str, name: str, model: str) -> dict[str, Any]:
@@ -30,7 +34,8 @@ THEME: dict[str, Any] = {
     "SITE_HEADER": "chatapi",
     "SITE_SYMBOL": "forum",
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}],
-    "SHOW_HISTORY": False,
+    # An object's history is in the audit log.
+    "SHOW_HISTORY": lambda request: request.user.has_perm("audit.view_auditentry"),
     "SHOW_VIEW_ON_SITE": False,
     "SIDEBAR": {
         "navigation": [
@@ -65,6 +70,7 @@ THEME: dict[str, Any] = {
                 "title": "Catalog",
                 "items": [
                     _page("Models", "deployed_code", "chatapi.servedmodel"),
+                    _page("Deployments", "dns", "chatapi.deployment"),
                     _page("Prices", "sell", "usage.price"),
                     _page("Discounts", "percent", "usage.discount"),
                 ],
@@ -72,6 +78,7 @@ THEME: dict[str, Any] = {
             {
                 "title": "This admin",
                 "items": [
+                    _overall("Audit log", "history", "audit", "audit.auditentry"),
                     _page("Users", "person", "auth.user"),
                     _page("Groups", "groups", "auth.group"),
                 ],

@@ -6,6 +6,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from accounts.audit import watching
 from chatapi import admin_pages
 from chatapi.api import error_pages, health, openapi, organization, pages, views
 from chatapi.wire.dialects import DIALECTS
@@ -19,6 +20,7 @@ client_routes = [
 ]
 
 admin.autodiscover()
+watching.watch(admin.site)
 admin.site.extra_urls = admin_pages.urls  # type: ignore[attr-defined]  # the theme's site asks for them
 
 urlpatterns = [

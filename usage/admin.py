@@ -1,22 +1,29 @@
 """The operator's pages about what ran and what it cost: the service's own rows, read-only."""
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import QuerySet, Sum
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.loader import render_to_string
-from unfold.decorators import display
+from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
+from accounts import access
 from accounts.read_only_admin import ReadOnlyAdmin
+from accounts.tenant_admin import TenantAdmin
 from usage import (
     budget_admin,  # noqa: F401  registers its pages
+    exports,
     receipts,
+    table_exports,
 )
-from usage.models import Generation, HourlyUsage, Kind, LedgerEntry, Price
+from usage.export_admin import ExportedList
+from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price
 from usage.shown import moment, usd
 
 __all__ = ["ModelFilter", "moment", "usd"]
@@ -48,7 +55,7 @@ class ModelFilter(admin.SimpleListFilter):
         return rows.filter(model=self.value()) if self.value() else rows
 
 
-class RecordAdmin(ReadOnlyAdmin):
+class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
     """Rows that the service writes, newest first; there may be very many, so they are never counted."""
 
     paginator = InfinitePaginator
@@ -56,6 +63,12 @@ class RecordAdmin(ReadOnlyAdmin):
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_select_related = ["organization", "project", "api_key"]
+    time: ClassVar[str]
+    """The column of the index by organization and time."""
+
+    def get_ordering(self, request: HttpRequest) -> Sequence[str]:
+        """Newest first, through an index: for people of an organization, through its own."""
+        return [f"-{self.time}"] if access.organizations_of(request.user) else self.ordering
 
     @display(description="Project", ordering="project__name")
     def project_name(self, row: Any) -> str | None:
@@ -94,6 +107,7 @@ class GenerationAdmin(RecordAdmin):
 
     list_display = ["admitted", "model", "organization", "project_name", "key_name", "result", "tokens_in", "tokens_out", "amount"]
     list_filter = ["outcome", "state", "usage_source", "is_test", ModelFilter, "organization", "admitted_at"]
+    time = "admitted_at"
     ordering = ["-id"]  # UUIDs of version 7 sort by time, and the primary key's index has them in order
     search_fields = ["id"]
     search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
@@ -214,12 +228,17 @@ class GenerationAdmin(RecordAdmin):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(RecordAdmin):
-    """Every movement of money, written once."""
+class LedgerEntryAdmin(ExportedList, RecordAdmin):
+    """Every movement of money, written once. A charge is corrected by one more entry."""
 
+    export_name = "ledger"
+    export_columns = exports.COLUMNS
+    export_select_related = ("organization", "project", "api_key")
+    actions_detail = ["correct"]
     list_display = ["created", "kind", "amount", "organization", "project_name", "key_name", "model", "result", "generation"]
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     list_select_related = ["organization", "project", "api_key", "generation"]
+    time = "created_at"
     ordering = ["-id"]
     readonly_fields = ["created", "project_name", "key_name", "result", "amount"]
     fields = [
@@ -227,6 +246,20 @@ class LedgerEntryAdmin(RecordAdmin):
         "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
         "corrects", "reason", "recorded_by", "reference",
     ]  # fmt: skip
+
+    def export_record(self, row: LedgerEntry) -> table_exports.Record:
+        """As in `exportusage`."""
+        return exports.row(row) | {"created_at": row.created_at, "amount_usd": table_exports.usd(row.amount_nanodollars)}
+
+    def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Whoever may add entries, for what settling has written."""
+        charges = LedgerEntry.objects.filter(pk=object_id or 0, kind__in=CHARGED)
+        return request.user.has_perm("usage.add_ledgerentry") and charges.exists()
+
+    @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
+    def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form in which it is corrected."""
+        return redirect("admin:ledger_correct", object_id)
 
     @display(description="Written (UTC)", ordering="id")
     def created(self, row: LedgerEntry) -> str | None:
@@ -251,7 +284,8 @@ class HourlyUsageAdmin(RecordAdmin):
         "amount",
     ]
     list_filter = ["outcome", ModelFilter, "organization", "hour"]
-    ordering = ["-hour", "organization_id", "-id"]
+    time = "hour"
+    ordering = ["-id"]  # nearly the order of the hours, which have no index of their own
     readonly_fields = ["hour_utc", "project_name", "key_name", "result", "amount"]
     fields = [
         "hour_utc", "organization", "project_name", "key_name", "model", "result", "requests",

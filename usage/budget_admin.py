@@ -6,17 +6,23 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Case, CharField, F, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.functions import Concat
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
 from unfold.admin import ModelAdmin
-from unfold.decorators import display
+from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts.models import APIKey, Organization, Project
 from accounts.read_only_admin import ReadOnlyAdmin
+from accounts.tenant_admin import TenantAdmin
+from usage.export_admin import ExportedList
 from usage.forms import LimitForm, NewLimitForm
 from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
 from usage.shown import moment, usd
+from usage.table_exports import Record
+from usage.table_exports import usd as in_usd
 
 
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -39,7 +45,7 @@ def _amount(nanodollars: int | None) -> str | None:
 
 
 @admin.register(BudgetLimit)
-class BudgetLimitAdmin(ModelAdmin):
+class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     """What may be spent at most, and from when on someone wants to know; without a row here there is no limit."""
 
     list_display = ["subject", "scope", "period", "limit", "soft_limit"]
@@ -62,13 +68,19 @@ class BudgetLimitAdmin(ModelAdmin):
         if obj is not None:
             return [(None, {"fields": ["subject", "scope", "period", "limit_nanodollars", "soft_limit_nanodollars"]})]
         return [
-            ("Applies to one of these", {"fields": ["organization", "project", "api_key"]}),
+            ("Applies to one of these", {"fields": self.shown_to(request, ["organization", "project", "api_key"])}),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """All but the amounts."""
         return ["subject", "scope", "period"] if obj else []
+
+    operators_fields = ("organization",)
+
+    def is_operators(self, row: BudgetLimit) -> bool:
+        """What an organization may spend at most is not its own to say."""
+        return row.scope == Scope.ORGANIZATION
 
     @display(description="Applies to", ordering="scope_id")
     def subject(self, row: Any) -> str:
@@ -87,9 +99,14 @@ class BudgetLimitAdmin(ModelAdmin):
 
 
 @admin.register(Budget)
-class BudgetAdmin(ReadOnlyAdmin):
+class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     """What is spent and held in each period."""
 
+    export_name = "budgets"
+    export_columns = (
+        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd", "pending_nanodollars", "pending_usd",
+        "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
+    )  # fmt: skip
     list_display = ["subject", "scope", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
     list_filter = ["scope", "period", "period_start", ("soft_limit_reached_at", admin.EmptyFieldListFilter)]
     ordering = ["-period_start", "scope", "scope_id"]
@@ -104,6 +121,17 @@ class BudgetAdmin(ReadOnlyAdmin):
         limit = Subquery(same.values("limit_nanodollars"))
         rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
         return rows
+
+    def export_record(self, row: Any) -> Record:
+        """The budget with its limit, amounts both exact and in US dollars."""
+        amounts = {name: getattr(row, f"{name}_nanodollars") for name in ("posted", "pending", "limit")}
+        return {
+            **{name: getattr(row, name) for name in ("scope", "scope_id", "period", "soft_limit_reached_at")},
+            **{f"{name}_nanodollars": amount for name, amount in amounts.items()},
+            **{f"{name}_usd": in_usd(amount) for name, amount in amounts.items()},
+            "subject": self.subject(row),
+            "period_start": row.period_start.isoformat(),
+        }
 
     @display(description="Budget of", ordering="scope_id")
     def subject(self, row: Any) -> str:
@@ -132,9 +160,11 @@ class BudgetAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Credit)
-class CreditAdmin(ModelAdmin):
-    """What organizations have paid in advance. `grantcredit` and `refundcredit` move it; here it is required or not."""
+class CreditAdmin(TenantAdmin, ModelAdmin):
+    """What organizations have paid in advance: granted, refunded, and whether it is required."""
 
+    actions_list = ["grant_any"]
+    actions_detail = ["grant", "refund"]
     list_display = ["organization", "is_required", "credited", "spent", "held", "balance"]
     list_filter = ["is_required"]
     list_select_related = ["organization"]
@@ -160,6 +190,25 @@ class CreditAdmin(ModelAdmin):
         rows: QuerySet[Credit] = super().get_queryset(request).annotate(spent_nanodollars=spent, held_nanodollars=held)
         return rows
 
+    def has_book_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Whoever may add ledger entries."""
+        return request.user.has_perm("usage.add_ledgerentry")
+
+    @action(description="Grant credit", permissions=["book"], icon="add_card", url_path="grant-any")
+    def grant_any(self, request: HttpRequest) -> HttpResponse:
+        """The form, for an organization to choose."""
+        return redirect("admin:credit_grant")
+
+    @action(description="Grant credit", permissions=["book"], icon="add_card", url_path="grant")
+    def grant(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form, for this organization."""
+        return redirect(reverse("admin:credit_grant") + f"?organization={object_id}")
+
+    @action(description="Refund credit", permissions=["book"], icon="undo", url_path="refund")
+    def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form, for this organization."""
+        return redirect(reverse("admin:credit_refund") + f"?organization={object_id}")
+
     @display(description="Granted, less refunds", ordering="credited_nanodollars")
     def credited(self, row: Credit) -> str:
         """All that was ever paid in advance."""
@@ -182,7 +231,7 @@ class CreditAdmin(ModelAdmin):
 
 
 @admin.register(Discount)
-class DiscountAdmin(ModelAdmin):
+class DiscountAdmin(TenantAdmin, ModelAdmin):
     """Discounts by the moment they begin. A change is a new row, as with prices; 0 ends one."""
 
     list_display = ["organization", "begins", "percent"]

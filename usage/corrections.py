@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
 from usage import budgets, pricing, rollups
 from usage.clock import database_now
+from usage.credit import Booking, Note
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
 from usage.rollups import Entry
@@ -30,33 +31,53 @@ class Correction:
     reason: str
     recorded_by: str
     is_rerating: bool = False
+    reference: str = ""
 
 
 def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by: str) -> LedgerEntry:
-    """Correct one charge or overage by an amount; returns the new entry.
+    """Correct one charge or overage by an amount; returns the new entry. Raises `NotBooked`."""
+    return book(entry_id, amount_nanodollars, Note(reason, recorded_by)).entry
 
-    Raises `NotBooked` when there is no such charge, no reason, or less than nothing would remain of the generation's charges.
+
+def book(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+    """Correct one charge or overage by an amount, once if the note has a reference.
+
+    Raises `NotBooked` when there is no such charge, no reason, less than nothing would remain of the generation's charges, or the
+    reference stands for something else.
     """
-    if not amount_nanodollars or not reason.strip():
+    if not amount_nanodollars or not note.reason.strip():
         raise NotBooked("A correction has an amount that is not zero, and a reason.")
-    with transaction.atomic():
-        entry = LedgerEntry.objects.filter(pk=entry_id, kind__in=CHARGED).first()
-        if entry is None or entry.generation_id is None:
-            raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
-        # Two corrections of one generation wait for each other: both might take all that is left.
-        Generation.objects.select_for_update().get(pk=entry.generation_id)
-        left = _charged(entry.generation_id)
-        if left + amount_nanodollars < 0:
-            raise NotBooked(f"Only ${pricing.to_usd(left)} of the charge is left to take back.")
-        write(database_now(), [Correction(entry, amount_nanodollars, reason, recorded_by)])
-        return LedgerEntry.objects.filter(corrects=entry).latest("id")
+    try:
+        with transaction.atomic():
+            return _book_once(entry_id, amount_nanodollars, note)
+    except IntegrityError as error:
+        # Two bookings of one reference for different generations, at the same moment.
+        raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
+
+
+def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+    entry = LedgerEntry.objects.filter(pk=entry_id, kind__in=CHARGED).first()
+    if entry is None or entry.generation_id is None:
+        raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
+    # Two corrections of one generation wait for each other: both might take all that is left.
+    Generation.objects.select_for_update().get(pk=entry.generation_id)
+    known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
+    if known is not None:
+        if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {known}.")
+        return Booking(known, is_new=False)
+    left = charged(entry.generation_id)
+    if left + amount_nanodollars < 0:
+        raise NotBooked(f"Only ${pricing.to_usd(left)} of the charge is left to take back.")
+    write(database_now(), [Correction(entry, amount_nanodollars, note.reason, note.recorded_by, reference=note.reference)])
+    return Booking(LedgerEntry.objects.filter(corrects=entry).latest("id"), is_new=True)
 
 
 def write(now: datetime, corrections: Sequence[Correction]) -> None:
     """Write the corrections (at least one) with their budgets and hours; in a transaction that has locked their generations."""
     rows = [_row(now, correction) for correction in corrections]
-    more = [(each.entry.pk, each.is_rerating, each.reason, each.recorded_by) for each in corrections]
-    columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by")
+    more = [(each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference) for each in corrections]
+    columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by", "reference")
     insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:
@@ -91,6 +112,6 @@ def _row(now: datetime, correction: Correction) -> Entry:
     )
 
 
-def _charged(generation_id: UUID) -> int:
+def charged(generation_id: UUID) -> int:
     """All that the generation is charged now, its corrections included."""
     return LedgerEntry.objects.filter(generation_id=generation_id).aggregate(total=Sum("amount_nanodollars"))["total"] or 0

@@ -26,7 +26,7 @@ class Note:
 
 
 class Booking(NamedTuple):
-    """A grant or refund in the ledger; `is_new` is False when its reference had been booked before."""
+    """A grant, refund or correction in the ledger; `is_new` is False when its reference had been booked before."""
 
     entry: LedgerEntry
     is_new: bool

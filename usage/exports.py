@@ -93,10 +93,11 @@ def _rows(wish: Wish) -> Iterator[Row]:
     if wish.organization is not None:
         entries = entries.filter(organization=wish.organization)
     for page in pages(entries.select_related("organization", "project", "api_key")):
-        yield from map(_row, page)
+        yield from map(row, page)
 
 
-def _row(entry: LedgerEntry) -> Row:
+def row(entry: LedgerEntry) -> Row:
+    """The entry's values by `COLUMNS`; its organization, project and key are read already."""
     project, api_key = entry.project, entry.api_key
     values = (
         entry.pk, entry.kind, entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
@@ -136,12 +137,15 @@ def _manifest(wish: Wish, name: str, counts: Counter[str], sums: Counter[str]) -
 def _write_csv(file: IO[str], rows: Iterable[Row]) -> None:
     writer = csv.DictWriter(file, COLUMNS)
     writer.writeheader()
-    writer.writerows(row | {name: _harmless(row[name]) for name in TYPED} for row in rows)
+    writer.writerows(row | {name: harmless(row[name]) for name in TYPED} for row in rows)
 
 
-def _harmless(text: str | None) -> str | None:
-    """Not a formula when a spreadsheet opens it (OWASP, "CSV Injection")."""
-    return f"'{text}" if text and text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+def harmless(text: str | None) -> str | None:
+    """Not a formula when a spreadsheet opens it (OWASP, "CSV Injection"; the last four are full-width)."""
+    return f"'{text}" if text and text.startswith(_FORMULAS) else text
+
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def _write_ndjson(file: IO[str], rows: Iterable[Row]) -> None:

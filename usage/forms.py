@@ -18,8 +18,8 @@ SOFT = "It refuses nothing: a budget that reaches it is marked."
 class USDField(forms.CharField):
     """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", "placeholder": "0.00"}), **kwargs)
+    def __init__(self, *, widget: type[forms.TextInput] = UnfoldAdminTextInputWidget, **kwargs: Any) -> None:
+        super().__init__(widget=widget(attrs={"inputmode": "decimal", "placeholder": "0.00", "autocomplete": "off"}), **kwargs)
 
     def to_python(self, value: Any) -> Any:
         """Nanodollars; what is not an amount is told as it is."""

@@ -1,9 +1,10 @@
-"""A generation's receipt: what it is charged for, line by line, and how long each part took."""
+"""A generation's receipt: what it is charged for, line by line, what was corrected later, and how long each part took."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from usage import pricing
-from usage.models import Generation, State
+from usage.models import Generation, Kind, LedgerEntry, State
 from usage.pricing import LineItem, Tokens
 
 
@@ -12,6 +13,18 @@ def line_items(row: Generation) -> list[LineItem]:
     if row.state != State.SETTLED or row.is_waived:
         return []
     return pricing.line_items(Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens), row.price)
+
+
+def corrections(row: Generation) -> list[LedgerEntry]:
+    """What was corrected since, in order. The generation's amount, and so its line items, stay as its client was told."""
+    if row.state != State.SETTLED:
+        return []
+    return list(LedgerEntry.objects.filter(generation=row, kind=Kind.CORRECTION).order_by("id"))
+
+
+def net_nanodollars(row: Generation, corrected: Iterable[LedgerEntry]) -> int:
+    """What the generation costs with its corrections."""
+    return row.amount_nanodollars + sum(entry.amount_nanodollars for entry in corrected)
 
 
 def queue_ms(row: Generation) -> int | None:

@@ -13,10 +13,12 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from accounts import access
 from accounts.models import APIKey, Organization, Project
 from usage import insights, receipts, requests_query
 from usage.insights import RequestFilters
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price, State, UsageSource
+from usage.own_pages import own_query, removable
 from usage.page_query import address
 from usage.requests_waterfall import waterfall
 
@@ -34,7 +36,8 @@ class Select:
     chosen: str
 
 
-def _shows_requests(request: HttpRequest) -> None:
+def check_permission(request: HttpRequest) -> None:
+    """Raises `PermissionDenied` for who may not see requests."""
     if not request.user.has_perm("usage.view_generation"):
         raise PermissionDenied
 
@@ -42,8 +45,8 @@ def _shows_requests(request: HttpRequest) -> None:
 @require_safe
 def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
     """The requests that the address asks for, a page of them; an id leads straight to its receipt."""
-    _shows_requests(request)
-    query = request.GET.dict()
+    check_permission(request)
+    query = own_query(request)
     context: dict[str, Any] = {"title": "Requests", "clear_url": address("requests", {}), "query": query}
     try:
         filters = requests_query.parse(query, timezone.now())
@@ -55,21 +58,26 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
     asked = requests_query.complete(query, filters)
     context |= {
         "page": page,
-        "chips": requests_query.chips_of(query, filters),
+        "chips": removable(request.user, requests_query.chips_of(query, filters)),
         "older_url": address("requests", asked | {"after": page.next_cursor}) if page.next_cursor else "",
         "newest_url": address("requests", asked) if query.get("after") else "",
-        **_form(filters, dialects),
+        "export_url": address("requests", {}) + "export",
+        "export_query": address("requests", asked).partition("?")[2],
+        **_form(request.user, filters, dialects),
     }
     return _answer(request, "usage/requests.html", context)
 
 
-def _form(filters: RequestFilters, dialects: Iterable[str]) -> dict[str, Any]:
+def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str]) -> dict[str, Any]:
     """What there is to choose from; projects and keys are those of the chosen organization."""
     home = {} if filters.organization_id is None else {"organization": filters.organization_id}
     keys_home = {f"project__{name}": value for name, value in home.items()}
     usual = [
         Select(
-            "organization", "Organization", _rows(Organization.objects.all(), filters.organization_id), str(filters.organization_id or "")
+            "organization",
+            "Organization",
+            _rows(access.seen_by(user, Organization.objects.all()), filters.organization_id),
+            str(filters.organization_id or ""),
         ),
         Select("model", "Model", _names(_models()), filters.model or ""),
         Select("outcome", "Outcome", _names(Outcome.values), filters.outcome or ""),
@@ -105,12 +113,13 @@ def _models() -> list[str]:
 @require_safe
 def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
     """One request: what it cost and why, how its time went, and how it ended."""
-    _shows_requests(request)
+    check_permission(request)
     found = requests_query.generation_id_in(generation_id)
-    row = Generation.objects.select_related("organization", "project", "api_key").filter(pk=found).first() if found else None
+    row = _visible(request).filter(pk=found).first() if found else None
     if row is None:
         raise Http404("There is no such request.")
     entries = LedgerEntry.objects.filter(generation=row).order_by("id")
+    corrections = [entry for entry in entries if entry.kind == Kind.CORRECTION]
     context = {
         "title": "Request",
         "row": row,
@@ -118,10 +127,18 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         "lines": receipts.line_items(row),
         "waterfall": waterfall(row, timezone.now()),
         "entries": entries,
-        "corrected": any(entry.kind == Kind.CORRECTION for entry in entries),
+        "corrections": corrections,
+        "net_nanodollars": receipts.net_nanodollars(row, corrections),
+        "charge": next((entry for entry in entries if entry.kind == Kind.CHARGE), None),
+        "may_correct": request.user.has_perm("usage.add_ledgerentry"),
         "is_open": row.state != State.SETTLED,
     }
     return _answer(request, "usage/request.html", context)
+
+
+def _visible(request: HttpRequest) -> "QuerySet[Generation]":
+    """The requests whose receipt the person may read."""
+    return access.seen_by(request.user, Generation.objects.select_related("organization", "project", "api_key"))
 
 
 _ENDS = {

@@ -10,7 +10,7 @@ from accounts.models import APIKey
 from chatapi import identity
 from chatapi.models import ServedModel
 from usage import receipts, spending
-from usage.models import Generation, State
+from usage.models import Generation, LedgerEntry, State
 from usage.pricing import LineItem as PricedLine
 from usage.pricing import to_usd
 
@@ -46,7 +46,7 @@ class Budget(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """The key that asks; its id is the one that `createkey` told."""
+    """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models: it may use all."""
 
     id: int
     name: str
@@ -55,6 +55,8 @@ class Key(Struct, frozen=True):
     project: str
     is_test: bool
     is_admin: bool
+    scopes: list[str]
+    models: list[str]
     created_at: str
     expires_at: str | None
     budgets: list[Budget]
@@ -93,6 +95,14 @@ class LineItem(Struct, frozen=True):
     amount_nanodollars: int
 
 
+class Correction(Struct, frozen=True):
+    """A later change of what was charged: negative gives back."""
+
+    created_at: str
+    amount_usd: str
+    amount_nanodollars: int
+
+
 class Timings(Struct, frozen=True):
     """When a generation was admitted, claimed by a worker and settled; the tokens' times count from the claim."""
 
@@ -113,7 +123,10 @@ class GenerationError(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """What a generation used and cost. Until `state` is `settled`, its usage and its amount are null."""
+    """What a generation used and cost. Until `state` is `settled`, its usage and its amounts are null.
+
+    The amount is what its line items add up to, and what its client was told; `net_*` is that amount with its corrections.
+    """
 
     id: str
     created: int
@@ -131,6 +144,9 @@ class Receipt(Struct, frozen=True):
     line_items: list[LineItem]
     amount_usd: str | None
     amount_nanodollars: int | None
+    corrections: list[Correction]
+    net_usd: str | None
+    net_nanodollars: int | None
     is_waived: bool
     timings: Timings
     object: Literal["generation"] = "generation"
@@ -151,6 +167,8 @@ def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
         project=row.project.name,
         is_test=row.is_test,
         is_admin=row.is_admin,
+        scopes=row.scopes,
+        models=row.allowed_models,
         created_at=_rfc3339(row.created_at),
         expires_at=_rfc3339(row.expires_at) if row.expires_at else None,
         budgets=[_budget(each) for each in budgets],
@@ -160,6 +178,8 @@ def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
 def receipt(row: Generation) -> Receipt:
     """The generation's receipt."""
     is_settled = row.state == State.SETTLED
+    corrections = receipts.corrections(row)
+    net = receipts.net_nanodollars(row, corrections)
     return Receipt(
         id=identity.public_id(row.id),
         created=identity.created(row.id),
@@ -177,6 +197,9 @@ def receipt(row: Generation) -> Receipt:
         line_items=[_line_item(line) for line in receipts.line_items(row)],
         amount_usd=to_usd(row.amount_nanodollars) if is_settled else None,
         amount_nanodollars=row.amount_nanodollars if is_settled else None,
+        corrections=[_correction(entry) for entry in corrections],
+        net_usd=to_usd(net) if is_settled else None,
+        net_nanodollars=net if is_settled else None,
         is_waived=row.is_waived,
         timings=_timings(row),
     )
@@ -220,6 +243,11 @@ def _line_item(line: PricedLine) -> LineItem:
         amount_usd=to_usd(line.amount_nanodollars),
         amount_nanodollars=line.amount_nanodollars,
     )
+
+
+def _correction(entry: LedgerEntry) -> Correction:
+    """Without the reason and the name of who booked it: those are the operator's."""
+    return Correction(_rfc3339(entry.created_at), to_usd(entry.amount_nanodollars), entry.amount_nanodollars)
 
 
 def _timings(row: Generation) -> Timings:
