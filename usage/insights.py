@@ -1,13 +1,16 @@
 """What operators and organizations look at: sums, requests, budgets, what runs now. The one door to such reads.
 
-Nothing here scans generations: sums are the hourly rollup's, requests come in keyset pages through an index, and what an index
+Nothing here scans generations: sums are the rollups', requests come in keyset pages through an index, and what an index
 can't find is searched a bounded number of rows at a time.
 """
 
+from usage.insights_first_tokens import Percentiles, first_token_ms
 from usage.insights_live import BudgetUse, Health, RunningGeneration, budgets_near_limit, health, running
 from usage.insights_range import Bucket, Range, parse_range
-from usage.insights_requests import Page, Percentiles, RequestFilters, first_token_ms, requests_page
-from usage.insights_sums import FAILED, Filters, GroupBy, Point, Row, Totals, series, top, totals
+from usage.insights_requests import Page, RequestFilters, requests_page
+from usage.insights_sources import Filters, GroupBy
+from usage.insights_sums import Point, Row, Totals, series, top, totals
+from usage.outcome import FAILED
 
 __all__ = [
     "FAILED", "Bucket", "BudgetUse", "Filters", "GroupBy", "Health", "Page", "Percentiles", "Point", "Range", "RequestFilters", "Row",

@@ -1,22 +1,25 @@
 """One organization's usage in minutes, hours or days of UTC, grouped by any of its dimensions: what its usage API reads.
 
-Hours and days are the rollup's. Minutes are the ledger's, counted like the rollup but from a bounded number of entries: when
+Days that are over and hours are the rollups'. Minutes are the ledger's, counted like the rollup but from a bounded number of entries: when
 there are more, the buckets end early and the reader goes on from there.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
-from django.db.models import Aggregate, Count, Q, QuerySet, Sum
+from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
+from django.db.models.expressions import Combinable
 
+from usage import closed_days
 from usage.insights_starts import StartOf, Width
 from usage.insights_time_limit import time_limit
-from usage.models import SPENT, HourlyUsage, Kind, LedgerEntry
+from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
 
 WIDTHS: dict[Width, timedelta] = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
-MAX_ENTRIES = 50_000
+MAX_ENTRIES = 30_000
 """Ledger entries that one answer by the minute adds up."""
 _TOKENS_AND_MONEY = ("prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars")
 
@@ -62,19 +65,29 @@ class Bucket:
 @time_limit()
 def buckets(query: BucketQuery) -> list[Bucket]:
     """Every bucket from the query's start to its end, or to where `MAX_ENTRIES` end."""
-    end = query.end
-    if query.width == "minute":
-        end = _readable_end(query)
-        rows = _added_up(_fitting(_entries(query, end), query), "created_at", query)
-    else:
-        hours = HourlyUsage.objects.filter(organization_id=query.organization_id, hour__gte=query.start, hour__lt=end)
-        rows = _added_up(_fitting(hours, query), "hour", query)
+    end = _readable_end(query) if query.width == "minute" else query.end
     found: defaultdict[datetime, list[Sums]] = defaultdict(list)
-    for row in rows:
-        found[row["start"]].append(_sums(row, query.group_by))
+    for rows in _rows(query, end):
+        for row in rows:
+            found[_moment(row["start"])].append(_sums(row, query.group_by))
     width = WIDTHS[query.width]
     starts = [query.start + number * width for number in range((end - query.start) // width)]
     return [Bucket(start, start + width, found.get(start, [])) for start in starts]
+
+
+def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str, Any]]]:
+    """The sums by bucket and group; each bucket's are all in one of them."""
+    if query.width == "minute":
+        yield _added_up(_fitting(_entries(query, end), query), StartOf("minute", "created_at"), query)
+        return
+    mine = {"organization_id": query.organization_id}
+    spans = closed_days.spans(query.start, end) if query.width == "day" else closed_days.Spans([], [(query.start, end)])
+    for first, last in spans.closed:
+        days = DailyUsage.objects.filter(**mine, day__gte=first, day__lt=last)
+        yield _added_up(_fitting(days, query), F("day"), query)
+    for start, stop in spans.open:
+        hours = HourlyUsage.objects.filter(**mine, hour__gte=start, hour__lt=stop)
+        yield _added_up(_fitting(hours, query), StartOf(query.width, "hour"), query)
 
 
 def _entries(query: BucketQuery, end: datetime) -> QuerySet[LedgerEntry]:
@@ -94,16 +107,20 @@ def _fitting(rows: QuerySet[Any], query: BucketQuery) -> QuerySet[Any]:
     return rows.filter(**{name: values for name, values in filters.items() if values is not None})
 
 
-def _added_up(rows: QuerySet[Any], time: str, query: BucketQuery) -> QuerySet[Any, dict[str, Any]]:
+def _added_up(rows: QuerySet[Any], start: Combinable, query: BucketQuery) -> QuerySet[Any, dict[str, Any]]:
     requests: Aggregate = Sum("requests")
     if rows.model is LedgerEntry:
         # As in the rollup: what else is spent is more or less money for a request that its charge has counted.
         rows, requests = rows.filter(kind__in=SPENT), Count("id", filter=Q(kind=Kind.CHARGE))
     sums = {f"sum_{name}": Sum(name) for name in _TOKENS_AND_MONEY}
     columns = ("start", *query.group_by)
-    rows = rows.annotate(start=StartOf(query.width, time)).order_by(*columns)
+    rows = rows.annotate(start=start).order_by(*columns)
     found: QuerySet[Any, dict[str, Any]] = rows.values(*columns).annotate(sum_requests=requests, **sums)
     return found
+
+
+def _moment(start: datetime | date) -> datetime:
+    return start if isinstance(start, datetime) else closed_days.midnight(start)
 
 
 def _sums(row: dict[str, Any], columns: tuple[str, ...]) -> Sums:

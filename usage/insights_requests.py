@@ -1,12 +1,11 @@
-"""Requests, newest first, in keyset pages, and how fast they began: each read looks at a bounded number of rows of an index.
+"""Requests, newest first, in keyset pages, and how fast the newest began: each read looks at a bounded number of rows of an index.
 
 Ids are UUIDv7 and so sort by the time at which they were made, just before the admission: all organizations' requests are read
 in the order of their ids, one organization's or key's in the order of their admission, which have an index each.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from django.db.models import Q, QuerySet
 
 from accounts.models import APIKey, Project
 from usage.insights_range import Range
-from usage.insights_sums import Filters
+from usage.insights_sources import Filters, wanted
 from usage.insights_time_limit import time_limit
 from usage.models import Generation
 
@@ -22,7 +21,7 @@ MAX_LIMIT = 500
 SEARCHED = 20_000
 """Rows that one page looks at when it has to search; what is further back is the next page's."""
 SAMPLE = 5_000
-"""Requests that the percentiles look at."""
+"""Requests that are looked at for the percentiles of what is not counted yet."""
 _CLOCK_SLACK = timedelta(minutes=5)
 """How far the clock that makes ids, and the wait for an admission, may be from the database's clock."""
 
@@ -68,15 +67,6 @@ class Page:
     """How far back the page has looked, if it stopped because it had looked at `SEARCHED` rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Of the most recent requests, in milliseconds."""
-
-    p50: int
-    p95: int
-    sample_size: int
-
-
 @time_limit()
 def requests_page(filters: RequestFilters, after: str | None = None, limit: int = 50) -> Page:
     """The requests that fit, with their organization, project and key; raises `ValueError` for a cursor that is none."""
@@ -97,19 +87,15 @@ def requests_page(filters: RequestFilters, after: str | None = None, limit: int 
     return Page(found, str(floor) if floor else None, floor.admitted_at if floor else None)
 
 
-@time_limit()
-def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles | None:
-    """From claim to first token, of the newest `SAMPLE` requests in the range or those of them that fit; None when none has begun."""
-    mine = {each.name: getattr(filters, each.name) for each in fields(Filters)} if filters else {}
-    located = _located(RequestFilters(**mine, since=over.start, until=over.end))
+def newest_first_token_ms(over: Range, filters: Filters) -> list[int]:
+    """From claim to first token, of those of the newest `SAMPLE` requests in the range that fit and have begun to answer."""
+    located = _located(RequestFilters(**wanted(filters), since=over.start, until=over.end))
     if located is None:
-        return None
+        return []
     walk = _Walk.along(located)
     floor = walk.row_at(SAMPLE)
     rows = (walk.down_to(floor) if floor else walk).rows
-    times = _fitting(rows, located).values_list("first_token_ms", flat=True)
-    known = sorted(each for each in times if each is not None)
-    return Percentiles(_percentile(known, 50), _percentile(known, 95), len(known)) if known else None
+    return [ms for ms in _fitting(rows, located).values_list("first_token_ms", flat=True) if ms is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +191,3 @@ def _fitting(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Ge
     """Those of the rows that have what an index can't find."""
     wanted = {column: getattr(filters, name) for name, column in (*_SEARCHED_FOR.items(), ("id", "id"))}
     return rows.filter(**{column: value for column, value in wanted.items() if value is not None})
-
-
-def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """The nearest-rank percentile: the smallest value that so many percent of all don't exceed."""
-    return ordered[max(-(-len(ordered) * percent // 100) - 1, 0)]

@@ -1,51 +1,24 @@
-"""Sums of the hourly rollup: of a range, of its hours or days, of the groups that spent most."""
+"""Sums of the rollups: of a range, of its hours or days, of the groups that spent most."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import date, datetime
 from operator import add
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from django.db.models import Case, F, IntegerField, Model, Q, QuerySet, Sum, Value, When
+from django.db.models import Case, F, When
 from django.db.models.expressions import Combinable
 
 from accounts.models import APIKey, Organization, Project
+from usage import closed_days
 from usage.insights_range import Range
-from usage.insights_starts import StartOf
+from usage.insights_sources import Filters, GroupBy, Source, sources
 from usage.insights_time_limit import time_limit
-from usage.models import HourlyUsage, Outcome
+from usage.models import Outcome
 
-GroupBy = Literal["organization", "project", "key", "model", "outcome"]
 MAX_GROUPS = 8
 """Groups of a series that have their own name; more colours nobody can tell apart."""
-FAILED = (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)
-"""The outcomes that count as errors. A client that left is none."""
-_COLUMNS: dict[GroupBy, str] = {
-    "organization": "organization_id",
-    "project": "project_id",
-    "key": "api_key_id",
-    "model": "model",
-    "outcome": "outcome",
-}
-
-Rows = TypeVar("Rows", bound=Model)
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which requests a report is about: those that fit all that is set."""
-
-    organization_id: int | None = None
-    project_id: int | None = None
-    api_key_id: int | None = None
-    model: str | None = None
-    outcome: str | None = None
-
-    def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
-        """Those rows that fit; their model has these columns."""
-        wanted = {each.name: getattr(self, each.name) for each in fields(Filters)}
-        return rows.filter(**{name: value for name, value in wanted.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +32,12 @@ class Totals:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     amount_nanodollars: int = 0
+
+    @classmethod
+    def of(cls, sums: Iterable[int]) -> "Totals":
+        """The totals of a source's sums, which begin with the failed requests."""
+        failed, requests, *others = sums
+        return cls(requests, failed, *others)
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Totals)))
@@ -101,17 +80,16 @@ class Point:
 @time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
     """The sums of the whole range."""
-    return _totals(_hours(over, filters or Filters()).aggregate(**_SUMS))
+    parts = (source.rows.aggregate(**source.sums) for source in sources(over, None, filters or Filters()))
+    return sum((Totals.of(list(part.values())) for part in parts), Totals())
 
 
 @time_limit()
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
     """The `n` groups that spent most, the dearest first; among equals the one with more requests."""
-    column = _COLUMNS[group_by]
-    rows = _hours(over, filters or Filters()).values(column).annotate(**_SUMS)
-    found = {row[column]: _totals(row) for row in rows.order_by("-sum_amount_nanodollars", "-sum_requests", column)[:n]}
-    labels = _labels(group_by, found)
-    return [Row(str(key), labels[key], sums) for key, sums in found.items()]
+    found = _dearest_first(over, group_by, filters or Filters())[:n]
+    labels = _labels(group_by, [key for key, _ in found])
+    return [Row(str(key), labels[key], sums) for key, sums in found]
 
 
 @time_limit()
@@ -123,8 +101,8 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
     filters = filters or Filters()
     groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
     if group_by is not None:
-        dearest = _dearest(over, group_by, filters)
-        labels = _labels(group_by, dearest)
+        dearest = [key for key, _ in _dearest_first(over, group_by, filters)]
+        labels = _labels(group_by, dearest[:MAX_GROUPS])
         groups = [(key, str(key), labels[key]) for key in dearest[:MAX_GROUPS]]
         groups += [(None, None, "other")] if len(dearest) > MAX_GROUPS else []
     sums = _sums_by_start(over, group_by, filters, [key for key, _, _ in groups])
@@ -132,62 +110,44 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
     return [Point(start, name, label, sums.get((start, key), nothing)) for start in over.starts() for key, name, label in groups]
 
 
-_SUMS = {
-    # As the fields of `Totals`, and in their order; by another name, because these names are the rollup's columns.
-    f"sum_{each.name}": Sum("requests", filter=Q(outcome__in=FAILED), default=0)
-    if each.name == "failed_requests"
-    else Sum(each.name, default=0)
-    for each in fields(Totals)
-}
-
-
-def _totals(row: Mapping[str, int]) -> Totals:
-    return Totals(*(row[name] for name in _SUMS))
-
-
-def _hours(over: Range, filters: Filters) -> QuerySet[HourlyUsage]:
-    """The rollup's rows of that time. Each is found by its organization: the index begins with it."""
-    rows = filters.narrow(HourlyUsage.objects.filter(hour__gte=over.start, hour__lt=over.end))
-    if filters.organization_id is None:
-        rows = rows.filter(organization_id__in=_organizations(filters))
-    return rows
-
-
-def _organizations(filters: Filters) -> QuerySet[Any, Any]:
-    """The ids of the organizations that the filters leave."""
-    if filters.api_key_id is not None:
-        return Project.objects.filter(api_keys=filters.api_key_id).values("organization_id")
-    if filters.project_id is not None:
-        return Project.objects.filter(pk=filters.project_id).values("organization_id")
-    return Organization.objects.order_by().values("id")
-
-
-def _dearest(over: Range, group_by: GroupBy, filters: Filters) -> list[Any]:
-    """The groups as `top` has them, one more than get their own name."""
-    column = _COLUMNS[group_by]
-    rows = _hours(over, filters).values_list(column).annotate(spent=Sum("amount_nanodollars"), count=Sum("requests"))
-    return [key for key, _, _ in rows.order_by("-spent", "-count", column)[: MAX_GROUPS + 1]]
+def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
+    """All groups, those that spent most first; among equals those with more requests."""
+    found: dict[Any, Totals] = {}
+    for source in sources(over, group_by, filters):
+        for key, *numbers in source.rows.order_by().values_list(source.group).annotate(**source.sums):
+            group = int(key) if source.is_text else key
+            found[group] = found.get(group, Totals()) + Totals.of(numbers)
+    return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
 def _sums_by_start(over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]) -> dict[tuple[datetime, Any], Totals]:
     """The sums by bucket and group; if None is among the named, it stands for the groups that are not."""
-    # Where days are UTC's the database adds up their hours.
-    rows = _hours(over, filters).annotate(start=StartOf("day" if over.has_utc_days else "hour", "hour"), group=_group(group_by, named))
     starts = over.starts()
     sums: dict[tuple[datetime, Any], list[int]] = {}
-    for start, group, *numbers in rows.order_by().values_list("start", "group").annotate(**_SUMS):
-        key = (starts[max(bisect_right(starts, start) - 1, 0)], group)
-        known = sums.get(key)
-        sums[key] = numbers if known is None else list(map(add, known, numbers))
-    return {key: Totals(*numbers) for key, numbers in sums.items()}
+    for source in sources(over, group_by, filters, by_start=True):
+        rows = source.rows.annotate(start=source.start)
+        groups = ["start"]
+        if group_by is not None:
+            rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
+        for row in rows.order_by().values_list(*groups).annotate(**source.sums):
+            group = row[1] if group_by is not None else None
+            key = (_bar(starts, row[0]), int(group) if source.is_text and group is not None else group)
+            sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
+    return {key: Totals.of(numbers) for key, numbers in sums.items()}
 
 
-def _group(group_by: GroupBy | None, named: list[Any]) -> Combinable:
+def _bar(starts: list[datetime], moment: datetime | date) -> datetime:
+    """The start of the bucket that the moment, or a day's beginning, lies in."""
+    begin = moment if isinstance(moment, datetime) else closed_days.midnight(moment)
+    return starts[max(bisect_right(starts, begin) - 1, 0)]
+
+
+def _group(source: Source, named: list[Any]) -> Combinable:
     """What rows are grouped by; the column itself where all have a name, which costs the database much less."""
-    if group_by is None:
-        return Value(None, IntegerField())
-    column = _COLUMNS[group_by]
-    return Case(When(**{f"{column}__in": named[:-1]}, then=F(column)), default=None) if None in named else F(column)
+    if None not in named:
+        return F(source.group)
+    members = [source.group_in_rows(member) for member in named if member is not None]
+    return Case(When(**{f"{source.group}__in": members}, then=F(source.group)), default=None)
 
 
 def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:

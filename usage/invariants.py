@@ -3,7 +3,7 @@
 README lists them by these numbers. With `since`, checks look at what was settled or written from then on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection
@@ -14,20 +14,24 @@ from usage import pricing
 from usage.differences import Difference
 from usage.models import CHARGED, Generation, Kind, LedgerEntry, Outcome, State, UsageSource
 from usage.pricing import Tokens
+from usage.sql import fetch_all
 
 LATE = timedelta(minutes=1)
 """A lease that ran out so long ago should have been taken over: a hundred times over, with the default settings."""
-TRIGGERS = {
-    "sqlite": (
-        "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name IN ('usage_ledgerentry_never_updates', "
-        "'usage_ledgerentry_never_deletes', 'usage_ledgerseal_never_updates', 'usage_ledgerseal_never_deletes')",
-        4,
-    ),
-    "postgresql": (
-        "SELECT count(*) FROM pg_trigger WHERE tgname IN ('usage_ledgerentry_never_changes', 'usage_ledgerseal_never_changes') "
-        "AND tgenabled <> 'D'",
-        2,
-    ),
+PROTECTING = {
+    "sqlite": ("usage_ledgerentry_never_updates", "usage_ledgerentry_never_deletes", "usage_ledgerseal_never_updates",
+               "usage_ledgerseal_never_deletes"),
+    "postgresql": ("usage_ledgerentry_never_changes", "usage_ledgerseal_never_changes"),
+}  # fmt: skip
+"""The triggers that keep the ledger as it is."""
+REOPENING = {
+    "sqlite": ("usage_hourlyusage_insert_reopens_its_day", "usage_hourlyusage_update_reopens_its_day"),
+    "postgresql": ("usage_hourlyusage_reopens_its_day",),
+}
+"""The triggers that notice when an hour of a closed day is written."""
+_TRIGGERS = {
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name IN ({})",
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND tgname IN ({})",
 }
 
 
@@ -61,12 +65,16 @@ def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
 
 def rows_are_protected() -> Iterator[Difference]:
     """I6: the database refuses to change the ledger and its seals."""
-    query, expected = TRIGGERS[connection.vendor]
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        (found,) = cursor.fetchone()
-    if found != expected:
-        yield Difference("I6 immutable", "the ledger's triggers", str(expected), str(found))
+    names = PROTECTING[connection.vendor]
+    if (found := _triggers(names)) != len(names):
+        yield Difference("I6 immutable", "the ledger's triggers", str(len(names)), str(found))
+
+
+def late_hours_reopen_days() -> Iterator[Difference]:
+    """I2: what is written into an hour of a closed day is not missed."""
+    names = REOPENING[connection.vendor]
+    if (found := _triggers(names)) != len(names):
+        yield Difference("I2 rollup", "the triggers that reopen a day", str(len(names)), str(found))
 
 
 def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
@@ -133,3 +141,9 @@ def _generations(since: datetime | None) -> QuerySet[Generation]:
 def _entries(since: datetime | None) -> QuerySet[LedgerEntry]:
     rows = LedgerEntry.objects.order_by("id")
     return rows.filter(created_at__gte=since) if since else rows
+
+
+def _triggers(names: Sequence[str]) -> int:
+    """How many of them are there, and enabled."""
+    ((found,),) = fetch_all(_TRIGGERS[connection.vendor].format(", ".join(["%s"] * len(names))), names)
+    return int(found)

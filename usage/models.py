@@ -1,4 +1,4 @@
-"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its hourly rollup.
+"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its rollups.
 
 Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock. Rows keep names
 and prices as values, so that history survives renames and price changes.
@@ -8,7 +8,15 @@ from django.db import models
 from django.db.models import Q
 
 from accounts.models import APIKey, Organization, Project
+from usage.outcome import Outcome
 from usage.pricing import Price as PriceValue
+from usage.rollup_models import ClosedDay, DailyFirstTokens, DailyTotals, DailyUsage, Dimension, HourlyUsage
+
+__all__ = [
+    "CHARGED", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension",
+    "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerEntry", "LedgerSeal", "Outcome", "Period", "Price", "Scope",
+    "State", "UsageSource",
+]  # fmt: skip
 
 
 class Price(models.Model):
@@ -69,16 +77,6 @@ class State(models.TextChoices):
     ADMITTED = "admitted"
     RUNNING = "running"
     SETTLED = "settled"
-
-
-class Outcome(models.TextChoices):
-    """How a generation ended."""
-
-    COMPLETED = "completed"
-    CLIENT_CANCELLED = "client_cancelled"
-    FAILED = "failed"
-    WORKER_LOST = "worker_lost"
-    NOT_STARTED = "not_started"
 
 
 class UsageSource(models.TextChoices):
@@ -289,7 +287,7 @@ class Credit(models.Model):
         constraints = [models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative")]
 
     def __str__(self) -> str:
-        return f"{self.organization}: {self.credited_nanodollars} n$"
+        return str(self.organization)
 
 
 class Scope(models.TextChoices):
@@ -328,7 +326,7 @@ class BudgetLimit(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.scope} {self.scope_id}: {self.limit_nanodollars} n$ a {self.period}"
+        return f"{self.scope} {self.scope_id}, {self.period}"
 
 
 class Budget(models.Model):
@@ -354,34 +352,6 @@ class Budget(models.Model):
 
     def __str__(self) -> str:
         return self.id
-
-
-class HourlyUsage(models.Model):
-    """The ledger summed by hour, key, model and outcome; `rollup` can rebuild it at any time."""
-
-    hour = models.DateTimeField()
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
-    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
-    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
-    model = models.CharField(max_length=128)
-    outcome = models.CharField(max_length=20, choices=Outcome.choices)
-    requests = models.PositiveBigIntegerField(default=0)
-    prompt_tokens = models.PositiveBigIntegerField(default=0)
-    cached_tokens = models.PositiveBigIntegerField(default=0)
-    completion_tokens = models.PositiveBigIntegerField(default=0)
-    reasoning_tokens = models.PositiveBigIntegerField(default=0)
-    amount_nanodollars = models.BigIntegerField(default=0)
-
-    class Meta:
-        verbose_name_plural = "hourly usage"
-        constraints = [
-            models.UniqueConstraint(
-                fields=["organization", "hour", "project", "api_key", "model", "outcome"], name="one_row_per_hour_and_group"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.hour:%Y-%m-%d %H}h {self.model}"
 
 
 def _price_of(row: Price | Generation) -> PriceValue:

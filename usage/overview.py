@@ -11,6 +11,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from accounts import access
 from usage import figures, insights, overview_chart, overview_question
 from usage.first_steps import first_steps
 from usage.insights import BudgetUse, Health, Point
@@ -18,6 +19,7 @@ from usage.models import Outcome
 from usage.overview_cards import cards, spenders
 from usage.overview_chart import Bucket, Chart, Group
 from usage.overview_question import GROUPS, MEASURES, Measure, Question
+from usage.own_pages import choices, own_limits, own_query, removable
 from usage.page_query import address
 
 _OUTCOME_COLOURS: dict[str, str] = {
@@ -32,21 +34,23 @@ _OUTCOME_COLOURS: dict[str, str] = {
 
 @require_safe
 def page(request: HttpRequest, *, recent_deployments: Callable[[], Any]) -> HttpResponse:
-    """The page, for staff; who may not see usage is shown what else there is."""
+    """The page, for who may enter; who may not see usage is shown what else there is."""
     site = admin.site
     context = site.each_context(request) | {"app_list": site.get_app_list(request)}
     if not request.user.has_perm("usage.view_hourlyusage"):
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
-    context |= {"title": "Overview", "deployments": recent_deployments(), "steps": first_steps(request)}
+    context |= {"export_url": address("index", {}) + "overview", "export_query": request.GET.urlencode()}
+    is_operator = access.is_operator(request.user)
+    context |= {"title": "Overview", "deployments": recent_deployments() if is_operator else None, "steps": first_steps(request)}
     try:
-        context |= _reports(overview_question.parse(request.GET.dict(), timezone.now()))
+        context |= _reports(overview_question.parse(own_query(request), timezone.now()), request.user)
     except ValueError as error:
         context |= {"mistake": str(error), "url": address("index", {})}
     status = 400 if "mistake" in context else 200
     return TemplateResponse(request, "usage/overview.html", context, status=status)
 
 
-def _reports(question: Question) -> dict[str, Any]:
+def _reports(question: Question, user: access.Person) -> dict[str, Any]:
     now, before = insights.totals(question.over, question.filters), insights.totals(question.over.before, question.filters)
     return {
         "question": question,
@@ -56,8 +60,10 @@ def _reports(question: Question) -> dict[str, Any]:
         "chart": _chart(question),
         "spenders": spenders(question, now),
         "has_usage": now.requests > 0,
-        "budgets": [Meter.of(use) for use in insights.budgets_near_limit()],
-        "health": _health(insights.health()),
+        "chips": removable(user, question.chips()),
+        "organizations": choices(user),
+        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(limits=own_limits(user))],
+        "health": _health(insights.health()) if access.is_operator(user) else None,
     }
 
 

@@ -1,17 +1,22 @@
-"""The ledger summed by hour: kept up in the settling transaction, and rebuilt from the ledger on demand."""
+"""The ledger summed by hour: kept up in the settling transaction, and rebuilt from the ledger on demand.
 
-from collections.abc import Iterable
+Days that are over are added up from the hours by `closed_days.py`.
+"""
+
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection, transaction
 
-from usage.models import SPENT, HourlyUsage, LedgerEntry
+from usage import closed_days
+from usage.clock import database_now
+from usage.models import SPENT, ClosedDay, DailyTotals, DailyUsage, HourlyUsage, LedgerEntry
 from usage.sql import execute, insert
 
 _GROUP = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
-_SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
+_SUMS = closed_days.SUMS
 
 Group = tuple[Any, ...]
 
@@ -60,27 +65,51 @@ def add(entries: Iterable[Entry]) -> None:
     insert("usage_hourlyusage", (*_GROUP, *_SUMS), rows, f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}")
 
 
-def rebuild() -> tuple[int, int]:
-    """Drop and rebuild all hours from the ledger in one transaction: (rows before, rows after).
+class Rebuilt(NamedTuple):
+    """How many rows there were, and are now."""
+
+    hours_before: int
+    hours: int
+    days_before: int
+    days: int
+
+
+def rebuild() -> Rebuilt:
+    """Drop and rebuild all hours from the ledger, and from them all days that are over, in one transaction.
 
     Settlements wait meanwhile, so that nothing is counted twice or lost; two rebuilds wait for each other.
     """
     with transaction.atomic():
-        _lock_table()
-        before, _ = HourlyUsage.objects.all().delete()
-        totals: dict[Group, list[int]] = {}
-        for entry in LedgerEntry.objects.filter(kind__in=SPENT).order_by("id").iterator(chunk_size=5_000):
-            for group, numbers in summed([entry]).items():
-                known = totals.setdefault(group, [0] * len(_SUMS))
-                totals[group] = [a + b for a, b in zip(known, numbers, strict=True)]
-        HourlyUsage.objects.bulk_create(
-            [HourlyUsage(**dict(zip((*_GROUP, *_SUMS), (*group, *numbers), strict=True))) for group, numbers in sorted(totals.items())],
-            batch_size=500,
-        )
-    return before, len(totals)
+        _lock_tables()
+        before = (HourlyUsage.objects.count(), DailyUsage.objects.count())
+        for table in (ClosedDay, DailyTotals, DailyUsage, HourlyUsage):
+            table.objects.all().delete()
+        execute(_ALL_HOURS[connection.vendor], [])
+        closed_days.close_all(database_now())
+        return Rebuilt(before[0], HourlyUsage.objects.count(), before[1], DailyUsage.objects.count())
 
 
-def _lock_table() -> None:
+def _all_hours(hour: str) -> str:
+    """The statement that adds up the whole ledger; `hour` is the start of the hour that an entry was written in."""
+    columns = ", ".join(_SUMS)
+    sums = ", ".join(f"SUM({name})" for name in _SUMS[1:])
+    spent = ", ".join(f"'{kind.value}'" for kind in SPENT)
+    return f"""INSERT INTO usage_hourlyusage (organization_id, hour, project_id, api_key_id, model, outcome, {columns})
+        SELECT organization_id, {hour}, project_id, api_key_id, model, outcome, SUM(CASE WHEN kind = 'charge' THEN 1 ELSE 0 END), {sums}
+        FROM usage_ledgerentry WHERE kind IN ({spent})
+        GROUP BY organization_id, {hour}, project_id, api_key_id, model, outcome ORDER BY {hour}"""  # noqa: S608  the text is ours
+
+
+_ALL_HOURS: Mapping[str, str] = {
+    # SQLite keeps times as text.
+    "sqlite": _all_hours("substr(created_at, 1, 13) || ':00:00'"),
+    "postgresql": _all_hours("date_trunc('hour', created_at, 'UTC')"),
+}
+
+
+def _lock_tables() -> None:
     """Keep settlements out; SQLite's IMMEDIATE transaction is alone already."""
     if connection.vendor == "postgresql":
         execute("LOCK TABLE usage_ledgerentry, usage_hourlyusage IN EXCLUSIVE MODE", [])
+        # The service's time limits are for requests; a year's books take longer.
+        execute("SET LOCAL statement_timeout = 0", [])

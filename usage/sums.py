@@ -1,14 +1,29 @@
-"""What must be the ledger's sum: budgets, credit, the hourly rollup; each compared with the ledger added up anew."""
+"""What must be the ledger's sum: budgets, credit, the rollups; each compared with what it sums, added up anew."""
 
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
+from operator import add
 
 from django.db.models import Count, Q, QuerySet, Sum
-from django.db.models.functions import TruncHour
 
-from usage import budgets
+from usage import budgets, closed_days
 from usage.differences import Difference
-from usage.models import SPENT, Budget, BudgetLimit, Credit, Generation, HourlyUsage, Kind, LedgerEntry, State
+from usage.insights_starts import StartOf
+from usage.models import (
+    SPENT,
+    Budget,
+    BudgetLimit,
+    ClosedDay,
+    Credit,
+    DailyTotals,
+    DailyUsage,
+    Generation,
+    HourlyUsage,
+    Kind,
+    LedgerEntry,
+    State,
+)
+from usage.outcome import FAILED
 from usage.rollups import Group, hour_of
 
 _GROUP = ("organization_id", "project_id", "api_key_id", "budget_day")
@@ -21,8 +36,8 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
     With `since`: posted only of days and months that began after it; what is held always.
     """
     first_day = _first_whole_day(since) if since else None
-    posted = _by_budget(_spent(since, first_day), "amount_nanodollars")
-    pending = _by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
+    posted = by_budget(_spent(since, first_day), "amount_nanodollars")
+    pending = by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
     for budget in Budget.objects.order_by("id").iterator():
         is_whole = first_day is None or budget.period_start >= first_day
         expected = (posted.pop(budget.id, 0) if is_whole else budget.posted_nanodollars, pending.pop(budget.id, 0))
@@ -56,6 +71,19 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
             yield Difference("I2 rollup", subject, str(expected.get(group)), str(found.get(group)))
 
 
+def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
+    """I2, I13: closed days are the sums of their hours, by group and by each dimension (with `since`: days that began since)."""
+    closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
+    expected, found = _hours_by_day(set(closed.values_list("day", flat=True))), _by_day(DailyUsage.objects.filter(day__in=closed))
+    for group in sorted(expected.keys() | found.keys()):
+        if expected.get(group) != found.get(group):
+            yield Difference("I2 rollup", f"day {group[0]}, key {group[3]}, {group[4]}", str(expected.get(group)), str(found.get(group)))
+    totals, told = _by_dimension(found), _totals(closed)
+    for member in sorted(totals.keys() | told.keys()):
+        if totals.get(member) != told.get(member):
+            yield Difference("I2 rollup", f"day {member[0]}, {member[1]} {member[2]}", str(totals.get(member)), str(told.get(member)))
+
+
 def over_limit() -> Iterator[str]:
     """Budgets beyond their limit, which is no mistake: a limit was lowered, a charge corrected upwards, an upstream disobeyed."""
     for limit in BudgetLimit.objects.filter(limit_nanodollars__isnull=False):
@@ -74,7 +102,7 @@ def _spent(since: datetime | None, first_day: date | None) -> QuerySet[LedgerEnt
     return rows.filter(created_at__gte=since, budget_day__gte=first_day) if since else rows
 
 
-def _by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
+def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
     sums: dict[str, int] = {}
     for organization_id, project_id, api_key_id, day, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
         for budget_id in budgets.ids_for(organization_id, project_id, api_key_id, day):
@@ -87,7 +115,7 @@ def _ledger_by_hour(first_hour: datetime | None) -> dict[Group, list[int]]:
     entries = LedgerEntry.objects.filter(kind__in=SPENT)
     if first_hour:
         entries = entries.filter(created_at__gte=first_hour)
-    rows = entries.annotate(hour=TruncHour("created_at")).order_by().values_list(*keys)
+    rows = entries.annotate(hour=StartOf("hour", "created_at")).order_by().values_list(*keys)
     summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
     return {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed}
 
@@ -100,3 +128,33 @@ def _rollup(first_hour: datetime | None) -> dict[Group, list[int]]:
         ]
         for row in rows.iterator()
     }
+
+
+_BY_DAY = ("day", *closed_days.GROUP)
+
+
+def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
+    hours = HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed))) if closed else HourlyUsage.objects.none()
+    rows = hours.annotate(day=StartOf("day", "hour")).order_by().values_list(*_BY_DAY)
+    summed = rows.annotate(*(Sum(name) for name in closed_days.SUMS))
+    return {(row[0].date(), *row[1 : len(_BY_DAY)]): list(row[len(_BY_DAY) :]) for row in summed if row[0].date() in closed}
+
+
+def _by_day(rows: QuerySet[DailyUsage]) -> dict[Group, list[int]]:
+    return {row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :]) for row in rows.values_list(*_BY_DAY, *closed_days.SUMS).iterator()}
+
+
+def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
+    """The failed requests and the sums of each day's members."""
+    totals: dict[Group, list[int]] = {}
+    for (day, *members), numbers in days.items():
+        counted = [numbers[0] if members[-1] in FAILED else 0, *numbers]
+        for (dimension, _), member in zip(closed_days.COLUMNS.items(), members, strict=True):
+            key = (day, dimension.value, str(member))
+            totals[key] = list(map(add, totals.get(key, [0] * len(counted)), counted))
+    return totals
+
+
+def _totals(closed: QuerySet[ClosedDay]) -> dict[Group, list[int]]:
+    rows = DailyTotals.objects.filter(day__in=closed).values_list("day", "dimension", "member", "failed_requests", *closed_days.SUMS)
+    return {(day, dimension, member): numbers for day, dimension, member, *numbers in rows.iterator()}

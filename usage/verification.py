@@ -56,6 +56,8 @@ def _checks(since: datetime | None, now: datetime | None) -> Iterator[Iterable[D
     yield sums.budgets_conserve(since)
     yield sums.credit_conserves()
     yield sums.rollup_is_the_ledger(since)
+    yield sums.days_are_their_hours(since)
+    yield invariants.late_hours_reopen_days()
     if now is not None:
         yield invariants.nothing_is_stuck(now)
     yield invariants.overage_is_apart(since)

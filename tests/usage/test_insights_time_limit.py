@@ -30,3 +30,13 @@ def test_what_follows_has_no_limit(db: None, settings: Settings) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT COUNT(*) FROM ({ENDLESS.replace('COUNT(*)', 'n')} LIMIT 1000000) AS a_million")
         assert cursor.fetchone() == (1_000_000,)
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects")
+def test_a_limit_within_a_limit_ends_with_the_outer_one(db: None, settings: Settings) -> None:
+    settings.DATABASE_TIMEOUT_MS = 100
+    with connection.cursor() as cursor, time_limit():
+        with time_limit():
+            cursor.execute("SELECT 1")
+        with pytest.raises(OperationalError):
+            cursor.execute(ENDLESS)

@@ -1,0 +1,219 @@
+"""Closed days: the sums of their hours, at any moment, whoever writes an hour late; and nothing that is read changes by them."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import Model
+
+from accounts.models import APIKey
+from chatapi.worker import housekeeping
+from tests.usage.conftest import completed, run
+from usage import closed_days, first_tokens, insights, ledger, rollups
+from usage.group_commit import GroupCommit
+from usage.insights import Filters, Range
+from usage.insights_buckets import BucketQuery, buckets
+from usage.models import ClosedDay, DailyTotals, DailyUsage, HourlyUsage, Outcome
+from usage.verification import verify
+
+Ask = Callable[..., ledger.Admission]
+FIRST = datetime(2026, 3, 2, tzinfo=UTC)
+"""A Monday's beginning; the third day after it is not over."""
+NOW = FIRST + timedelta(days=3, hours=4)
+RANGES = [
+    Range(FIRST, FIRST + timedelta(days=4), "day"),
+    Range(FIRST + timedelta(hours=5), FIRST + timedelta(days=2, hours=7), "day"),
+    Range(FIRST, FIRST + timedelta(days=2), "hour"),
+    Range.last(3, NOW, "Asia/Kolkata", "day"),
+]
+
+
+@pytest.fixture
+def used(key: APIKey, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
+    """Has one request settled at that moment; the database's clock says `NOW` to those who close days."""
+    monkeypatch.setattr(closed_days, "database_now", lambda: NOW)
+    monkeypatch.setattr(rollups, "database_now", lambda: NOW)
+
+    def use(moment: datetime, **changes: Any) -> None:
+        with transaction.atomic():
+            ledger.admit(moment, [admission := ask(model=f"model-{moment.hour % 3}")])
+            ledger.settle(moment, [completed(run(admission, moment), **changes)])
+
+    return use
+
+
+@pytest.fixture
+def busy(used: Callable[..., None]) -> None:
+    """Four days with requests every other hour; every third of them fails."""
+    for hours in range(0, 76, 2):
+        outcome = Outcome.FAILED if hours % 6 == 0 else Outcome.COMPLETED
+        used(FIRST + timedelta(hours=hours, minutes=20), outcome=outcome, first_token_ms=10 * (hours + 1))
+
+
+def close() -> list[date]:
+    return list(iter(closed_days.close_next, None))
+
+
+def read() -> list[object]:
+    """What pages and the usage API read, over several ranges."""
+    found: list[object] = []
+    for over in RANGES:
+        found.append(insights.totals(over))
+        for group_by in ("organization", "project", "key", "model", "outcome"):
+            found += [insights.series(over, group_by), insights.top(over, group_by, Filters(model="model-0"))]
+    organization = HourlyUsage.objects.values_list("organization_id", flat=True)[0]
+    found += [buckets(BucketQuery(organization, "day", FIRST, FIRST + timedelta(days=4), ("model",)))]
+    return found
+
+
+def test_days_that_are_over_are_closed_and_say_what_their_hours_said(busy: None) -> None:
+    before = read()
+    assert close() == [FIRST.date() + timedelta(days=number) for number in range(3)]
+    assert DailyUsage.objects.count() < HourlyUsage.objects.count()
+    assert read() == before
+    assert verify().differences == []
+
+
+def test_a_day_is_left_open_for_a_while_after_its_end(used: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    used(FIRST)
+    monkeypatch.setattr(closed_days, "database_now", lambda: FIRST + timedelta(hours=24, minutes=59))
+    assert close() == []
+    monkeypatch.setattr(closed_days, "database_now", lambda: FIRST + timedelta(hours=25))
+    assert close() == [FIRST.date()]
+
+
+def test_a_day_without_usage_is_closed_too(used: Callable[..., None]) -> None:
+    used(FIRST)
+    assert len(close()) == 3
+    assert closed_days.spans(FIRST, NOW).closed == [(FIRST.date(), FIRST.date() + timedelta(days=3))]
+
+
+@pytest.mark.parametrize("hour", [0, 23])
+def test_an_hour_that_is_written_late_reopens_its_day(busy: None, used: Callable[..., None], hour: int) -> None:
+    close()
+    used(FIRST + timedelta(days=1, hours=hour, minutes=50))
+    assert not ClosedDay.objects.filter(day=FIRST.date() + timedelta(days=1)).exists()
+    assert ClosedDay.objects.count() == 2
+    late = read()
+    assert insights.totals(RANGES[0]).requests == 39
+    assert close() == [FIRST.date() + timedelta(days=1)]
+    assert read() == late
+    assert verify().differences == []
+
+
+def rows(table: type[Model], *names: str) -> list[object]:
+    return list(table._default_manager.order_by(*names).values_list(*names, *closed_days.SUMS))
+
+
+def test_rebuilding_makes_the_same_tables(busy: None) -> None:
+    close()
+
+    def tables() -> list[object]:
+        members = rows(DailyTotals, "day", "dimension", "member", "failed_requests")
+        return [rows(HourlyUsage, "hour", *closed_days.GROUP), rows(DailyUsage, "day", *closed_days.GROUP), members]
+
+    before = tables()
+    rollups.rebuild()
+    assert tables() == before
+    assert verify().differences == []
+
+
+@pytest.mark.parametrize("table", [DailyUsage, DailyTotals])
+def test_verification_finds_a_day_that_is_not_its_hours(busy: None, table: type[DailyUsage] | type[DailyTotals]) -> None:
+    close()
+    row = table.objects.order_by("id")[0]
+    table.objects.filter(pk=row.pk).update(requests=row.requests + 1)
+    assert {each.invariant for each in verify().differences} == {"I2 rollup"}
+    rollups.rebuild()
+    assert verify().differences == []
+
+
+def test_verification_misses_the_trigger_that_reopens_days(busy: None) -> None:
+    names = {"sqlite": "usage_hourlyusage_update_reopens_its_day", "postgresql": "usage_hourlyusage_reopens_its_day ON usage_hourlyusage"}
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP TRIGGER {names[connection.vendor]}")
+        (difference,) = verify().differences
+        assert difference.subject == "the triggers that reopen a day"
+        transaction.set_rollback(True)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_who_is_writing_an_hour_is_waited_for(transactional_db: None, used: Callable[..., None]) -> None:
+    used(FIRST)
+    is_written, is_seen = threading.Event(), threading.Event()
+
+    def write_late() -> None:
+        try:
+            with transaction.atomic():
+                used(FIRST + timedelta(hours=23))
+                is_written.set()
+                is_seen.wait(10)
+        finally:
+            connection.close()
+
+    writer = threading.Thread(target=write_late)
+    writer.start()
+    assert is_written.wait(10)
+    assert closed_days.close_next() is None
+    is_seen.set()
+    writer.join()
+    close()
+    assert insights.totals(RANGES[0]).requests == 2
+    assert verify().differences == []
+
+
+def test_the_housekeeping_closes_days_and_counts_them(transactional_db: None, busy: None) -> None:
+    async def keep_house_until_done() -> None:
+        commits = GroupCommit()
+        keeping = asyncio.create_task(housekeeping.keep_house(commits))
+        while await commits.read(ClosedDay.objects.filter(has_first_tokens=True).count) < 3:
+            await asyncio.sleep(0.02)
+        keeping.cancel()
+        await commits.close()
+
+    asyncio.run(asyncio.wait_for(keep_house_until_done(), 30))
+    assert verify().differences == []
+
+
+# ---- times to first token
+
+
+@pytest.fixture
+def counted(busy: None) -> None:
+    close()
+    assert len(list(iter(first_tokens.count_next, None))) == 3
+
+
+def test_percentiles_of_counted_days_are_close_to_what_was_measured(counted: None) -> None:
+    found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
+    assert found is not None
+    measured = sorted(10 * (hours + 1) for hours in range(0, 72, 2))
+    assert found.sample_size == len(measured) == 36
+    assert found.p50 == pytest.approx(measured[17], rel=0.045)
+    assert found.p95 == pytest.approx(measured[34], rel=0.045)
+
+
+@pytest.mark.parametrize("filters", [{"model": "model-1"}, {"outcome": "failed"}, {"model": "nothing"}])
+def test_percentiles_are_of_those_that_fit(counted: None, filters: dict[str, str]) -> None:
+    found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"), Filters(**filters))  # type: ignore[arg-type]
+    requests = insights.totals(Range(FIRST, FIRST + timedelta(days=3), "day"), Filters(**filters)).requests  # type: ignore[arg-type]
+    assert (found.sample_size if found else 0) == requests
+
+
+def test_a_day_that_was_reopened_is_counted_anew(counted: None, used: Callable[..., None]) -> None:
+    used(FIRST + timedelta(hours=1), first_token_ms=5)
+    close()
+    assert first_tokens.count_next() == FIRST.date()
+    found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
+    assert found is not None
+    assert found.sample_size == 37
+
+
+@pytest.mark.parametrize("ms", [0, 1, 2, 3, 17, 250, 1_234, 120_000, 2**31 - 1])
+def test_a_bucket_stands_for_times_close_to_its_own(ms: int) -> None:
+    assert first_tokens.ms_of(first_tokens.bucket_of(ms)) == pytest.approx(max(ms, 1), rel=0.045, abs=0.5)

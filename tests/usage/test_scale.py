@@ -1,0 +1,135 @@
+"""No page and no report looks through all generations: what each asks the database is asked again, for its plan."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.models import APIKey
+from tests.cast import Person, admit, run
+from usage import closed_days, first_tokens
+from usage.clock import database_now
+from usage.insights import Filters, Range, series, top
+from usage.models import Generation, LedgerEntry, Outcome
+
+TABLES = ("usage_generation", "usage_ledgerentry")
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """Allowed everything."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+@pytest.fixture
+def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyPatch) -> Generation:
+    """Requests of two organizations, of which those of a day count as closed."""
+    for person in (alice, alice, charlie):
+        run(person)
+    run(alice, outcome=Outcome.FAILED)
+    admit(alice)
+    tomorrow = database_now() + timedelta(days=1, hours=2)
+    monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
+    assert closed_days.close_next()
+    assert first_tokens.count_next()
+    return run(alice)
+
+
+@contextmanager
+def never_all_rows() -> Iterator[None]:
+    """What is asked inside is answered through an index, or by the first rows of one."""
+    with CaptureQueriesContext(connection) as queries:
+        yield
+    asked = {query["sql"] for query in queries if any(f'"{table}"' in query["sql"] or f"{table} " in query["sql"] for table in TABLES)}
+    scans = [(sql, step) for sql in sorted(asked) if sql.startswith(("SELECT", "WITH")) for step in _plan(sql) if _is_scan(sql, step)]
+    assert scans == []
+
+
+def _plan(sql: str) -> list[str]:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # tables this small would be read whole
+            cursor.execute("EXPLAIN " + sql)
+        else:
+            cursor.execute("EXPLAIN QUERY PLAN " + sql)
+        return [str(row[-1]).strip() for row in cursor.fetchall()]
+
+
+def _is_scan(sql: str, step: str) -> bool:
+    """Whether the step reads a whole table; along an index, or the ids of a ledger, it may, if it stops after some rows."""
+    for table in TABLES:
+        if f"Seq Scan on {table}" in step:
+            return True
+        if step == f"SCAN {table}":  # which is in the order of the primary key, if that is a number
+            return f'ORDER BY "{table}"."id" DESC LIMIT' not in sql or table == "usage_generation"
+        if step.startswith(f"SCAN {table} ") and " LIMIT " not in sql and "open_generations" not in step:
+            return True
+    return False
+
+
+def pages(row: Generation) -> list[str]:
+    """The addresses of all lists and reports, with each filter that they have."""
+    own = {"organization": row.organization_id, "project": row.project_id, "key": row.api_key_id, "model": "small", "outcome": "failed"}
+    found = [reverse("admin:index"), reverse("admin:live"), reverse("admin:requests"), reverse("admin:request", args=[str(row)])]
+    for name, value in own.items():
+        found += [f"{reverse(page)}?{urlencode({'days': 30, name: value})}" for page in ("admin:index", "admin:requests")]
+    found += [f"{reverse('admin:index')}?days=30&group={name}" for name in own]
+    found += [f"{reverse('admin:requests')}?{query}" for query in ("min=0.1", "source=none", "dialect=openai", "id=" + row.id.hex)]
+    registered = [model._meta for model in admin.site._registry]
+    return found + [reverse(f"admin:{model.app_label}_{model.model_name}_changelist") for model in registered]
+
+
+def test_no_page_looks_through_all_requests(root: Client, used: Generation) -> None:
+    for page in pages(used):
+        with never_all_rows():
+            assert root.get(page).status_code in (200, 302), page
+
+
+@pytest.mark.parametrize("width", ["1m", "1h", "1d"])
+@pytest.mark.parametrize("route", ["usage/completions", "costs"])
+def test_no_route_looks_through_all_requests(used: Generation, alice: Person, route: str, width: str) -> None:
+    APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
+    start = int((database_now() - timedelta(hours=2)).timestamp())
+    with never_all_rows():
+        answer = alice.get(f"/v1/organization/{route}?start_time={start}&bucket_width={'1d' if route == 'costs' else width}")
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "filters", [Filters(), Filters(organization_id=1), Filters(api_key_id=1), Filters(model="small", outcome="failed")]
+)
+def test_sums_of_closed_days_are_read_from_the_days(used: Generation, filters: Filters) -> None:
+    midnight = database_now().replace(hour=0, minute=0, second=0, microsecond=0)
+    today = Range(midnight, midnight + timedelta(days=1), "day")
+    reports: list[Callable[[], object]] = [lambda: series(today, "model", filters), lambda: top(today, "key", filters)]
+    for report in reports:
+        with CaptureQueriesContext(connection) as queries:
+            report()
+        assert not [query["sql"] for query in queries if "usage_hourlyusage" in query["sql"]]
+
+
+def test_a_scan_would_be_noticed(used: Generation) -> None:
+    for rows in (Generation.objects.filter(deployment="sandbox"), LedgerEntry.objects.filter(reason="none")):
+        with pytest.raises(AssertionError), never_all_rows():
+            list(rows)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no BRIN")
+def test_what_was_settled_since_can_be_found_by_its_time(used: Generation) -> None:
+    with connection.cursor() as cursor:
+        # So that of all ways only this index is left: with these few rows the others are as good.
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off")
+        cursor.execute("EXPLAIN SELECT id FROM usage_generation WHERE settled_at >= now()")
+        assert "generations_by_time" in str(cursor.fetchall())
