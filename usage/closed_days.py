@@ -24,7 +24,7 @@ from usage.sql import db_value, execute
 log = logging.getLogger(__name__)
 
 GRACE = timedelta(hours=1)
-"""The trigger looks at hours only that have been over for so long (migration 0006): to it this is two hours after they began."""
+"""The trigger looks at hours only that have been over for so long (migration 0005): to it this is two hours after they began."""
 DAY = timedelta(days=1)
 GROUP = ("organization_id", "project_id", "api_key_id", "model", "outcome")
 SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
