@@ -17,14 +17,21 @@ help: ## this list
 run: .venv/.base ## set up and run the service (PORT=8000); the first time it prints a demo key
 	@exec .venv/bin/python manage.py serve --port $(PORT)
 
-test: .venv/.test ## set up and run the tests (ARGS="-k ledger"), in less than five minutes: all but the slow ones
+test: .venv/.test ## set up and run the tests (ARGS="-k ledger"): all but the slow ones
 	@.venv/bin/pytest -n auto --dist loadgroup $(addprefix --ignore=,$(slow)) $(ARGS)
 
-test-slow: .venv/.test ## the slow tests: most faults, made-up requests by the thousand
-	@.venv/bin/pytest -n auto --dist loadgroup $(slow) $(ARGS)
+test-slow: .venv/.test ## the slow tests: most faults, whole services started and ended (SLOW=tests/chatapi/test_serve.py)
+	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
-slow = tests/bad_input/test_openapi_fuzzing.py $(addprefix tests/faults/test_,broken_connections.py default_time_limits.py \
-	exhaustion.py failpoints.py old_and_new.py signals.py surroundings.py valkey_trouble.py)
+slow = tests/bad_input/test_openapi_fuzzing.py \
+	$(addprefix tests/chatapi/test_,chaining.py rate_limits_end_to_end.py serve.py) tests/chatapi/worker/test_pool.py \
+	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py exhaustion.py failpoints.py locked_database.py \
+	old_and_new.py signals.py surroundings.py valkey_death.py valkey_trouble.py)
+SLOW ?= $(slow)
+
+.PHONY: slow-ones
+slow-ones:
+	@printf '%s\n' $(slow)
 
 lint: .venv/.dev ## style
 	@.venv/bin/ruff check .
