@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import CHROMIUM, PASSWORD
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -28,32 +27,11 @@ upstream_model = "fake"
 
 
 @pytest.fixture(scope="module")
-def context(installation: Installation) -> Iterator[BrowserContext]:
-    """A browser in which the operator has signed in."""
-    with sync_playwright() as playwright:
-        browser: Browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        context = browser.new_context(accept_downloads=True)
-        page = context.new_page()
-        page.goto(f"{installation.url}/admin/")
-        page.get_by_label("Username").fill("operator")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.keyboard.press("Enter")
-        expect(page).to_have_title("Overview | chatapi", timeout=20_000)
-        yield context
-        browser.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext, installation: Installation) -> Iterator[Page]:
-    """A page; no error may be logged and nothing asked of another server."""
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith((installation.url, "data:")) else complaints.append(request.url))
-    yield page
-    page.close()
-    assert complaints == []
+def context(browser: Browser, session: Any) -> Iterator[BrowserContext]:
+    """The operator's browser, for all tests of this file."""
+    context = browser.new_context(storage_state=session)
+    yield context
+    context.close()
 
 
 def import_file(page: Page, installation: Installation, file: Path) -> None:

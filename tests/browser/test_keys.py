@@ -4,14 +4,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import AuthenticationError, OpenAI
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import CHROMIUM, PASSWORD
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -24,49 +22,6 @@ made = [create_key(get_or_create_project("Tests", "default"), name=f"spare-{numb
 print(json.dumps([(row.pk, secret) for row, secret in made]))
 """
 CLIPBOARD = "navigator.clipboard.readText()"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium; playwright's own download is not needed."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def session(browser: Browser, installation: Installation) -> Any:
-    """The cookies of an operator who has signed in."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(f"{installation.url}/admin/")
-    page.get_by_label("Username").fill("operator")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
-    expect(page).to_have_title("Overview | chatapi")
-    state = context.storage_state()
-    context.close()
-    return state
-
-
-@pytest.fixture
-def context(browser: Browser, session: Any) -> Iterator[BrowserContext]:
-    """The operator's browser, with a clipboard."""
-    context = browser.new_context(storage_state=session, permissions=["clipboard-read", "clipboard-write"])
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    """The operator's page; no error may be logged."""
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    assert complaints == []
 
 
 @pytest.fixture(scope="module")

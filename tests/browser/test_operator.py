@@ -7,64 +7,15 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import CHROMIUM, PASSWORD
+from tests.browser.conftest import watched
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
 PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
 LONG = "hello [sandbox tokens=400 delay_ms=50]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium; playwright's own download is not needed."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def session(browser: Browser, installation: Installation) -> Any:
-    """The cookies of an operator who has signed in by the form."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(f"{installation.url}/admin/")
-    page.get_by_label("Username").fill("operator")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
-    expect(page).to_have_title("Overview | chatapi")
-    state = context.storage_state()
-    context.close()
-    return state
-
-
-def watched(context: BrowserContext, installation: Installation) -> Page:
-    """A page whose errors and outside requests are noted in `page.complaints`."""
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: None if _is_ours(request.url, installation) else complaints.append(request.url))
-    page.complaints = complaints  # type: ignore[attr-defined]
-    return page
-
-
-def _is_ours(url: str, installation: Installation) -> bool:
-    return url.startswith((installation.url, installation.url.replace("http", "ws"), "data:"))
-
-
-@pytest.fixture
-def page(browser: Browser, installation: Installation, session: Any) -> Iterator[Page]:
-    """A signed-in operator's page; no error may be logged and nothing asked of another server."""
-    context = browser.new_context(storage_state=session)
-    page = watched(context, installation)
-    yield page
-    context.close()
-    assert page.complaints == []  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

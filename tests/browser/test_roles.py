@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import OpenAI
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import CHROMIUM, PASSWORD
+from tests.browser.conftest import PASSWORD
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -19,15 +18,6 @@ PAGES = ["/admin/", "/admin/live/", "/admin/requests/", "/admin/accounts/member/
 LISTEN = (
     "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium; playwright's own download is not needed."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
 
 
 def sign_in(page: Page, name: str, password: str) -> None:
@@ -72,19 +62,6 @@ def _accepted(browser: Browser, link: str) -> Any:
     state = context.storage_state()
     context.close()
     return state
-
-
-@pytest.fixture
-def page(browser: Browser, session: Any) -> Iterator[Page]:
-    """The owner's page; no error may be logged."""
-    context = browser.new_context(storage_state=session)
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    context.close()
-    assert complaints == []
 
 
 def test_an_owner_sets_her_organization_up_and_sees_only_that(page: Page, installation: Installation) -> None:
