@@ -1,0 +1,43 @@
+// Names for the fields that the theme and Django's scripts leave without one, so that a screen reader can say what they are.
+
+// In a table a field is called as its column; a row that is added later is a copy of one that is named here.
+function nameFieldsInTables() {
+  for (const field of document.querySelectorAll("table.formset td[data-label] :is(input:not([type=hidden]), select, textarea)")) {
+    if (!field.labels.length) field.ariaLabel = field.closest("td").dataset.label;
+  }
+}
+
+// What select2 shows in a select's place is called as the select, and what is chosen is its value, no field in a field.
+function nameSelects() {
+  for (const select of document.querySelectorAll("select.select2-hidden-accessible")) {
+    const label = select.labels[0];
+    const shown = select.nextElementSibling.querySelector("[role=combobox]");
+    const chosen = shown?.querySelector("[role=textbox]");
+    if (!label || !chosen) continue;
+    label.id ||= `${select.id}_label`;
+    shown.setAttribute("aria-labelledby", `${label.id} ${chosen.id}`);
+    chosen.removeAttribute("role");
+    chosen.removeAttribute("aria-readonly");
+  }
+}
+
+// When it opens: which list the select governs, and what its search field is for.
+function nameOpened(event) {
+  const shown = event.target.nextElementSibling.querySelector("[role=combobox][aria-owns]");
+  shown?.setAttribute("aria-controls", shown.getAttribute("aria-owns"));
+  const search = document.querySelector(".select2-dropdown [role=searchbox]");
+  if (search) search.ariaLabel = event.target.labels[0]?.innerText ?? "Search";
+}
+
+// The filters of two lists side by side are named by an element that may have no name itself, unless it is an image.
+function nameFilters() {
+  for (const icon of document.querySelectorAll(".help-tooltip[aria-label]")) icon.role = "img";
+}
+
+// Those scripts do their work when the page has loaded, some a moment later.
+addEventListener("load", () => setTimeout(() => {
+  nameFieldsInTables();
+  nameSelects();
+  nameFilters();
+  window.django?.jQuery?.(document).on("select2:open", nameOpened);
+}));

@@ -1,0 +1,78 @@
+"""axe-core looks at every page of the operator, light and dark, and finds nothing serious."""
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
+from openai import OpenAI
+from playwright.sync_api import Browser, Page, expect
+
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
+
+PAGES = [
+    "", "live/", "requests/", "requests/{id}", "audit/", "prices/?model=sandbox", "catalog/import", "credit/grant", "credit/refund",
+    *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
+    *(f"accounts/{model}/add/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
+    *(f"usage/{model}/" for model in ("ledgerentry", "hourlyusage", "budget", "budgetlimit", "credit", "price", "discount")),
+    *(f"usage/{model}/add/" for model in ("budgetlimit", "price", "discount")),
+    "accounts/organization/1/change/", "accounts/apikey/1/change/", "accounts/apikey/1/history/", "chatapi/servedmodel/",
+    "chatapi/servedmodel/sandbox/change/", "chatapi/deployment/", "deployments/1/test", "auth/user/", "auth/user/1/change/",
+]  # fmt: skip
+SERIOUS = ("serious", "critical")
+# What is outside of landmarks is slow to find, and of moderate impact.
+EVERYTHING = {"resultTypes": ["violations"], "rules": {"region": {"enabled": False}}}
+COLOURS = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
+# As the theme does it; nothing may still be on its way from one colour to the other.
+DARKEN = "document.documentElement.classList.add('dark'); document.getAnimations().forEach((each) => each.finish());"
+
+
+@pytest.fixture(scope="module")
+def generation_id(installation: Installation) -> str:
+    """A request, so that no list is empty."""
+    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
+        answer = client.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
+    installation.receipt(answer.id)
+    return answer.id
+
+
+def test_axe_finds_nothing_serious(page: Page, installation: Installation, generation_id: str) -> None:
+    found = {path: _look(page, f"{installation.url}/admin/{path.format(id=generation_id)}") for path in PAGES}
+    assert {path: complaints for path, complaints in found.items() if complaints} == {}
+
+
+def test_axe_finds_nothing_serious_before_one_is_in(browser: Browser, installation: Installation) -> None:
+    page = browser.new_page()
+    assert [_look(page, installation.url + path) for path in ("/", "/admin/login/")] == [[], []]
+    page.close()
+
+
+def test_axe_finds_nothing_serious_in_an_open_list_of_choices(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/accounts/apikey/add/")
+    page.get_by_role("combobox", name="Project").click()
+    expect(page.get_by_role("searchbox", name="Project")).to_be_focused()
+    expect(page.get_by_role("option", name="Tests / default")).to_be_visible()
+    assert _complaints(page) == []
+
+
+def _look(page: Page, url: str) -> list[str]:
+    """Each page is loaded once: what is dark differs in its colours only."""
+    page.emulate_media(color_scheme="light")
+    response = page.goto(url)
+    assert response is not None
+    assert response.status == 200, url
+    return _complaints(page)
+
+
+def _complaints(page: Page) -> list[str]:
+    page.evaluate(Axe().axe_script)
+    complaints = _serious(page, EVERYTHING)
+    page.emulate_media(color_scheme="dark")
+    page.evaluate(DARKEN)
+    return complaints + [f"dark: {each}" for each in _serious(page, COLOURS)]
+
+
+def _serious(page: Page, options: dict[str, Any]) -> list[str]:
+    violations = page.evaluate("(options) => axe.run(options)", options)["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html'][:160]} ({len(each['nodes'])})" for each in violations if each["impact"] in SERIOUS]
