@@ -158,4 +158,5 @@ def test_what_was_refused_is_not_kept(installation: Installation, suspect: Clien
         for body in WORST.values():
             suspect.send("POST", CHAT, body)
         after_bytes.append(_memory_bytes(installation.processes["web"].pid, "VmRSS"))
-    assert after_bytes[-1] - after_bytes[1] < 2 * CAP_BYTES, after_bytes
+    # A round's own garbage may still be there; what is kept would be there after all later rounds.
+    assert min(after_bytes[2:]) - min(after_bytes[:2]) < 2 * CAP_BYTES, after_bytes

@@ -6,12 +6,14 @@ CHATAPI_BROWSER_TESTS=1 .venv/bin/pytest tests/browser
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.installation import Installation
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 IS_WANTED = os.environ.get("CHATAPI_BROWSER_TESTS") == "1"
 collect_ignore_glob = [] if IS_WANTED else ["test_*.py"]
@@ -41,8 +43,10 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> "Iterator[Browser]":
     """Debian's Chromium; playwright's own download is not needed."""
+    from playwright.sync_api import sync_playwright  # `make test` collects this folder and has no browser
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
@@ -50,8 +54,10 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def session(browser: Browser, installation: Installation) -> Any:
+def session(browser: "Browser", installation: Installation) -> Any:
     """The cookies of an operator who has signed in by the form."""
+    from playwright.sync_api import expect
+
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{installation.url}/admin/")
@@ -64,7 +70,7 @@ def session(browser: Browser, installation: Installation) -> Any:
     return state
 
 
-def watched(context: BrowserContext, installation: Installation) -> Page:
+def watched(context: "BrowserContext", installation: Installation) -> "Page":
     """A page whose errors and outside requests are noted in `page.complaints`."""
     page = context.new_page()
     complaints: list[str] = []
@@ -80,7 +86,7 @@ def _is_ours(url: str, installation: Installation) -> bool:
 
 
 @pytest.fixture
-def context(browser: Browser, session: Any) -> Iterator[BrowserContext]:
+def context(browser: "Browser", session: Any) -> "Iterator[BrowserContext]":
     """The operator's browser, with a clipboard."""
     context = browser.new_context(storage_state=session, permissions=["clipboard-read", "clipboard-write"])
     yield context
@@ -88,7 +94,7 @@ def context(browser: Browser, session: Any) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, installation: Installation) -> Iterator[Page]:
+def page(context: "BrowserContext", installation: Installation) -> "Iterator[Page]":
     """A signed-in operator's page; no error may be logged and nothing asked of another server."""
     page = watched(context, installation)
     yield page

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -86,7 +87,9 @@ def test_the_models(curl: Curl) -> None:
 
 def test_ctrl_c_cuts_the_upstream(installation: Installation) -> None:
     line = command(installation, "/v1/chat/completions", "-N", *body("steady", stream=True))
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Whoever runs the tests in the background has them, and what they start, ignore SIGINT.
+    heed_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_sigint) as process:  # noqa: PLW1509
         assert process.stdout is not None
         first = json.loads(process.stdout.readline().removeprefix("data: "))
         wait_for(lambda: bool(installation.calls("steady")[-1]["tokens"] >= 3), "three tokens")
