@@ -54,7 +54,7 @@ test-postgres: .venv/.test ## the tests of what the database does, on a PostgreS
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions.
-about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
+about_rows = $(addprefix tests/faults/test_,web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
 	budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py exports_pages.py idempotency.py loadcatalog.py \
 	organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
 
