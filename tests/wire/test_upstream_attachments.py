@@ -1,0 +1,25 @@
+"""What an upstream sends beside a text: speech and citations."""
+
+import pytest
+
+from chatapi.wire.deltas import Annotations, Audio, Finished, Started, Text
+from tests.wire.test_upstream_chunks import STOP, chunk, failure_code, new_reader, read
+
+
+def test_speech_and_citations_are_read() -> None:
+    events = [
+        chunk({"content": "Sun."}),
+        chunk({"audio": {"id": "audio_1", "data": "AAE=", "transcript": "Sun."}}),
+        chunk({"annotations": [{}]}),
+    ]
+    assert read(*events, STOP) == [Started(), Text("Sun."), Audio("AAE=", "Sun.", 0, "audio_1"), Annotations([{}]), Finished("stop")]
+
+
+@pytest.mark.parametrize("data", ["AAE", "A=A=", "é", "AA\nEC"])
+def test_sound_that_is_no_base64_is_an_error(data: str) -> None:
+    assert failure_code(chunk({"audio": {"data": data}}), STOP) == "upstream_invalid_response"
+
+
+def test_pieces_of_sound_are_no_tokens() -> None:
+    sounds = [chunk({"audio": {"data": "AAEC"}})] * 5
+    assert read(*sounds, STOP, reader=new_reader(max_chunks=2))[-1] == Finished("stop")
