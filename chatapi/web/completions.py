@@ -270,10 +270,11 @@ def _answer(generation_id: UUID, request: ChatRequest | TextRequest) -> Answer:
 
 async def _start(services: Services, admission: ledger.Admission, request: ChatRequest | TextRequest, inbox: str) -> None:
     """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left behind."""
-    await services.commits.write(ledger.admit, admission)
-    failpoint("admit.after_commit")
-    await services.enqueue(admission.id, Job(inbox, requests.to_bytes(request)))
-    failpoint("enqueue.after")
+    async with services.turnstile.passing():
+        await services.commits.write(ledger.admit, admission)
+        failpoint("admit.after_commit")
+        await services.enqueue(admission.id, Job(inbox, requests.to_bytes(request)))
+        failpoint("enqueue.after")
 
 
 async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:
