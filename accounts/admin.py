@@ -1,15 +1,15 @@
 """The operator's pages about who may call: rate limits here; organizations, projects and people in modules of their own.
 
-The pages about API keys need the catalog and the books too, so they are in `chatapi/key_admin.py`.
+The pages about API keys need the catalog and the books too, so they are in `chatapi/pages/key_admin.py`.
 """
 
 from django.contrib import admin
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
-from accounts import organization_admin  # noqa: F401  registers its pages
 from accounts.models import RateLimit
-from accounts.tenant_admin import TenantAdmin
+from accounts.pages import organization_admin  # noqa: F401  registers its pages
+from accounts.pages.tenant_admin import TenantAdmin
 
 
 @admin.register(RateLimit)

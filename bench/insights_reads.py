@@ -19,7 +19,7 @@ from accounts import keys
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from usage import insights, ledger
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.insights import Range, RequestFilters
 from usage.models import ClosedDay, DailyTotals, DailyUsage, Generation, HourlyUsage
 from usage.pricing import Price

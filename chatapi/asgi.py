@@ -17,7 +17,7 @@ from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions 
 from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
-from usage.live_feed import LiveFeed  # noqa: E402
+from usage.pages.live_feed import LiveFeed  # noqa: E402
 
 _PREFIX = rf"^(?:(?P<dialect>{'|'.join(sorted(DIALECTS))})/)?v1/"
 

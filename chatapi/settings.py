@@ -4,8 +4,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from chatapi import local_secrets
-from chatapi.admin_theme import THEME
 from chatapi.environment import Environment
+from chatapi.pages.theme import THEME
 from chatapi.serving import embedded_valkey
 
 BASE_DIR = Path(__file__).resolve().parent.parent

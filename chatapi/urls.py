@@ -7,8 +7,8 @@ from django.contrib import admin
 from django.urls import include, path
 
 from accounts.audit import watching
-from chatapi import admin_pages
 from chatapi.api import error_pages, health, openapi, organization, pages, views
+from chatapi.pages import addresses
 from chatapi.wire.dialects import DIALECTS
 
 client_routes = [
@@ -21,7 +21,7 @@ client_routes = [
 
 admin.autodiscover()
 watching.watch(admin.site)
-admin.site.extra_urls = admin_pages.urls  # type: ignore[attr-defined]  # the theme's site asks for them
+admin.site.extra_urls = addresses.urls  # type: ignore[attr-defined]  # the theme's site asks for them
 
 urlpatterns = [
     path("", pages.front),

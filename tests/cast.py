@@ -12,7 +12,7 @@ from accounts.authentication import Caller, look_up
 from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi import identity
 from usage import ledger
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.models import Generation, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 

@@ -14,17 +14,16 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts import access
-from accounts.read_only_admin import ReadOnlyAdmin
-from accounts.tenant_admin import TenantAdmin
-from usage import (
+from accounts.pages.read_only_admin import ReadOnlyAdmin
+from accounts.pages.tenant_admin import TenantAdmin
+from usage import exports, receipts
+from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price
+from usage.pages import (
     budget_admin,  # noqa: F401  registers its pages
-    exports,
-    receipts,
     table_exports,
 )
-from usage.export_admin import ExportedList
-from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price
-from usage.shown import moment, usd
+from usage.pages.export_admin import ExportedList
+from usage.pages.shown import moment, usd
 
 __all__ = ["ModelFilter", "moment", "usd"]
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from django.db import connection
 
+from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.errors import BudgetExceeded
 from usage.models import Budget, Period, Scope
-from usage.sql import db_value, execute, fetch_all, rows_of_values
 
 EVER = date(1970, 1, 1)
 

@@ -14,12 +14,12 @@ from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
 from usage import budgets, pricing, rollups
-from usage.clock import database_now
 from usage.credit import Booking, Note
+from usage.database.clock import database_now
+from usage.database.sql import insert
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
 from usage.rollups import Entry
-from usage.sql import insert
 
 
 @dataclass(frozen=True, slots=True)

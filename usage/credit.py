@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 
 from accounts.models import Organization
 from usage import budgets, pricing
-from usage.clock import database_now, local_day
+from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.models import Budget, Credit, Kind, LedgerEntry, Period, Scope
 

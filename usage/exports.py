@@ -18,10 +18,10 @@ from typing import IO, Any, Literal
 
 from accounts.models import Organization
 from usage import signature
-from usage.clock import database_now
+from usage.database.clock import database_now
+from usage.database.snapshot import pages, snapshot
 from usage.models import LedgerEntry, LedgerSeal
 from usage.pricing import to_usd
-from usage.snapshot import pages, snapshot
 
 Format = Literal["csv", "ndjson"]
 FORMAT = "chatapi usage export 1"

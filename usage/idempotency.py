@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
+from usage.database.sql import db_value, execute, fetch_all, insert, to_uuid
 from usage.errors import AlreadyAdmitted
-from usage.sql import db_value, execute, fetch_all, insert, to_uuid
 
 KEPT = timedelta(hours=24)
 """How long a key is remembered, as OpenAI's and Stripe's are; later it stands for a new request."""

@@ -3,7 +3,7 @@
     admit ──► admitted ──claim──► running ──settle──► settled
                   └──────────── take_over (the reaper) ──┘
 
-Each function serves a batch of items inside one transaction of the caller (`usage/group_commit.py`) and answers one
+Each function serves a batch of items inside one transaction of the caller (`usage/database/group_commit.py`) and answers one
 result per item, in order; an item's own failure is an exception object in its place and leaves the others alone. `now`
 is the database's clock. Every claim raises the fence; whoever holds an older one can do nothing any more.
 """
@@ -18,14 +18,14 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from usage import budgets, idempotency, pricing
-from usage.clock import local_day
+from usage.database.clock import local_day
+from usage.database.sql import db_value, fetch_all, insert, rows_of_values, to_uuid
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.failpoints import failpoint
 from usage.idempotency import Idempotency
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Price, Tokens
 from usage.settlement import Settled, Settlement, settle
-from usage.sql import db_value, fetch_all, insert, rows_of_values, to_uuid
 
 __all__ = [
     "Admission", "Beat", "Claim", "Claimed", "Orphan", "Orphans", "Pulse", "Settled", "Settlement", "TakeOver", "Withdrawal",

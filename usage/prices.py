@@ -6,7 +6,7 @@ from datetime import datetime
 
 from accounts.models import Organization
 from usage import pricing
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.models import Discount, Price
 
 

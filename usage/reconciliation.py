@@ -15,9 +15,9 @@ from django.db.models.functions import TruncDay
 
 from usage import pricing
 from usage.bills import ANY_MODEL, COST, COUNTS, Bill
+from usage.database.snapshot import snapshot
 from usage.models import CHARGED, Kind, LedgerEntry, UsageSource
 from usage.pricing import Price, Tokens
-from usage.snapshot import snapshot
 
 Group = tuple[date, str]
 

@@ -12,12 +12,12 @@ from django.db import transaction
 from django.db.models import Sum
 
 from usage import corrections, pricing
-from usage.clock import database_now
 from usage.corrections import Correction
+from usage.database.clock import database_now
+from usage.database.snapshot import pages
 from usage.models import Generation, Kind, LedgerEntry
 from usage.prices import History
 from usage.pricing import Tokens
-from usage.snapshot import pages
 
 PAGE = 500
 """Charges a transaction: settlements of the same budgets wait meanwhile."""

@@ -18,9 +18,9 @@ from uuid import UUID
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.models import Max
 
-from usage.clock import database_now
-from usage.differences import Difference
+from usage.database.clock import database_now
 from usage.models import LedgerEntry, LedgerSeal
+from usage.verification.differences import Difference
 
 log = logging.getLogger(__name__)
 

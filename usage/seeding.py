@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from django.db import connection, transaction
 
 from accounts.models import APIKey, Organization, Project
-from usage import prices, pricing, rollups, sums
+from usage import prices, pricing, rollups
+from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
 from usage.pricing import Price, Tokens
-from usage.sql import execute, fetch_all
+from usage.verification import sums
 
 ORGANIZATIONS, KEYS_EACH = 20, 10
 DISCOUNT_BASIS_POINTS = 2_000

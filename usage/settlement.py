@@ -13,12 +13,12 @@ from uuid import UUID
 from django.db import connection
 
 from usage import budgets, pricing, rollups
+from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, to_date, to_uuid
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.rollups import Entry
-from usage.sql import db_value, execute, fetch_all, insert, rows_of_values, to_date, to_uuid
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import date
 from django.db.models import Q
 
 from usage import budgets
-from usage.clock import database_now, local_day
+from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Scope
 
 _Group = tuple[str, int, str]

@@ -22,9 +22,9 @@ from chatapi.api.organization_docs import describe
 from chatapi.api.organization_pages import Amount, CompletionsUsage, Cost, CostBucket, CostPage, UsageBucket, UsagePage
 from chatapi.api.organization_query import COMPLETIONS, COSTS, Asked, Offer
 from chatapi.api.views import ClientRoute
-from usage import insights_buckets
-from usage.clock import database_now
-from usage.insights_buckets import Bucket, Sums
+from usage.database.clock import database_now
+from usage.insights import buckets
+from usage.insights.buckets import Bucket, Sums
 from usage.pricing import NANODOLLARS
 
 
@@ -74,7 +74,7 @@ routes = [path("organization/usage/completions", Completions.as_view()), path("o
 def _read(request: Request, offer: Offer) -> tuple[Asked, Sequence[Bucket]]:
     organization_id = _caller(request).organization_id
     asked = organization_query.parse(request._request, organization_id, offer, database_now())
-    return asked, insights_buckets.buckets(asked.query)
+    return asked, buckets.buckets(asked.query)
 
 
 def _unix(moment: datetime) -> int:

@@ -14,9 +14,9 @@ import msgspec
 from chatapi.catalog import file
 from chatapi.models import Deployment, ServedModel
 from usage import pricing
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.models import Price
-from usage.shown import moment
+from usage.pages.shown import moment
 
 _DEFAULTS = msgspec.to_builtins(file.Deployment(engine=""))
 _ALWAYS = ("engine", "name", "base_url")

@@ -25,8 +25,8 @@ from chatapi.web.inbox import Inbox
 from chatapi.web.rates import LEASE_MS, Rates
 from chatapi.web.tickets import Tickets
 from usage import ledger, prices, reports
+from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
-from usage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 

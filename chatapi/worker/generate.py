@@ -21,9 +21,9 @@ from chatapi.worker.process import Process
 from chatapi.worker.run import SHUTTING_DOWN, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger
+from usage.database.group_commit import Item, Operation, Result
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
-from usage.group_commit import Item, Operation, Result
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable
 from datetime import date
 
-from usage import closed_days, first_tokens, idempotency, seals
+from usage import idempotency, seals
+from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
-from usage.group_commit import GroupCommit
+from usage.rollups import closed_days, first_tokens
 
 log = logging.getLogger(__name__)
 

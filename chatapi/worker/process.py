@@ -29,9 +29,9 @@ from chatapi.worker.reaper import Reaper
 from chatapi.worker.run import KEY_REVOKED, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger, reports
+from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
 from usage.failpoints import failpoint
-from usage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker.tally import Tally, prompt_tokens
 from usage import ledger
-from usage.clock import database_now
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
 from usage.failpoints import failpoint
-from usage.group_commit import GroupCommit
 from usage.ledger import Orphan, Settlement
 from usage.models import Outcome, UsageSource
 from usage.pricing import Tokens

@@ -11,7 +11,7 @@ from chatapi.delta_stream import DeltaStream, connect
 from chatapi.serving.liveness import alive
 from chatapi.worker.housekeeping import keep_house
 from chatapi.worker.reaper import Reaper
-from usage.group_commit import GroupCommit
+from usage.database.group_commit import GroupCommit
 
 
 def run() -> None:

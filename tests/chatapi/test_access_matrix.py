@@ -19,7 +19,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from accounts import access
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
-from accounts.tenant_admin import TenantAdmin
+from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, join, run

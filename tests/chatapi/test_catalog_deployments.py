@@ -15,8 +15,8 @@ from django.urls import reverse
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
-from chatapi import deployment_probe
 from chatapi.models import TIMEOUTS, Deployment, ServedModel
+from chatapi.pages import deployment_probe
 from chatapi.worker.engines import Timeouts
 from tests import fake_upstream
 from tests.fake_completion import Script

@@ -16,7 +16,7 @@ from chatapi.models import MAX_NUMBER, MAX_TIMEOUT_MS, TIMEOUTS, Deployment, Ser
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 from tests.cast import PRICE
 from usage import prices
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.models import Price
 from usage.pricing import FREE, MAX_USD_PER_MTOK, NANODOLLARS
 from usage.pricing import Price as PriceValue

@@ -12,8 +12,8 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from chatapi import catalog
-from chatapi.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS, MAX_FILE_BYTES
 from chatapi.models import Deployment, ServedModel
+from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS, MAX_FILE_BYTES
 from usage.models import Price
 
 IMPORT, EXPORT, LIST = "/admin/catalog/import", "/admin/catalog/export", "/admin/chatapi/servedmodel/"

@@ -10,10 +10,10 @@ from django.test import Client
 from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from chatapi import price_chart
 from chatapi.models import ServedModel
-from chatapi.price_pages import MAX_PRICES
-from chatapi.price_timeline import entries, percent
+from chatapi.pages import price_chart
+from chatapi.pages.price_pages import MAX_PRICES
+from chatapi.pages.price_timeline import entries, percent
 from usage import prices
 from usage.models import Price
 from usage.pricing import FREE

@@ -14,9 +14,10 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.cast import Person, admit, run
-from usage import corrections, credit, export_pages, table_exports
+from usage import corrections, credit
 from usage.credit import Note
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
+from usage.pages import exports, table_exports
 from usage.pricing import Tokens
 
 REQUESTS, LEDGER, BUDGETS, OVERVIEW = (
@@ -70,7 +71,7 @@ def test_requests_are_exported_as_the_list_shows_them(root: Client, alice: Perso
 
 def test_every_page_of_requests_is_in_the_file_once(root: Client, alice: Person) -> None:
     ids = [str(run(alice)) for _ in range(7)]
-    with patch.object(export_pages, "PAGE", 2):
+    with patch.object(exports, "PAGE", 2):
         response = root.get(f"{REQUESTS}.csv?model=small")
         parts = sent(response)
     assert len(parts) == 4

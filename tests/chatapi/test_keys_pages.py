@@ -16,9 +16,9 @@ from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
 from chatapi.models import ServedModel
 from tests.cast import Person, join, run
-from usage import closed_days
-from usage.insights_keys import DAYS, key_activity
+from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, HourlyUsage
+from usage.rollups import closed_days
 
 LIST, ADD = "/admin/accounts/apikey/", "/admin/accounts/apikey/add/"
 EMPTY = {"default_dialect": "", "expires_at_0": "", "expires_at_1": ""}

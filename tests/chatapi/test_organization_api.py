@@ -12,7 +12,7 @@ from openai.types.admin.organization import UsageCompletionsResponse, UsageCosts
 from accounts.models import APIKey
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, run
-from usage import insights_buckets
+from usage.insights import buckets
 from usage.models import HourlyUsage, LedgerEntry, Outcome
 from usage.pricing import NANODOLLARS
 
@@ -149,7 +149,7 @@ def test_a_page_has_the_usual_length(boss: Person, path: str, width: str, usual:
 
 
 def test_minutes_with_too_many_entries_are_continued_on_the_next_page(boss: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insights_buckets, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(buckets, "MAX_ENTRIES", 2)
     for _ in range(3):
         run(boss)
     start = int(LedgerEntry.objects.order_by("id")[0].created_at.timestamp()) - 120

@@ -80,7 +80,7 @@ class Bookkeeper:
 
 
 def _check() -> dict[str, Any]:
-    from usage.clock import database_now
+    from usage.database.clock import database_now
     from usage.models import Budget
     from usage.verification import verify
 

@@ -17,9 +17,9 @@ from accounts.models import APIKey, Organization
 from tests.usage.conftest import NOW, completed, run
 from usage import corrections, credit, exports, ledger, seals
 from usage.credit import Note
+from usage.database.snapshot import pages
 from usage.exports import NotAnExport, Wish
 from usage.models import LedgerEntry
-from usage.snapshot import pages
 
 Ask = Callable[..., ledger.Admission]
 EVER = ("--from", "2000-01-01", "--to", "2100-01-01")

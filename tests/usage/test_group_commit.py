@@ -15,9 +15,9 @@ from django.db.models import F
 from accounts.models import APIKey
 from tests.usage.conftest import limit
 from usage import ledger
-from usage.clock import database_now
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, BudgetExceeded, DatabaseUnavailable
-from usage.group_commit import GroupCommit
 from usage.models import Budget, BudgetLimit, Generation
 from usage.verification import verify
 

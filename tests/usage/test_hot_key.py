@@ -10,8 +10,8 @@ from accounts.models import APIKey
 from tests.usage.conftest import completed, limit
 from usage import credit, ledger
 from usage.credit import Note
+from usage.database.group_commit import GroupCommit
 from usage.errors import BudgetExceeded
-from usage.group_commit import GroupCommit
 from usage.models import Budget, Generation, LedgerEntry
 from usage.verification import verify
 

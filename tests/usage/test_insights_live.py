@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import Organization, Role
 from tests.cast import Person, admit, join, run
 from usage import ledger, seals
-from usage.clock import database_now, local_day
+from usage.database.clock import database_now, local_day
 from usage.insights import budgets_near_limit, health, running
 from usage.models import Budget, BudgetLimit, Generation, Outcome
 

@@ -11,9 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from tests.cast import Person, admit, run
-from usage import insights_requests
-from usage.clock import database_now
-from usage.insights import Filters, Range, RequestFilters, first_token_ms, requests_page
+from usage.database.clock import database_now
+from usage.insights import Filters, Range, RequestFilters, first_token_ms, requests, requests_page
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Tokens
 
@@ -115,7 +114,7 @@ def test_an_owner_of_another_organization_has_nothing(alice: Person, charlie: Pe
 
 @pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
 def test_a_search_stops_after_so_many_rows_and_is_continued(alice: Person, owner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insights_requests, "SEARCHED", 3)
+    monkeypatch.setattr(requests, "SEARCHED", 3)
     rare = [at(alice, minute, model="rare" if minute % 7 == 0 else "usual") for minute in range(15)][::7]
     filters = RequestFilters(model="rare", **({owner: getattr(rare[0], owner)} if owner else {}))
     first = requests_page(filters)
@@ -182,7 +181,7 @@ def test_percentiles_are_of_those_that_have_begun(alice: Person) -> None:
 
 
 def test_percentiles_look_at_the_newest_only(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insights_requests, "SAMPLE", 5)
+    monkeypatch.setattr(requests, "SAMPLE", 5)
     for minute in range(20):
         at(alice, minute, model="even" if minute % 2 == 0 else "odd")
     day = Range(BEGIN, BEGIN + timedelta(days=1), "day")

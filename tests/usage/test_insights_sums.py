@@ -7,7 +7,7 @@ from django.db.models import Sum
 
 from accounts.models import APIKey
 from tests.cast import Person, run
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.insights import Filters, GroupBy, Range, Totals, series, top, totals
 from usage.models import HourlyUsage, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Tokens

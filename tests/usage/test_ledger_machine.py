@@ -16,8 +16,8 @@ from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from tests.usage.conftest import NOW, PRICE, limit
 from usage import budgets, corrections, credit, ledger, pricing, seals
-from usage.clock import local_day
 from usage.credit import Note
+from usage.database.clock import local_day
 from usage.errors import BudgetExceeded, NotBooked
 from usage.models import Budget, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Price, Tokens

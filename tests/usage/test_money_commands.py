@@ -11,7 +11,7 @@ from accounts.models import APIKey
 from tests.usage.conftest import NOW, PRICE, completed, limit, run
 from tests.usage.emptying import without_triggers
 from usage import corrections, credit, ledger, prices, seals
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.models import Budget, LedgerEntry
 from usage.pricing import Price
 from usage.verification import verify

@@ -19,12 +19,13 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import keys
 from chatapi import identity
 from tests.cast import PRICE, Person
-from usage import closed_days, corrections, ledger, pricing
-from usage.clock import database_now
+from usage import corrections, ledger, pricing
+from usage.database.clock import database_now
 from usage.insights import Range, series, top, totals
 from usage.models import CHARGED, SPENT, LedgerEntry, Outcome, UsageSource
+from usage.pages.shown import usd
 from usage.pricing import Tokens
-from usage.shown import usd
+from usage.rollups import closed_days
 from usage.verification import verify
 
 Numbers = Counter[str]

@@ -13,8 +13,8 @@ from django.db import connection
 from accounts.models import APIKey
 from tests.usage.conftest import limit
 from usage import ledger
+from usage.database.group_commit import GroupCommit
 from usage.errors import BudgetExceeded, UsageError
-from usage.group_commit import GroupCommit
 from usage.models import Budget
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,8 +11,8 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import Member, Organization, Role
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
-from usage.live import snapshot
 from usage.models import BudgetLimit, Generation, LedgerEntry
+from usage.pages.live import snapshot
 
 PAGES = ["/admin/", "/admin/requests/", "/admin/requests/export.csv", "/admin/overview.csv"]
 

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from usage import figures, overview_chart
 from usage.models import Generation
-from usage.overview_chart import Bucket, Group
-from usage.requests_waterfall import waterfall
+from usage.pages import figures, overview_chart
+from usage.pages.overview_chart import Bucket, Group
+from usage.pages.requests_waterfall import waterfall
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

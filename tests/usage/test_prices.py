@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from accounts.models import APIKey
 from usage import prices
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.pricing import FREE, Price
 
 CHEAP, DEAR = Price(1, 1, 1), Price(100, 50, 200, 400)

@@ -13,11 +13,12 @@ from django.db.models import Model
 from accounts.models import APIKey
 from chatapi.worker import housekeeping
 from tests.usage.conftest import completed, run
-from usage import closed_days, first_tokens, insights, ledger, rollups
-from usage.group_commit import GroupCommit
+from usage import insights, ledger, rollups
+from usage.database.group_commit import GroupCommit
 from usage.insights import Filters, Range
-from usage.insights_buckets import BucketQuery, buckets
+from usage.insights.buckets import BucketQuery, buckets
 from usage.models import ClosedDay, DailyTotals, DailyUsage, HourlyUsage, Outcome
+from usage.rollups import closed_days, first_tokens
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]

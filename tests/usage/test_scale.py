@@ -17,10 +17,10 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from tests.cast import Person, admit, run
-from usage import closed_days, first_tokens
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.insights import Filters, Range, series, top
 from usage.models import Generation, LedgerEntry, Outcome
+from usage.rollups import closed_days, first_tokens
 
 TABLES = ("usage_generation", "usage_ledgerentry")
 

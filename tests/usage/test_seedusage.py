@@ -13,7 +13,7 @@ from django.db.models import Count
 from accounts.models import Organization
 from tests.cast import Person, run
 from usage import insights, seeding
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.insights import Range
 from usage.models import BudgetLimit, ClosedDay, Generation, LedgerEntry, LedgerSeal
 from usage.seeding import MODELS, Key, Plan

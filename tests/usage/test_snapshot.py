@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from accounts.models import Organization
-from usage.snapshot import snapshot
+from usage.database.snapshot import snapshot
 
 
 def rename(name: str) -> None:

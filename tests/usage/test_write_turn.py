@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from usage.write_turn import WriteTurn
+from usage.database.write_turn import WriteTurn
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from usage import figures, receipts, shown
+from usage import receipts
 from usage.models import Generation, State
+from usage.pages import figures, shown
 
 register = template.Library()
 register.filter("duration", figures.duration)

@@ -15,7 +15,7 @@ from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed, Text
 from tests.cast import Person, admit
 from tests.chatapi.worker.processes import Valkey
-from usage.group_commit import GroupCommit
+from usage.database.group_commit import GroupCommit
 from usage.models import Generation
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -14,9 +14,9 @@ from chatapi.worker.reaper import Reaper
 from tests.cast import Person, admit
 from tests.chatapi.worker.processes import Valkey
 from usage import ledger
-from usage.clock import database_now
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
-from usage.group_commit import GroupCommit
 from usage.models import Generation, Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)

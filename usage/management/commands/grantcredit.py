@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from usage import credit
 from usage.errors import NotBooked
 from usage.management import arguments
-from usage.shown import usd
+from usage.pages.shown import usd
 
 
 class Command(BaseCommand):

@@ -5,8 +5,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from usage.management import arguments
+from usage.pages.shown import usd
 from usage.rerating import Order, rerate
-from usage.shown import usd
 
 
 class Command(BaseCommand):

@@ -4,7 +4,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from usage import first_tokens, rollups
+from usage import rollups
+from usage.rollups import first_tokens
 
 
 class Command(BaseCommand):

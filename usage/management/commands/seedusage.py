@@ -8,10 +8,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
 from accounts.models import Organization
-from usage import first_tokens, seals, seeding
-from usage.clock import database_now
+from usage import seals, seeding
+from usage.database.clock import database_now
 from usage.management import arguments
 from usage.models import Generation, LedgerEntry
+from usage.rollups import first_tokens
 from usage.seeding import Plan
 
 EVERY_S = 2.0

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from usage import exports
-from usage.shown import usd
+from usage.pages.shown import usd
 
 
 class Command(BaseCommand):

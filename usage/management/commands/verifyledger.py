@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from usage.clock import database_now
+from usage.database.clock import database_now
 from usage.management import arguments
 from usage.models import LedgerSeal
 from usage.verification import Report, verify

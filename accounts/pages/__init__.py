@@ -1,0 +1,1 @@
+"""The operator's pages about who may call."""

@@ -1,0 +1,219 @@
+"""Pages about members: who belongs to which organization, in which role; inviting people, and letting them go."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.forms.utils import flatatt
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.admin import ModelAdmin
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
+
+from accounts import access, invitations, memberships, roles
+from accounts.models import Member, Role
+from accounts.pages.tenant_admin import TenantAdmin
+
+MAX_SUGGESTIONS = 200
+
+
+def own_role(person: access.Person, organization_id: int) -> str:
+    """In that organization; an operator is as good as an owner."""
+    return Role.OWNER if access.is_operator(person) else access.roles_of(person)[organization_id]
+
+
+class SuggestingInput(UnfoldAdminTextInputWidget):
+    """A text field that offers what is known: the browser's own list of suggestions."""
+
+    suggestions: Iterable[str] = ()
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """The input and its list."""
+        shown = super().render(name, value, {**(attrs or {}), "list": f"{name}-suggestions", "autocomplete": "off"}, renderer)
+        options = format_html_join("", "<option{}></option>", ((flatatt({"value": text}),) for text in self.suggestions))
+        return format_html('{}<datalist id="{}-suggestions">{}</datalist>', shown, name, options)
+
+
+class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A place for someone: known, or new."""
+
+    by: access.Person
+    name = forms.CharField(
+        label="User name",
+        max_length=150,
+        widget=SuggestingInput,
+        help_text="Someone who is known here gets the place at once. Any other name makes a new person, "
+        "and the next page has the link with which they choose a password.",
+    )
+    email = forms.EmailField(label="E-mail address", required=False, widget=UnfoldAdminEmailInputWidget, help_text="Of a new person.")
+
+    class Meta:
+        model = Member
+        fields = ["organization", "name", "email", "role"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        known = memberships.known_to(self.by).filter(is_active=True).order_by("username")
+        self.fields["name"].widget.suggestions = list(known.values_list("username", flat=True)[:MAX_SUGGESTIONS])
+
+    def clean(self) -> dict[str, Any]:
+        """Nobody gives a role above their own, or a place twice."""
+        data = self.cleaned_data
+        if self.errors:
+            return data
+        organization = data["organization"]
+        if roles.is_above(data["role"], own_role(self.by, organization.pk)):
+            raise ValidationError({"role": "Nobody can give a role above their own."})
+        person = memberships.person_named(self.by, data["name"], data["email"])
+        if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
+            raise ValidationError({"name": f"{person} is a member of {organization} already."})
+        self.instance.user = person
+        return data
+
+
+class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """Another role for a member."""
+
+    by: access.Person
+
+    class Meta:
+        model = Member
+        fields = ["role"]
+
+    def clean_role(self) -> str:
+        """Nobody gives a role above their own, and someone remains to own the organization."""
+        role: str = self.cleaned_data["role"]
+        if roles.is_above(role, own_role(self.by, self.instance.organization_id)):
+            raise ValidationError("Nobody can give a role above their own.")
+        if role != Role.OWNER and memberships.is_last_owner(self.instance):
+            raise ValidationError(memberships.LAST_OWNER)
+        return role
+
+
+@contextmanager
+def _forbidden_when_invalid() -> Iterator[None]:
+    """The form has said it already, unless someone else was quicker."""
+    try:
+        yield
+    except ValidationError as error:
+        raise PermissionDenied(error.messages) from error
+
+
+@admin.register(Member)
+class MemberAdmin(TenantAdmin, ModelAdmin):
+    """Who belongs to which organization. Whom one's own role is not above of, one can neither change nor remove."""
+
+    list_display = ["user", "email", "organization", "role", "state", "created_at"]
+    list_filter = ["role", "organization"]
+    list_select_related = ["user", "organization"]
+    search_fields = ["user__username", "user__email", "organization__name"]
+    ordering = ["organization__name", "user__username"]
+    autocomplete_fields = ["organization"]
+    show_full_result_count = False
+    actions_detail = ["invitation"]
+
+    def get_form(self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any) -> Any:
+        """An invitation; or, of a member that there is, the role."""
+        form = super().get_form(request, obj, change, form=RoleForm if obj else InvitationForm, **kwargs)
+        form.by = request.user
+        return form
+
+    def get_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
+        """What is asked for, or shown."""
+        return ["person", "email", "organization", "role", "state", "created_at"] if obj else list(InvitationForm.Meta.fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
+        """All but the role."""
+        return ["person", "email", "organization", "state", "created_at"] if obj else []
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Roles that the person can give in some organization."""
+        own = [Role.OWNER] if access.is_operator(request.user) else access.roles_of(request.user).values()
+        givable = {role for each in own for role in roles.givable(each)}
+        kwargs["choices"] = [choice for choice in Role.choices if choice[0] in givable]
+        return super().formfield_for_choice_field(db_field, request, **kwargs)
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """One at a time: of many, each could be an owner and none the last."""
+        return {}
+
+    def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
+        """Also, who is above oneself is not one's to change."""
+        if not super().role_allows(request, act, obj):
+            return False
+        if obj is None or act == "view":
+            return True
+        return not roles.is_above(obj.role, own_role(request.user, obj.organization_id))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Member | None = None) -> bool:
+        """Someone remains to own the organization."""
+        return super().has_delete_permission(request, obj) and (obj is None or not memberships.is_last_owner(obj))
+
+    def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Who may change them, while they have no password; of someone who belongs elsewhere too, only an operator."""
+        member = self.get_object(request, object_id)
+        if member is None or member.user.has_usable_password() or not self.has_change_permission(request, member):
+            return False
+        places = Member.objects.filter(user=member.user)
+        own_places = access.where_may(request.user, self.permission("change"), places)
+        is_only_here = not member.user.is_staff and not member.user.is_superuser and own_places.count() == places.count()
+        return is_only_here or access.is_operator(request.user)
+
+    def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
+        """Through `memberships`, which keeps its rules when two people act at the same time."""
+        if not change:
+            memberships.join(obj)
+            return
+        with _forbidden_when_invalid():
+            memberships.change_role(obj, obj.role)
+
+    def delete_model(self, request: HttpRequest, obj: Member) -> None:
+        """Through `memberships`."""
+        with _forbidden_when_invalid():
+            memberships.remove(obj)
+
+    def response_add(self, request: HttpRequest, obj: Member, post_url_continue: str | None = None) -> HttpResponse:
+        """Someone who has no password yet needs the link."""
+        if self.has_invite_permission(request, str(obj.pk)):
+            return redirect("admin:accounts_member_invitation", obj.pk)
+        response: HttpResponse = super().response_add(request, obj, post_url_continue)
+        return response
+
+    @action(description="Invitation link", permissions=["invite"], icon="link", url_path="invitation")
+    def invitation(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The link with which this person chooses a password, to be handed to them: nothing here sends mail."""
+        member = self.get_object(request, object_id)
+        assert member is not None, "there is a permission for it"
+        context = self.admin_site.each_context(request) | {
+            "opts": self.opts,
+            "title": f"Invite {member.user}",
+            "member": member,
+            "link": invitations.link(request, member.user),
+            "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
+        }
+        return TemplateResponse(request, "accounts/invitation.html", context, headers={"cache-control": "no-store"})
+
+    @display(description="User name")
+    def person(self, row: Member) -> str:
+        """Without a link: people's own pages are the operators'."""
+        return row.user.get_username()
+
+    @display(description="E-mail", ordering="user__email")
+    def email(self, row: Member) -> str:
+        """The person's address, if it is known."""
+        return row.user.email
+
+    @display(description="State", label={"active": "success", "invited": "info", "inactive": "danger"})
+    def state(self, row: Member) -> str:
+        """Whether the person can sign in."""
+        if not row.user.is_active:
+            return "inactive"
+        return "active" if row.user.has_usable_password() else "invited"

@@ -1,0 +1,152 @@
+"""Pages about organizations, their projects, and the people of this admin."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.decorators import action, display
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from accounts.models import Member, Organization, Project
+from accounts.pages import member_admin  # noqa: F401  registers its pages
+from accounts.pages.tenant_admin import RolesDecide, TenantAdmin
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
+    """People, in the theme's forms. Staff that may change people can't make themselves, or anyone, more than they are."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """What someone may do is said by superusers."""
+        own = [] if request.user.is_superuser else ["is_staff", "is_superuser", "groups", "user_permissions"]
+        return [*super().get_readonly_fields(request, obj), *own]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A superuser's name and password are changed by superusers."""
+        is_above = obj is not None and obj.is_superuser and not request.user.is_superuser
+        return super().has_change_permission(request, obj) and not is_above
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: the logs speak of them, and an organization could lose its last owner. They can be made inactive."""
+        return False
+
+
+@admin.register(Group)
+class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
+    """What groups of operators may do in this admin."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever could change their own group could do everything."""
+        return bool(request.user.is_superuser)
+
+
+class MemberInline(RolesDecide, TabularInline):
+    """An organization's people; they come, change and go on pages of their own."""
+
+    model = Member
+    extra = 0
+    fields = readonly_fields = ["user", "role", "created_at"]
+    show_change_link = True
+    hide_title = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """With the names, in one query."""
+        rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
+        return rows
+
+    def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
+        """Not here."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Not here."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Not here."""
+        return False
+
+
+class ProjectInline(RolesDecide, TabularInline):
+    """An organization's projects."""
+
+    model = Project
+    extra = 0
+    show_change_link = True
+    hide_title = True
+    can_delete = False
+
+
+@admin.register(Organization)
+class OrganizationAdmin(TenantAdmin, ModelAdmin):
+    """The tenants."""
+
+    list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
+    list_filter = ["is_active"]
+    search_fields = ["name"]
+    show_full_result_count = False
+    inlines = [ProjectInline, MemberInline]
+    actions_detail = ["grant_credit"]
+
+    def has_grant_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Whoever may add ledger entries."""
+        return request.user.has_perm("usage.add_ledgerentry")
+
+    @action(description="Grant credit", permissions=["grant"], icon="payments", url_path="grant-credit")
+    def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Go to where credit is booked, for this organization."""
+        return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: the ledger speaks of it. It can be made inactive."""
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
+        """With the counts, so that a list costs one query."""
+        counts = {"projects_counted": Count("projects", distinct=True), "members_counted": Count("members", distinct=True)}
+        rows: QuerySet[Organization] = super().get_queryset(request).annotate(**counts)
+        return rows
+
+    @display(description="Projects", ordering="projects_counted")
+    def projects_count(self, row: Any) -> int:
+        """How many projects it has."""
+        return int(row.projects_counted)
+
+    @display(description="Members", ordering="members_counted")
+    def members_count(self, row: Any) -> int:
+        """How many members it has."""
+        return int(row.members_counted)
+
+
+@admin.register(Project)
+class ProjectAdmin(TenantAdmin, ModelAdmin):
+    """The organizations' parts."""
+
+    list_display = ["name", "organization", "is_active", "created_at"]
+    list_filter = ["is_active", "organization"]
+    list_select_related = ["organization"]
+    search_fields = ["name", "organization__name"]
+    autocomplete_fields = ["organization"]
+    show_full_result_count = False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """A project stays where it is: its keys and the ledger say whose it was."""
+        return ["organization"] if obj else []
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: the ledger speaks of it. It can be made inactive."""
+        return False

@@ -1,0 +1,1 @@
+"""The operator's pages about keys, models, deployments and prices, and how the admin looks."""

@@ -1,0 +1,348 @@
+"""Pages about API keys: who has which, what each did lately, what each may do; making, rotating, disabling and revoking them.
+
+They stand on top of all three packages: a key belongs to a tenant, its usage to the books, its models and dialects to the catalog.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.admin import ModelAdmin
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.views import ChangeList
+
+from accounts import access, keys
+from accounts.errors import KeyChanged
+from accounts.models import APIKey
+from accounts.pages.tenant_admin import TenantAdmin
+from chatapi.pages import key_snippets
+from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
+from chatapi.pages.key_panels import panels
+from usage.insights.keys import key_activity
+from usage.pages import figures, shown, sparkline
+
+_STATUSES = {"active": "success", "disabled": "warning", "revoked": "danger", "expired": "danger", "owner inactive": "warning"}
+_OFFERED: dict[str, Callable[[APIKey], bool]] = {
+    "rotate": lambda row: True,
+    "end_previous": lambda row: row.has_previous(timezone.now()),
+    "disable": lambda row: row.is_active,
+    "enable": lambda row: not row.is_active,
+    "revoke_one": lambda row: True,
+}
+"""When a key that is not revoked has which button."""
+
+
+class KeyList(ChangeList):
+    """A page of the list, with what its keys did lately."""
+
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read for all keys of the page together."""
+        super().get_results(request)
+        rows: list[Any] = list(self.result_list)
+        activity = key_activity(rows, timezone.now())
+        for row in rows:
+            row.activity = activity[row.pk]
+        self.result_list = rows
+
+
+@admin.register(APIKey)
+class APIKeyAdmin(TenantAdmin, ModelAdmin):
+    """API keys. A secret is shown once, as the answer to its making; keys are revoked and never deleted."""
+
+    form = KeyForm
+    change_form_outer_before_template = "chatapi/key_activity.html"
+    change_form_outer_after_template = "chatapi/key_limits.html"
+    list_display = ["name", "redacted", "organization", "project_name", "kind", "status", "requests", "last_request", "created"]
+    list_filter = ["is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter), "project__organization"]
+    list_select_related = ["project__organization"]
+    search_fields = ["name", "public", "previous_public", "project__name", "project__organization__name"]
+    search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
+    autocomplete_fields = ["project"]
+    show_full_result_count = False
+    actions = ["disable_selected", "enable_selected", "revoke_selected"]
+    actions_detail = ["rotate", "end_previous", "disable", "enable", "revoke_one"]
+
+    class Media:
+        css = {"all": ["usage/operator.css", "chatapi/keys.css"]}
+
+    # ---- who may do what
+
+    def has_delete_permission(self, request: HttpRequest, obj: APIKey | None = None) -> bool:
+        """Never: the ledger speaks of it."""
+        return False
+
+    def has_key_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Whoever may change this key, as long as it is not revoked."""
+        return self._changeable(request, object_id) is not None
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        """The buttons that make sense for the key as it is."""
+        row = self._changeable(request, object_id)
+        offered = [name for name, is_offered in _OFFERED.items() if row is not None and is_offered(row)]
+        return [each for each in self._get_base_actions_detail() if each.method.original_function_name in offered]
+
+    def _changeable(self, request: HttpRequest, object_id: str) -> APIKey | None:
+        row: APIKey | None = self.get_object(request, object_id)
+        is_changeable = row is not None and row.revoked_at is None and self.has_change_permission(request, row)
+        return row if is_changeable else None
+
+    # ---- the list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """With the activity of the keys that are on the page."""
+        return KeyList
+
+    @display(description="Key")
+    def redacted(self, row: APIKey) -> str:
+        """The key as it may be shown again."""
+        return row.redacted
+
+    @display(description="Organization", ordering="project__organization__name")
+    def organization(self, row: APIKey) -> str:
+        """Whose key it is."""
+        return row.project.organization.name
+
+    @display(description="Project", ordering="project__name")
+    def project_name(self, row: APIKey) -> str:
+        """The project's name, without its organization's."""
+        return row.project.name
+
+    @display(description="Kind", label={"live": "info", "live, admin": "info", "test": "warning", "test, admin": "warning"})
+    def kind(self, row: APIKey) -> str:
+        """Live or test, and whether it is an admin key."""
+        return f"{'test' if row.is_test else 'live'}{', admin' if row.is_admin else ''}"
+
+    @display(description="Status", label=_STATUSES)
+    def status(self, row: APIKey) -> str:
+        """Whether it would be let in now."""
+        if row.revoked_at is not None:
+            return "revoked"
+        if row.expires_at is not None and row.expires_at <= timezone.now():
+            return "expired"
+        if not row.is_active:
+            return "disabled"
+        return "active" if row.project.is_active and row.project.organization.is_active else "owner inactive"
+
+    @display(description="Requests, 30 days")
+    def requests(self, row: Any) -> SafeString:
+        """Bars by day, and how many."""
+        bars = sparkline.draw(row.activity.requests_by_day, row.activity.first_day, "requests")
+        return render_to_string("chatapi/key_requests.html", {"sparkline": bars, "count": figures.count(row.activity.requests)})
+
+    @display(description="Last request", empty_value="–")
+    def last_request(self, row: Any) -> str | None:
+        """When it was admitted, as an age."""
+        moment = row.activity.last_request_at
+        return None if moment is None else figures.age(moment, timezone.now())
+
+    @display(description="Created", ordering="created_at")
+    def created(self, row: APIKey) -> str:
+        """The day, of UTC."""
+        return f"{row.created_at:%Y-%m-%d}"
+
+    # ---- one key
+
+    def get_fieldsets(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
+        """What is asked for, or shown; never a digest."""
+        may_change = obj is None or self.has_change_permission(request, obj)
+        rights = ["scopes", "allowed_models"] if may_change else ["scopes_shown", "allowed_models_shown"]
+        rights += ["is_admin", "default_dialect", "expires_at"]
+        if obj is None:
+            return [(None, {"fields": ["project", "name", "test_key"]}), ("What it may do", {"fields": rights})]
+        known = ["name", "redacted", "project", "kind", "status", "created_at"]
+        known += ["previous_secret"] if obj.has_previous(timezone.now()) else []
+        known += ["revoked_at"] if obj.revoked_at else []
+        return [(None, {"fields": known}), ("What it may do", {"fields": rights})]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
+        """What a key is stays; what it may do can change."""
+        shown_only = ["redacted", "project", "kind", "status", "created_at", "previous_secret", "revoked_at"]
+        return [*shown_only, "scopes_shown", "allowed_models_shown"] if obj else []
+
+    def get_form(self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any) -> Any:
+        """A new key also has a project and a kind."""
+        return super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
+
+    def render_change_form(self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any) -> HttpResponse:
+        """With what the key did, and what limits it."""
+        row: APIKey | None = kwargs.get("obj")
+        more = panels(row, request.user) if row is not None else {}
+        response: HttpResponse = super().render_change_form(request, context | more, add=add, **kwargs)
+        return response
+
+    @display(description="Old secret")
+    def previous_secret(self, row: APIKey) -> str:
+        """What was rotated out and still works."""
+        return f"{row.previous_redacted} works until {shown.moment(row.previous_expires_at)} UTC"
+
+    @display(description="Scopes")
+    def scopes_shown(self, row: APIKey) -> str:
+        """For who may only look."""
+        return ", ".join(row.scopes) or "everything"
+
+    @display(description="Allowed models")
+    def allowed_models_shown(self, row: APIKey) -> str:
+        """For who may only look."""
+        return ", ".join(row.allowed_models) or "all"
+
+    # ---- its secrets
+
+    def save_model(self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool) -> None:
+        """A new key's secret stays in this request."""
+        if change:
+            obj.save(update_fields=["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"])
+        else:
+            obj.secret = keys.issue(obj)
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+        """The secret, once."""
+        return self._secret_page(request, obj, obj.secret, "API key created")
+
+    @action(description="Rotate", permissions=["key"], icon="autorenew", url_path="rotate")
+    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """A form that asks until when the secret works that the key has now; then the new one, once."""
+        row: APIKey | None = self.get_object(request, object_id)
+        if row is None:
+            raise Http404
+        form = RotationForm(request.POST or None, initial={"public": row.public})
+        if not form.is_valid():
+            context = self._context(request, row, "Rotate an API key") | {"form": form}
+            return TemplateResponse(request, "chatapi/key_rotation.html", context)
+        row.public = form.cleaned_data["public"]
+        try:
+            secret = keys.rotate(row, form.previous_until)
+        except KeyChanged:
+            messages.error(request, "Nothing was changed: this key was rotated or revoked since the form was opened.")
+            return redirect("admin:accounts_apikey_change", object_id)
+        return self._secret_page(request, row, secret, "API key rotated")
+
+    def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, title: str) -> HttpResponse:
+        """The secret in this answer, and in no message, session or cookie."""
+        model = key_snippets.usable_model(row)
+        origin = request.build_absolute_uri("/")[:-1]
+        context = self._context(request, row, title) | {
+            "secret": secret,
+            "snippets": key_snippets.snippets(row, secret, origin, model),
+            "has_model": model is not None,
+        }
+        return TemplateResponse(request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"})
+
+    def _context(self, request: HttpRequest, row: APIKey, title: str) -> dict[str, Any]:
+        return {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "row": row}
+
+    # ---- its life
+
+    @action(
+        description="End old secret",
+        permissions=["key"],
+        icon="timer_off",
+        url_path="end-previous",
+        dialog={
+            "title": "End the old secret now?",
+            "description": "Whoever still uses the secret from before the rotation is refused within a second.",
+            "form_class": None,
+            "form_submit_text": "End it",
+        },
+    )
+    def end_previous(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        """End the overlap of a rotation before its time."""
+        ended = keys.end_previous_secrets(APIKey.objects.filter(pk=object_id))
+        return self._done(request, object_id, "Only the new secret works now." if ended else "There was no old secret.")
+
+    @action(
+        description="Disable",
+        permissions=["key"],
+        icon="pause",
+        url_path="disable",
+        dialog={
+            "title": "Disable this key?",
+            "description": "It is refused within a second, and its running requests end, until someone enables it again.",
+            "form_class": None,
+            "form_submit_text": "Disable",
+        },
+    )
+    def disable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        """Refuse this key for the time being."""
+        keys.set_active(APIKey.objects.filter(pk=object_id), is_active=False)
+        return self._done(request, object_id, "The key is disabled.")
+
+    @action(
+        description="Enable",
+        permissions=["key"],
+        icon="play_arrow",
+        url_path="enable",
+        dialog={
+            "title": "Enable this key?",
+            "description": "It works again at once.",
+            "form_class": None,
+            "form_submit_text": "Enable",
+        },
+    )
+    def enable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        """Take this key again."""
+        keys.set_active(APIKey.objects.filter(pk=object_id), is_active=True)
+        return self._done(request, object_id, "The key is enabled.")
+
+    @action(
+        description="Revoke",
+        permissions=["key"],
+        icon="block",
+        url_path="revoke",
+        variant=ActionVariant.DANGER,
+        dialog={
+            "title": "Revoke this key?",
+            "description": "It is refused within a second, for good, with all its secrets. There is no way back.",
+            "form_class": None,
+            "form_submit_text": "Revoke",
+        },
+    )
+    def revoke_one(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        """Refuse this key for good."""
+        keys.revoke(APIKey.objects.filter(pk=object_id))
+        return self._done(request, object_id, "The key is revoked.")
+
+    def _done(self, request: HttpRequest, object_id: str, told: str) -> HttpResponse:
+        """Back to the key's page: the dialog is sent by htmx, which follows this header with the whole page."""
+        messages.success(request, told)
+        return HttpResponse(headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])})
+
+    # ---- many keys
+
+    @action(description="Disable selected keys", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
+        """Refuse all that work, for the time being."""
+        count = keys.set_active(self._changeable_rows(request, rows), is_active=False)
+        messages.success(request, f"Disabled {_keys(count)}. They are refused within a second.")
+
+    @action(description="Enable selected keys", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
+        """Take all again that are disabled."""
+        count = keys.set_active(self._changeable_rows(request, rows), is_active=True)
+        messages.success(request, f"Enabled {_keys(count)}.")
+
+    @action(description="Revoke selected keys", permissions=["change"])
+    def revoke_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
+        """Revoke all that still work."""
+        count = keys.revoke(self._changeable_rows(request, rows))
+        messages.success(request, f"Revoked {_keys(count)}. They are refused within a second.")
+
+    def _changeable_rows(self, request: HttpRequest, rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
+        """Of what a person sees, what they may change: their roles in several organizations can differ."""
+        return access.where_may(request.user, self.permission("change"), APIKey.objects.filter(pk__in=rows.values("pk")))
+
+
+def _keys(count: int) -> str:
+    return f"{count} key{'' if count == 1 else 's'}"

@@ -1,0 +1,79 @@
+"""What stands above and below the form on an API key's page: what the key did lately, and all that limits it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts import access
+from accounts.access import Person
+from accounts.models import APIKey, RateLimit
+from usage import spending
+from usage.insights.keys import DAYS, key_activity
+from usage.models import BudgetLimit, Scope
+from usage.pages import sparkline
+from usage.spending import Spending
+
+_OWNERS = {Scope.ORGANIZATION: "its organization", Scope.PROJECT: "its project", Scope.API_KEY: "this key"}
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """A rate limit that the key's requests fall under, and where it is changed."""
+
+    owner: str
+    model: str
+    numbers: list[str]
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """A budget that the key's requests count in; `url` is where its limit is changed, blank without one."""
+
+    owner: str
+    spending: Spending
+    url: str
+
+
+def panels(row: APIKey, person: Person) -> dict[str, Any]:
+    """What the two templates read: for a key, with what of it this person may change."""
+    activity = key_activity([row], timezone.now())[row.pk]
+    return {
+        "key": row,
+        "activity": activity,
+        "activity_days": DAYS,
+        "sparkline": sparkline.draw(activity.requests_by_day, activity.first_day, "requests"),
+        "rate_limits": list(_rate_limits(row)),
+        "budgets": list(_budgets(row)),
+        "may_add_rate_limit": access.may(person, "accounts.add_ratelimit", row),
+        "may_add_budget": access.may(person, "usage.add_budgetlimit", row),
+    }
+
+
+def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
+    """The key's own first, then its project's and its organization's."""
+    owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
+    found = RateLimit.objects.filter(owners)
+    for limit in sorted(found, key=lambda limit: (list(reversed(_OWNERS)).index(Scope(limit.scope)), limit.model)):
+        numbers = [f"{value:,} {name.replace('_', ' ')}" for name in RateLimit.NUMBERS if (value := getattr(limit, name)) is not None]
+        url = reverse("admin:accounts_ratelimit_change", args=[limit.pk])
+        yield LimitRow(_OWNERS[Scope(limit.scope)], limit.model, numbers, url)
+
+
+def _budgets(row: APIKey) -> Iterator[BudgetRow]:
+    """The key's own, and those above it that can refuse it."""
+    organization = row.project.organization
+    scopes = {Scope.ORGANIZATION: organization.pk, Scope.PROJECT: row.project_id, Scope.API_KEY: row.pk}
+    wanted = Q()
+    for scope, scope_id in scopes.items():
+        wanted |= Q(scope=scope, scope_id=scope_id)
+    limits = {(limit.scope, limit.period): limit.pk for limit in BudgetLimit.objects.filter(wanted)}
+    known = spending.now(organization_id=organization.pk, project_id=row.project_id, api_key_id=row.pk, time_zone=organization.time_zone)
+    for each in sorted(known, key=lambda each: list(reversed(_OWNERS)).index(Scope(each.scope))):
+        limit_id = limits.get((each.scope, each.period))
+        url = reverse("admin:usage_budgetlimit_change", args=[limit_id]) if limit_id else ""
+        yield BudgetRow(_OWNERS[Scope(each.scope)], each, url)

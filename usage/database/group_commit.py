@@ -1,0 +1,180 @@
+"""The one door from asyncio to the database: concurrent writes share a transaction, reads run in threads.
+
+A single thread takes whatever operations have queued up, runs them in one transaction, commits, and only then wakes those
+who wait. Under load the batches grow by themselves, so a commit is shared by many generations; alone, nothing waits.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from usage.database.clock import database_now
+from usage.database.watchdog import watchdog
+from usage.database.write_turn import WriteTurn, database_file
+from usage.errors import DatabaseUnavailable, UsageError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+P = ParamSpec("P")
+Operation = Callable[[datetime, Sequence[Item]], Sequence[Result | UsageError]]
+
+MAX_BATCH = 256
+DEADLOCK_DETECTED = "40P01"
+"""PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes"."""
+DEADLOCK_RETRIES = 3
+IDLE_S = 1.0
+"""A connection that nobody has used for so long is asked whether it still works."""
+log = logging.getLogger(__name__)
+_used = threading.local()
+"""`at`: when this thread last used its connection."""
+
+
+class _Waiting(NamedTuple):
+    operation: Operation[Any, Any]
+    item: Any
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class GroupCommit:
+    """Runs batch operations (see `usage/ledger.py`) on its own thread and connection."""
+
+    def __init__(self, read_threads: int = 2) -> None:
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._readers = ThreadPoolExecutor(read_threads, thread_name_prefix="database-read", initializer=self._begin_to_read)
+        self._read_connections: list[BaseDatabaseWrapper] = []
+        self._turn = WriteTurn(database_file())
+        self._writer = threading.Thread(target=self._run, name="group-commit", daemon=True)
+        self._writer.start()
+
+    async def write(self, operation: Operation[Item, Result], item: Item) -> Result:
+        """Run `operation` on this item in the next transaction; returns after its commit.
+
+        Raises the `UsageError` that the operation answered for the item, or `DatabaseUnavailable` when the
+        transaction could not be committed (then nothing of it happened).
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._queue.put(_Waiting(operation, item, future, loop))
+        return await future
+
+    async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+        """Run a function that only reads, in a thread with a connection of its own; raises `DatabaseUnavailable`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, lambda: _guarded(lambda: function(*args, **kwargs)))
+
+    async def close(self) -> None:
+        """Finish what is queued and end the threads; nothing may be submitted afterwards."""
+        self._queue.put(None)
+        await asyncio.get_running_loop().run_in_executor(None, self._end_threads)
+
+    def _end_threads(self) -> None:
+        self._writer.join()
+        self._readers.shutdown(wait=True)
+        for each in self._read_connections:
+            each.close()
+
+    def _begin_to_read(self) -> None:
+        """A reading thread keeps its connection and can't know when it ends: `_end_threads` closes it."""
+        own = connections[DEFAULT_DB_ALIAS]
+        own.inc_thread_sharing()
+        self._read_connections.append(own)
+
+    def _run(self) -> None:
+        try:
+            while batch := self._next_batch():
+                for waiting, result in self._commit(batch):
+                    waiting.loop.call_soon_threadsafe(_resolve, waiting.future, result)
+        finally:
+            connection.close()
+            self._turn.close()
+
+    def _next_batch(self) -> list[_Waiting]:
+        """All that is waiting, at least one; empty at the end."""
+        batch: list[_Waiting] = []
+        item = self._queue.get()
+        while item is not None:
+            batch.append(item)
+            if len(batch) >= MAX_BATCH or self._queue.empty():
+                return batch
+            item = self._queue.get()
+        if batch:
+            self._queue.put(None)
+        return batch
+
+    def _commit(self, batch: list[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        try:
+            return _guarded(lambda: self._transact_again(batch))
+        except DatabaseUnavailable as error:
+            return [(waiting, error) for waiting in batch]
+        except Exception as error:
+            if len(batch) == 1:
+                log.exception("a database operation failed")
+                return [(batch[0], error)]
+            # One item spoils the whole transaction: each in its own, so that only that one fails.
+            return [pair for waiting in batch for pair in self._commit([waiting])]
+
+    def _transact_again(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        """Each operation locks rows in order, but two that share a transaction need not: who loses a deadlock tries again."""
+        for _ in range(DEADLOCK_RETRIES):
+            try:
+                return self._transact(batch)
+            except OperationalError as error:
+                if getattr(error.__cause__, "sqlstate", None) != DEADLOCK_DETECTED:
+                    raise
+                log.info("a deadlock: once more")
+        return self._transact(batch)
+
+    def _transact(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        groups: dict[Operation[Any, Any], list[_Waiting]] = {}
+        for waiting in batch:
+            groups.setdefault(waiting.operation, []).append(waiting)
+        results: list[tuple[_Waiting, Any]] = []
+        with self._turn.taken(), transaction.atomic():
+            now = database_now()
+            for operation, group in groups.items():
+                results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
+        return results
+
+
+def _guarded(function: Callable[[], Result]) -> Result:
+    """Run it on this thread's connection, which stays open; a database that is gone, locked or too slow becomes
+    `DatabaseUnavailable`, and the next call connects anew."""
+    try:
+        _leave_if_dead()
+        with watchdog.watching():
+            return function()
+    except (OperationalError, InterfaceError) as error:
+        connection.close()
+        log.warning("the database is not available: %s", error)
+        raise DatabaseUnavailable(str(error)) from error
+
+
+def _leave_if_dead() -> None:
+    """A connection that has died while it was idle says nothing about the database of now: leave it for a new one."""
+    own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
+    is_idle = now - getattr(_used, "at", now) > IDLE_S
+    _used.at = now
+    if is_idle and own.connection is not None:
+        with watchdog.watching(statements=1):
+            is_usable = own.is_usable()
+        if not is_usable:
+            own.close()
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():  # whoever waited has been cancelled; the work is done all the same
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

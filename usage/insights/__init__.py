@@ -1,0 +1,19 @@
+"""What operators and organizations look at: sums, requests, budgets, what runs now. The one door to such reads.
+
+Nothing here scans generations: sums are the rollups', requests come in keyset pages through an index, and what an index
+can't find is searched a bounded number of rows at a time.
+"""
+
+from usage.insights.first_tokens import Percentiles, first_token_ms
+from usage.insights.live import BudgetUse, Health, RunningGeneration, budgets_near_limit, health, running
+from usage.insights.range import Bucket, Range, parse_range
+from usage.insights.requests import Page, RequestFilters, requests_page
+from usage.insights.sources import Filters, GroupBy
+from usage.insights.sums import Point, Row, Totals, series, top, totals
+from usage.outcome import FAILED
+
+__all__ = [
+    "FAILED", "Bucket", "BudgetUse", "Filters", "GroupBy", "Health", "Page", "Percentiles", "Point", "Range", "RequestFilters", "Row",
+    "RunningGeneration", "Totals", "budgets_near_limit", "first_token_ms", "health", "parse_range", "requests_page", "running",
+    "series", "top", "totals",
+]  # fmt: skip

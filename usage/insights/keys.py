@@ -1,0 +1,81 @@
+"""What some API keys did lately: their requests by day, what those cost, and when each key was used last."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from django.db.models import F, OuterRef, Subquery, Sum
+
+from accounts.models import APIKey
+from usage.insights.starts import StartOf
+from usage.insights.time_limit import time_limit
+from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
+from usage.rollups import closed_days
+
+DAYS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class KeyActivity:
+    """One key's last `DAYS` days of UTC; what is settled counts when it is."""
+
+    first_day: datetime
+    requests_by_day: Sequence[int]
+    """Oldest first, today last."""
+    total_tokens: int
+    amount_nanodollars: int
+    last_request_at: datetime | None
+    """When its newest request was admitted, of all that are kept."""
+
+    @property
+    def requests(self) -> int:
+        """Of all these days."""
+        return sum(self.requests_by_day)
+
+
+@time_limit()
+def key_activity(keys: Sequence[APIKey], now: datetime) -> dict[int, KeyActivity]:
+    """Each key's activity by its id, with as many queries for many keys as for one. Their projects should be loaded."""
+    first_day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
+    days = {key.pk: [0] * DAYS for key in keys}
+    sums = {key.pk: (0, 0) for key in keys}
+    for key_id, day, requests, tokens, amount in _sums_by_day(keys, first_day):
+        days[key_id][(day - first_day.date()).days] += requests
+        sums[key_id] = sums[key_id][0] + tokens, sums[key_id][1] + amount
+    newest = _newest_requests(keys)
+    return {key.pk: KeyActivity(first_day, days[key.pk], *sums[key.pk], newest[key.pk]) for key in keys}
+
+
+_SUMS = {
+    "all_requests": Sum("requests"),
+    "all_tokens": Sum(F("prompt_tokens") + F("completion_tokens")),
+    "all_nanodollars": Sum("amount_nanodollars"),
+}
+_Day = tuple[int, date, int, int, int]
+"""A key's id, a day, and its requests, tokens and amount on that day."""
+
+
+def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
+    spans = closed_days.spans(first_day, first_day + timedelta(days=DAYS))
+    for first, last in spans.closed:
+        totals = DailyTotals.objects.filter(dimension=Dimension.KEY, day__gte=first, day__lt=last, member__in=[str(key.pk) for key in keys])
+        for member, *day in totals.order_by().values_list("member", "day").annotate(**_SUMS):
+            yield (int(member), *day)
+    for start, end in spans.open:
+        yield from _open_days(keys, start, end)
+
+
+def _open_days(keys: Sequence[APIKey], start: datetime, end: datetime) -> Iterator[_Day]:
+    """Of days that are not closed, the hours: each found by its organization, with which the index begins."""
+    organizations = {key.project.organization_id for key in keys}
+    rows = HourlyUsage.objects.filter(organization_id__in=organizations, hour__gte=start, hour__lt=end, api_key_id__in=keys)
+    by_day = rows.annotate(start=StartOf("day", "hour")).order_by().values_list("api_key_id", "start")
+    for key_id, midnight, *numbers in by_day.annotate(**_SUMS):
+        yield (key_id, midnight.date(), *numbers)
+
+
+def _newest_requests(keys: Sequence[APIKey]) -> dict[int, datetime | None]:
+    """One look into the index of each key's generations."""
+    newest = Generation.objects.filter(api_key=OuterRef("pk")).order_by("-admitted_at").values("admitted_at")[:1]
+    rows = APIKey.objects.filter(pk__in=[key.pk for key in keys]).order_by()
+    return dict(rows.annotate(newest=Subquery(newest)).values_list("pk", "newest"))

@@ -1,0 +1,165 @@
+"""Sums of the rollups: of a range, of its hours or days, of the groups that spent most."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import date, datetime
+from operator import add
+from typing import Any
+
+from django.db.models import Case, F, When
+from django.db.models.expressions import Combinable
+
+from accounts.models import APIKey, Organization, Project
+from usage.insights.range import Range
+from usage.insights.sources import Filters, GroupBy, Source, sources
+from usage.insights.time_limit import time_limit
+from usage.models import Outcome
+from usage.rollups import closed_days
+
+MAX_GROUPS = 8
+"""Groups of a series that have their own name; more colours nobody can tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums of requests. Cached tokens are among the prompt's, reasoning tokens among the completion's."""
+
+    requests: int = 0
+    failed_requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    amount_nanodollars: int = 0
+
+    @classmethod
+    def of(cls, sums: Iterable[int]) -> "Totals":
+        """The totals of a source's sums, which begin with the failed requests."""
+        failed, requests, *others = sums
+        return cls(requests, failed, *others)
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Totals)))
+
+    @property
+    def total_tokens(self) -> int:
+        """Of prompts and completions."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def error_rate(self) -> float:
+        """The failed requests' share, from 0 to 1; 0 without requests."""
+        return self.failed_requests / self.requests if self.requests else 0.0
+
+    @property
+    def cached_share(self) -> float:
+        """The cached tokens' share of the prompts', from 0 to 1."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The sums of one organization, project, key, model or outcome."""
+
+    group_id: str
+    label: str
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One group's sums in one bucket. `group_id` is None for what is not one group: "all" of them, or the "other" ones."""
+
+    start: datetime
+    group_id: str | None
+    group_label: str
+    totals: Totals
+
+
+@time_limit()
+def totals(over: Range, filters: Filters | None = None) -> Totals:
+    """The sums of the whole range."""
+    parts = (source.rows.aggregate(**source.sums) for source in sources(over, None, filters or Filters()))
+    return sum((Totals.of(list(part.values())) for part in parts), Totals())
+
+
+@time_limit()
+def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
+    """The `n` groups that spent most, the dearest first; among equals the one with more requests."""
+    found = _dearest_first(over, group_by, filters or Filters())[:n]
+    labels = _labels(group_by, [key for key, _ in found])
+    return [Row(str(key), labels[key], sums) for key, sums in found]
+
+
+@time_limit()
+def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
+    """Each bucket's sums by group, for every bucket and group: by time, then the dearest group first.
+
+    The `MAX_GROUPS` dearest groups have their own points, the rest of them are one group, "other".
+    """
+    filters = filters or Filters()
+    groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
+    if group_by is not None:
+        dearest = [key for key, _ in _dearest_first(over, group_by, filters)]
+        labels = _labels(group_by, dearest[:MAX_GROUPS])
+        groups = [(key, str(key), labels[key]) for key in dearest[:MAX_GROUPS]]
+        groups += [(None, None, "other")] if len(dearest) > MAX_GROUPS else []
+    sums = _sums_by_start(over, group_by, filters, [key for key, _, _ in groups])
+    nothing = Totals()
+    return [Point(start, name, label, sums.get((start, key), nothing)) for start in over.starts() for key, name, label in groups]
+
+
+def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
+    """All groups, those that spent most first; among equals those with more requests."""
+    found: dict[Any, Totals] = {}
+    for source in sources(over, group_by, filters):
+        for key, *numbers in source.rows.order_by().values_list(source.group).annotate(**source.sums):
+            group = int(key) if source.is_text else key
+            found[group] = found.get(group, Totals()) + Totals.of(numbers)
+    return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
+
+
+def _sums_by_start(over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]) -> dict[tuple[datetime, Any], Totals]:
+    """The sums by bucket and group; if None is among the named, it stands for the groups that are not."""
+    starts = over.starts()
+    sums: dict[tuple[datetime, Any], list[int]] = {}
+    for source in sources(over, group_by, filters, by_start=True):
+        rows = source.rows.annotate(start=source.start)
+        groups = ["start"]
+        if group_by is not None:
+            rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
+        for row in rows.order_by().values_list(*groups).annotate(**source.sums):
+            group = row[1] if group_by is not None else None
+            key = (_bar(starts, row[0]), int(group) if source.is_text and group is not None else group)
+            sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
+    return {key: Totals.of(numbers) for key, numbers in sums.items()}
+
+
+def _bar(starts: list[datetime], moment: datetime | date) -> datetime:
+    """The start of the bucket that the moment, or a day's beginning, lies in."""
+    begin = moment if isinstance(moment, datetime) else closed_days.midnight(moment)
+    return starts[max(bisect_right(starts, begin) - 1, 0)]
+
+
+def _group(source: Source, named: list[Any]) -> Combinable:
+    """What rows are grouped by; the column itself where all have a name, which costs the database much less."""
+    if None not in named:
+        return F(source.group)
+    members = [source.group_in_rows(member) for member in named if member is not None]
+    return Case(When(**{f"{source.group}__in": members}, then=F(source.group)), default=None)
+
+
+def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:
+    """How the groups are called now."""
+    match group_by:
+        case "organization":
+            return {row.pk: row.name for row in Organization.objects.filter(pk__in=ids)}
+        case "project":
+            return {row.pk: str(row) for row in Project.objects.filter(pk__in=ids).select_related("organization")}
+        case "key":
+            return {row.pk: str(row) for row in APIKey.objects.filter(pk__in=ids)}
+        case "model":
+            return {name: name for name in ids}
+        case "outcome":
+            return dict(Outcome.choices)

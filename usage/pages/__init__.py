@@ -1,0 +1,1 @@
+"""The operator's pages about usage and money."""

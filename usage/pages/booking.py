@@ -1,0 +1,208 @@
+"""Correcting a charge, granting and refunding credit: a form, a look at what it would do, and then the booking, once.
+
+A preview is the booking itself in a transaction that is rolled back: it shows what would really happen and refuses what would be refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import uuid4
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from accounts import access
+from accounts.audit import recorder
+from accounts.audit.changes import Changes
+from accounts.models import Organization
+from usage import corrections, credit
+from usage.credit import Booking
+from usage.errors import NotBooked
+from usage.models import CHARGED, Credit, Kind, LedgerEntry
+from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, is_used
+from usage.pages.shown import usd
+
+PERMISSION = "usage.add_ledgerentry"
+Amounts = dict[str, int]
+"""What a booking moves, by its name; nanodollars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One booking that the form asks for: how it is done, what it moves, and where that is seen afterwards."""
+
+    verb: str
+    book: Callable[[], Booking]
+    amounts: Callable[[], Amounts]
+    row: Callable[[], Model]
+    """What was acted on, for the audit log."""
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An amount before and after."""
+
+    name: str
+    before: str
+    after: str
+
+
+def _may_book(request: HttpRequest) -> None:
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+
+
+# ---- the pages
+
+
+@require_http_methods(["GET", "POST"])
+def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
+    """Correct one charge or overage."""
+    _may_book(request)
+    entry = get_object_or_404(_charges(request), pk=entry_id)
+    form = CorrectionForm(request.POST or None)
+    assert entry.generation_id is not None, "what is charged names its request"
+    context = {"title": "Correct a charge", "entry": entry, "charged": corrections.charged(entry.generation_id)}
+    return _page(request, form, context, lambda: _correcting(entry, form, request.user.get_username()))
+
+
+@require_http_methods(["GET", "POST"])
+def grant_page(request: HttpRequest) -> HttpResponse:
+    """Grant an organization credit."""
+    return _credit_page(request, "Grant credit", "granted credit", credit.grant)
+
+
+@require_http_methods(["GET", "POST"])
+def refund_page(request: HttpRequest) -> HttpResponse:
+    """Take unused credit back."""
+    return _credit_page(request, "Refund credit", "refunded credit", credit.refund)
+
+
+def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[..., Booking]) -> HttpResponse:
+    _may_book(request)
+    form = CreditForm(request.POST or None, initial={"organization": request.GET.get("organization")})
+    form.fields["organization"].queryset = _organizations(request)  # type: ignore[attr-defined]
+    return _page(request, form, {"title": title, "verb": verb}, lambda: _crediting(verb, book, form, request.user.get_username()))
+
+
+def _charges(request: HttpRequest) -> "QuerySet[LedgerEntry]":
+    """What the person may correct."""
+    charges = LedgerEntry.objects.filter(kind__in=CHARGED)
+    return access.seen_by(request.user, charges.select_related("organization", "project", "api_key", "generation"))
+
+
+def _organizations(request: HttpRequest) -> "QuerySet[Organization]":
+    """Whose credit the person may move."""
+    return access.seen_by(request.user, Organization.objects.all())
+
+
+# ---- what they book
+
+
+def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> Act:
+    generation = entry.generation
+    assert generation is not None, "what is charged names its request"
+    shows_balance = Credit.objects.filter(organization=entry.organization).exists()
+
+    def amounts() -> Amounts:
+        balance = credit.balance(entry.organization)
+        found = {"Charge of this request": corrections.charged(generation.pk), "Spent by the organization": balance.spent_nanodollars}
+        return found | ({"Balance of its credit": balance.nanodollars} if shows_balance else {})
+
+    return Act(
+        verb="corrected",
+        book=lambda: corrections.book(entry.pk, form.amount_nanodollars, form.note(recorded_by)),
+        amounts=amounts,
+        row=lambda: generation,
+        url=reverse("admin:request", args=[generation]),
+    )
+
+
+def _crediting(verb: str, book: Callable[..., Booking], form: CreditForm, recorded_by: str) -> Act:
+    organization: Organization = form.cleaned_data["organization"]
+
+    def amounts() -> Amounts:
+        balance = credit.balance(organization)
+        return {
+            "Granted, less refunds": balance.credited_nanodollars,
+            "Balance": balance.nanodollars,
+            "Available for new requests": balance.available_nanodollars,
+        }
+
+    return Act(
+        verb=verb,
+        book=lambda: book(organization, form.cleaned_data["amount"], form.note(recorded_by)),
+        amounts=amounts,
+        row=lambda: Credit.objects.select_related("organization").get(pk=organization.pk),
+        url=reverse("admin:usage_credit_change", args=[organization.pk]),
+    )
+
+
+# ---- form, preview, booking
+
+
+def _page(request: HttpRequest, form: BookingForm, context: dict[str, Any], act: Callable[[], Act]) -> HttpResponse:
+    step = request.POST.get("step")
+    if step == "edit":
+        form.is_bound, form.initial = False, request.POST.dict()
+    elif form.is_valid():
+        try:
+            if step == "book":
+                return _booked(request, act())
+            _renew(form)
+            context["effects"] = _preview(act())
+        except NotBooked as error:
+            form.add_error(None, str(error))
+    context["form"] = form
+    return TemplateResponse(request, "usage/booking.html", admin.site.each_context(request) | context)
+
+
+def _booked(request: HttpRequest, act: Act) -> HttpResponse:
+    """Book it, and record who did; a form that is sent again leads to the same page and books nothing."""
+    with transaction.atomic():
+        before = act.amounts()
+        booking = act.book()
+        if booking.is_new:
+            recorder.record(act.verb, act.row(), _changes(booking, before, act.amounts()), booking.entry.reason)
+    entry = booking.entry
+    told = f"{entry.kind.capitalize()} of {usd(_as_typed(entry))}, ledger entry {entry.pk}"
+    if booking.is_new:
+        messages.success(request, f"Booked: {told}.")
+    else:
+        messages.info(request, f"This was booked before: {told}. Nothing is booked twice.")
+    return redirect(act.url)
+
+
+def _as_typed(entry: LedgerEntry) -> int:
+    """Grants are negative in the ledger, where people think of them as more."""
+    return entry.amount_nanodollars if entry.kind == Kind.CORRECTION else abs(entry.amount_nanodollars)
+
+
+def _changes(booking: Booking, before: Amounts, after: Amounts) -> Changes:
+    moved: Changes = {f"{name.lower()}_nanodollars": [before[name], after[name]] for name in before if before[name] != after[name]}
+    return moved | {"ledger_entry": [None, booking.entry.pk]}
+
+
+def _preview(act: Act) -> list[Effect]:
+    with transaction.atomic():
+        before = act.amounts()
+        act.book()
+        after = act.amounts()
+        transaction.set_rollback(True)
+    return [Effect(name, usd(before[name]), usd(after[name])) for name in before]
+
+
+def _renew(form: BookingForm) -> None:
+    """A token of its own again for a form that was booked: who goes back and looks at a preview means another booking."""
+    if is_used(form):
+        form.data = cast(QueryDict, form.data).copy()
+        form.data["token"] = str(uuid4())
+        form.full_clean()

@@ -1,0 +1,271 @@
+"""The operator's pages about what may be spent: limits, budgets, credit and discounts."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Case, CharField, F, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models.functions import Concat
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from unfold.admin import ModelAdmin
+from unfold.decorators import action, display
+from unfold.paginator import InfinitePaginator
+
+from accounts.models import APIKey, Organization, Project
+from accounts.pages.read_only_admin import ReadOnlyAdmin
+from accounts.pages.tenant_admin import TenantAdmin
+from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
+from usage.pages.export_admin import ExportedList
+from usage.pages.forms import LimitForm, NewLimitForm
+from usage.pages.shown import moment, usd
+from usage.pages.table_exports import Record
+from usage.pages.table_exports import usd as in_usd
+
+
+def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows with `subject`: the name of what they are about, in the same query."""
+    this = OuterRef("scope_id")
+    path = Concat(F("organization__name"), Value(" / "), F("name"))
+    key_path = Concat(F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name"))
+    name = Case(
+        When(scope=Scope.ORGANIZATION, then=Subquery(Organization.objects.filter(pk=this).values("name"))),
+        When(scope=Scope.PROJECT, then=Subquery(Project.objects.filter(pk=this).values(path=path))),
+        When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
+        output_field=CharField(),
+    )
+    named: QuerySet[Any] = rows.annotate(subject_name=name)
+    return named
+
+
+def _amount(nanodollars: int | None) -> str | None:
+    return None if nanodollars is None else usd(nanodollars)
+
+
+@admin.register(BudgetLimit)
+class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
+    """What may be spent at most, and from when on someone wants to know; without a row here there is no limit."""
+
+    list_display = ["subject", "scope", "period", "limit", "soft_limit"]
+    list_display_links = ["subject"]
+    list_filter = ["scope", "period"]
+    ordering = ["scope", "scope_id", "period"]
+    show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
+        """With the names of what is limited."""
+        return _with_subject(super().get_queryset(request))
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
+        """What is limited is chosen once; the amounts may change."""
+        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
+        return form
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
+        """The form's fields, and for a row that exists what it is about."""
+        if obj is not None:
+            return [(None, {"fields": ["subject", "scope", "period", "limit_nanodollars", "soft_limit_nanodollars"]})]
+        return [
+            ("Applies to one of these", {"fields": self.shown_to(request, ["organization", "project", "api_key"])}),
+            ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
+        ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """All but the amounts."""
+        return ["subject", "scope", "period"] if obj else []
+
+    operators_fields = ("organization",)
+
+    def is_operators(self, row: BudgetLimit) -> bool:
+        """What an organization may spend at most is not its own to say."""
+        return row.scope == Scope.ORGANIZATION
+
+    @display(description="Applies to", ordering="scope_id")
+    def subject(self, row: Any) -> str:
+        """The name of what is limited."""
+        return row.subject_name or f"{row.scope} {row.scope_id}"
+
+    @display(description="Limit", ordering="limit_nanodollars", empty_value="none")
+    def limit(self, row: BudgetLimit) -> str | None:
+        """What refuses requests."""
+        return _amount(row.limit_nanodollars)
+
+    @display(description="Soft limit", ordering="soft_limit_nanodollars", empty_value="none")
+    def soft_limit(self, row: BudgetLimit) -> str | None:
+        """What only marks the budget."""
+        return _amount(row.soft_limit_nanodollars)
+
+
+@admin.register(Budget)
+class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
+    """What is spent and held in each period."""
+
+    export_name = "budgets"
+    export_columns = (
+        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd", "pending_nanodollars", "pending_usd",
+        "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
+    )  # fmt: skip
+    list_display = ["subject", "scope", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
+    list_filter = ["scope", "period", "period_start", ("soft_limit_reached_at", admin.EmptyFieldListFilter)]
+    ordering = ["-period_start", "scope", "scope_id"]
+    paginator = InfinitePaginator
+    show_full_result_count = False
+    readonly_fields = ["subject", "posted", "pending", "limit", "soft_limit_reached"]
+    fields = ["subject", "scope", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
+        """With the names, and the limits that apply."""
+        same = BudgetLimit.objects.filter(scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period"))
+        limit = Subquery(same.values("limit_nanodollars"))
+        rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
+        return rows
+
+    def export_record(self, row: Any) -> Record:
+        """The budget with its limit, amounts both exact and in US dollars."""
+        amounts = {name: getattr(row, f"{name}_nanodollars") for name in ("posted", "pending", "limit")}
+        return {
+            **{name: getattr(row, name) for name in ("scope", "scope_id", "period", "soft_limit_reached_at")},
+            **{f"{name}_nanodollars": amount for name, amount in amounts.items()},
+            **{f"{name}_usd": in_usd(amount) for name, amount in amounts.items()},
+            "subject": self.subject(row),
+            "period_start": row.period_start.isoformat(),
+        }
+
+    @display(description="Budget of", ordering="scope_id")
+    def subject(self, row: Any) -> str:
+        """The name of whose it is."""
+        return row.subject_name or f"{row.scope} {row.scope_id}"
+
+    @display(description="Spent", ordering="posted_nanodollars")
+    def posted(self, row: Budget) -> str:
+        """What is charged."""
+        return usd(row.posted_nanodollars)
+
+    @display(description="Held", ordering="pending_nanodollars")
+    def pending(self, row: Budget) -> str:
+        """What running requests hold."""
+        return usd(row.pending_nanodollars)
+
+    @display(description="Limit", empty_value="no limit")
+    def limit(self, row: Any) -> str | None:
+        """The most that may be spent."""
+        return _amount(row.limit_nanodollars)
+
+    @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at", empty_value="no")
+    def soft_limit_reached(self, row: Budget) -> str | None:
+        """When."""
+        return moment(row.soft_limit_reached_at)
+
+
+@admin.register(Credit)
+class CreditAdmin(TenantAdmin, ModelAdmin):
+    """What organizations have paid in advance: granted, refunded, and whether it is required."""
+
+    actions_list = ["grant_any"]
+    actions_detail = ["grant", "refund"]
+    list_display = ["organization", "is_required", "credited", "spent", "held", "balance"]
+    list_filter = ["is_required"]
+    list_select_related = ["organization"]
+    ordering = ["organization__name"]
+    show_full_result_count = False
+
+    def get_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
+        """The sums only of what is there."""
+        return list(self.list_display if obj else ["organization", "is_required"])
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
+        """All but the rule."""
+        return ["organization", "credited", "spent", "held", "balance"] if obj else []
+
+    def has_delete_permission(self, request: HttpRequest, obj: Credit | None = None) -> bool:
+        """Never: the ledger would not agree."""
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
+        """With what is spent and held."""
+        ever = Budget.objects.filter(scope=Scope.ORGANIZATION, scope_id=OuterRef("organization_id"), period=Period.EVER)
+        spent, held = Subquery(ever.values("posted_nanodollars")), Subquery(ever.values("pending_nanodollars"))
+        rows: QuerySet[Credit] = super().get_queryset(request).annotate(spent_nanodollars=spent, held_nanodollars=held)
+        return rows
+
+    def has_book_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Whoever may add ledger entries."""
+        return request.user.has_perm("usage.add_ledgerentry")
+
+    @action(description="Grant credit", permissions=["book"], icon="add_card", url_path="grant-any")
+    def grant_any(self, request: HttpRequest) -> HttpResponse:
+        """The form, for an organization to choose."""
+        return redirect("admin:credit_grant")
+
+    @action(description="Grant credit", permissions=["book"], icon="add_card", url_path="grant")
+    def grant(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form, for this organization."""
+        return redirect(reverse("admin:credit_grant") + f"?organization={object_id}")
+
+    @action(description="Refund credit", permissions=["book"], icon="undo", url_path="refund")
+    def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form, for this organization."""
+        return redirect(reverse("admin:credit_refund") + f"?organization={object_id}")
+
+    @display(description="Granted, less refunds", ordering="credited_nanodollars")
+    def credited(self, row: Credit) -> str:
+        """All that was ever paid in advance."""
+        return usd(row.credited_nanodollars)
+
+    @display(description="Spent")
+    def spent(self, row: Any) -> str:
+        """All that was ever charged."""
+        return usd(row.spent_nanodollars or 0)
+
+    @display(description="Held")
+    def held(self, row: Any) -> str:
+        """What running requests hold."""
+        return usd(row.held_nanodollars or 0)
+
+    @display(description="Balance")
+    def balance(self, row: Any) -> str:
+        """What is left."""
+        return usd(row.credited_nanodollars - (row.spent_nanodollars or 0))
+
+
+@admin.register(Discount)
+class DiscountAdmin(TenantAdmin, ModelAdmin):
+    """Discounts by the moment they begin. A change is a new row, as with prices; 0 ends one."""
+
+    list_display = ["organization", "begins", "percent"]
+    list_filter = ["organization"]
+    list_select_related = ["organization"]
+    ordering = ["organization__name", "-effective_from"]
+    show_full_result_count = False
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """From now on, if nobody says otherwise."""
+        return {"effective_from": timezone.now(), **super().get_changeform_initial_data(request)}
+
+    def get_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
+        """The form of a new discount; one that exists, as it is listed."""
+        return list(self.list_display) if obj else ["organization", "effective_from", "basis_points"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
+        """All of what exists."""
+        return list(self.list_display) if obj else []
+
+    def has_change_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
+        """Never."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
+        """Never."""
+        return False
+
+    @display(description="From (UTC)", ordering="effective_from")
+    def begins(self, row: Discount) -> str | None:
+        """When it begins to count."""
+        return moment(row.effective_from)
+
+    @display(description="Discount", ordering="basis_points")
+    def percent(self, row: Discount) -> str:
+        """In percent."""
+        return f"{row.basis_points / 100:g} %"

@@ -1,0 +1,114 @@
+"""What runs now, as the Live page shows it: rows for its table, and the same rows for the feed that keeps it up to date."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from accounts import access
+from usage import insights
+from usage.insights import RunningGeneration
+from usage.pages import figures
+from usage.pages.shown import usd
+
+MAX_ROWS = 1_000
+"""The most that the feed tells of: those whose leases are oldest."""
+PAGE_ROWS = 100
+"""The most that stand in the page itself, the oldest; the feed adds the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """One generation in flight, as the table has it."""
+
+    id: str
+    began_ms: int
+    """Unix milliseconds, from which the browser reckons the age."""
+    who: str
+    key: str
+    model: str
+    state: str
+    worker: str
+    tokens: int
+    rate: str
+    held: str
+
+    @classmethod
+    def of(cls, running: RunningGeneration) -> "LiveRow":
+        """The row of this generation; a UUIDv7 begins with the time at which it was made."""
+        rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
+        state = "waiting" if running.is_queued else "running"
+        who = f"{running.organization} / {running.project}"
+        held = usd(running.reserved_nanodollars)
+        began_ms = running.id.int >> 80
+        return cls(
+            f"chatcmpl-{running.id.hex}",
+            began_ms,
+            who,
+            running.key,
+            running.model,
+            state,
+            running.worker,
+            running.completion_tokens,
+            rate,
+            held,
+        )
+
+    def looks_like(self, other: "LiveRow | None") -> bool:
+        """Whether nothing new is to be told: the rate alone falls all the time between two heartbeats."""
+        return other is not None and (self.state, self.tokens, self.worker) == (other.state, other.tokens, other.worker)
+
+
+Snapshot = Mapping[str, tuple[LiveRow, str]]
+"""Each row and its JSON, by id, the oldest first."""
+
+
+def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
+    """What runs now, of these organizations or of all; rows that look as they did before are the same objects."""
+    rows = sorted((LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id)
+    known = {row.id: before.get(row.id) for row in rows}
+    return {row.id: _unless_known(row, known[row.id]) for row in rows}
+
+
+def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
+    """What a browser that shows `before` has to change, as JSON: rows that are new or look different, and ids that are gone."""
+    rows = ",".join(text for row_id, (row, text) in now.items() if row_id not in before or before[row_id][0] is not row)
+    gone = json.dumps([row_id for row_id in before if row_id not in now])
+    return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
+
+
+def may_look(user: Any) -> bool:
+    """Whether this person may see what runs: who may enter, and see requests. An anonymous visitor may not."""
+    return access.may_enter(user) and bool(user.has_perm("usage.view_generation"))
+
+
+@require_safe
+@never_cache
+def page(request: HttpRequest) -> HttpResponse:
+    """The table as it is now. A script keeps it up to date, and without script the page reloads itself."""
+    if not may_look(request.user):
+        raise PermissionDenied
+    running = sorted(insights.running(MAX_ROWS, access.organizations_of(request.user)), key=lambda each: each.id)
+    context = {
+        "title": "Live",
+        "count": len(running),
+        "rows": [(LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]],
+        "feed": reverse("admin:live_feed"),
+        "max_rows": MAX_ROWS,
+        "may_stop": request.user.has_perm("usage.change_generation"),
+    }
+    return TemplateResponse(request, "usage/live.html", admin.site.each_context(request) | context)
+
+
+def _unless_known(row: LiveRow, known: tuple[LiveRow, str] | None) -> tuple[LiveRow, str]:
+    if known is not None and row.looks_like(known[0]):
+        return known
+    return row, json.dumps(asdict(row), separators=(",", ":"))

@@ -1,0 +1,171 @@
+"""The list of requests, newest first, and each one's page: its receipt."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from accounts import access
+from accounts.models import APIKey, Organization, Project
+from usage import insights, receipts
+from usage.insights import RequestFilters
+from usage.models import Generation, Kind, LedgerEntry, Outcome, Price, State, UsageSource
+from usage.pages import requests_query
+from usage.pages.own import own_query, removable
+from usage.pages.page_query import address
+from usage.pages.requests_waterfall import waterfall
+
+MAX_OPTIONS = 200
+"""The most that a select offers; more nobody scrolls through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A filter with a few values: pairs of what is sent and what is read."""
+
+    name: str
+    label: str
+    options: Sequence[tuple[str, str]]
+    chosen: str
+
+
+def check_permission(request: HttpRequest) -> None:
+    """Raises `PermissionDenied` for who may not see requests."""
+    if not request.user.has_perm("usage.view_generation"):
+        raise PermissionDenied
+
+
+@require_safe
+def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
+    """The requests that the address asks for, a page of them; an id leads straight to its receipt."""
+    check_permission(request)
+    query = own_query(request)
+    context: dict[str, Any] = {"title": "Requests", "clear_url": address("requests", {}), "query": query}
+    try:
+        filters = requests_query.parse(query, timezone.now())
+        page = insights.requests_page(filters, query.get("after") or None)
+    except ValueError as error:
+        return _answer(request, "usage/requests.html", context | {"mistake": str(error)}, status=400)
+    if filters.id is not None and page.rows:
+        return redirect("admin:request", str(page.rows[0]))
+    asked = requests_query.complete(query, filters)
+    context |= {
+        "page": page,
+        "chips": removable(request.user, requests_query.chips_of(query, filters)),
+        "older_url": address("requests", asked | {"after": page.next_cursor}) if page.next_cursor else "",
+        "newest_url": address("requests", asked) if query.get("after") else "",
+        "export_url": address("requests", {}) + "export",
+        "export_query": address("requests", asked).partition("?")[2],
+        **_form(request.user, filters, dialects),
+    }
+    return _answer(request, "usage/requests.html", context)
+
+
+def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str]) -> dict[str, Any]:
+    """What there is to choose from; projects and keys are those of the chosen organization."""
+    home = {} if filters.organization_id is None else {"organization": filters.organization_id}
+    keys_home = {f"project__{name}": value for name, value in home.items()}
+    usual = [
+        Select(
+            "organization",
+            "Organization",
+            _rows(access.seen_by(user, Organization.objects.all()), filters.organization_id),
+            str(filters.organization_id or ""),
+        ),
+        Select("model", "Model", _names(_models()), filters.model or ""),
+        Select("outcome", "Outcome", _names(Outcome.values), filters.outcome or ""),
+    ]
+    rare = [
+        Select("project", "Project", _rows(Project.objects.filter(**home).select_related("organization"), filters.project_id),
+               str(filters.project_id or "")),
+        Select("key", "Key", _rows(APIKey.objects.filter(**keys_home), filters.api_key_id), str(filters.api_key_id or "")),
+        Select("dialect", "Dialect", _names(dialects), filters.dialect or ""),
+        Select("source", "Tokens from", _names(UsageSource.values), filters.usage_source or ""),
+    ]  # fmt: skip
+    amounts = (filters.min_nanodollars, filters.max_nanodollars)
+    is_rare = any(each.chosen for each in rare) or any(amount is not None for amount in amounts)
+    return {"usual": usual, "rare": rare, "is_rare_open": is_rare}
+
+
+def _rows(rows: "QuerySet[Any]", chosen: int | None) -> list[tuple[str, str]]:
+    found = {row.pk: str(row) for row in rows[:MAX_OPTIONS]}
+    if chosen is not None and chosen not in found:
+        found |= {row.pk: str(row) for row in rows.model._default_manager.filter(pk=chosen)} or {chosen: f"number {chosen}"}
+    return [(str(key), text) for key, text in found.items()]
+
+
+def _names(names: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, name.replace("_", " ")) for name in names]
+
+
+def _models() -> list[str]:
+    """The models that ever had a price: without one nothing is served."""
+    return list(Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS])
+
+
+@require_safe
+def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
+    """One request: what it cost and why, how its time went, and how it ended."""
+    check_permission(request)
+    found = requests_query.generation_id_in(generation_id)
+    row = _visible(request).filter(pk=found).first() if found else None
+    if row is None:
+        raise Http404("There is no such request.")
+    entries = LedgerEntry.objects.filter(generation=row).order_by("id")
+    corrections = [entry for entry in entries if entry.kind == Kind.CORRECTION]
+    context = {
+        "title": "Request",
+        "row": row,
+        "why": why_it_ended(row),
+        "lines": receipts.line_items(row),
+        "waterfall": waterfall(row, timezone.now()),
+        "entries": entries,
+        "corrections": corrections,
+        "net_nanodollars": receipts.net_nanodollars(row, corrections),
+        "charge": next((entry for entry in entries if entry.kind == Kind.CHARGE), None),
+        "may_correct": request.user.has_perm("usage.add_ledgerentry"),
+        "is_open": row.state != State.SETTLED,
+    }
+    return _answer(request, "usage/request.html", context)
+
+
+def _visible(request: HttpRequest) -> "QuerySet[Generation]":
+    """The requests whose receipt the person may read."""
+    return access.seen_by(request.user, Generation.objects.select_related("organization", "project", "api_key"))
+
+
+_ENDS = {
+    Outcome.CLIENT_CANCELLED: "Its client left, or asked for it to stop; what was generated by then is charged.",
+    Outcome.WORKER_LOST: "Its worker was lost. The reaper closed it and charged what had reached the client.",
+    Outcome.NOT_STARTED: "No worker took it in time. It never ran, so nothing is charged.",
+}
+_FINISHES = {
+    "stop": "The model came to its end.",
+    "length": "It reached its cap of output tokens.",
+    "tool_calls": "The model called tools.",
+    "function_call": "The model called a function.",
+    "content_filter": "The upstream's content filter cut it off.",
+}
+
+
+def why_it_ended(row: Generation) -> str:
+    """A sentence for people on how the request ended, or where it stands."""
+    if row.state == State.ADMITTED:
+        return "It waits for a worker."
+    if row.state == State.RUNNING:
+        return "It runs; its tokens are those of the last heartbeat."
+    if row.outcome == Outcome.COMPLETED:
+        return _FINISHES.get(row.finish_reason, f"It finished: {row.finish_reason or 'no reason given'}.")
+    return _ENDS.get(Outcome(row.outcome), "It failed; the client was told the error below.")
+
+
+def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

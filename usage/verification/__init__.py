@@ -1,0 +1,70 @@
+"""Checks the books against themselves, on a live system: every invariant is a query that must find nothing.
+
+All queries see one snapshot, so that running settlements do not look like differences.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, islice
+
+from usage import seals
+from usage.database.snapshot import snapshot
+from usage.models import Generation, LedgerEntry, LedgerSeal, State
+from usage.verification import invariants, sums
+from usage.verification.differences import Difference
+
+MAX_SHOWN = 20
+"""Differences of one kind: where there are more, the first ones tell enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was checked and what was found."""
+
+    generations: int
+    open_generations: int
+    entries: int
+    sealed_entries: int
+    newest_seal: str
+    """The digest that stands for all sealed entries; empty when there is none."""
+    differences: list[Difference]
+    notes: list[str]
+    """What an operator may want to know, and is no mistake."""
+
+
+def verify(*, since: datetime | None = None, now: datetime | None = None) -> Report:
+    """Check every invariant in one snapshot (inside a transaction of the caller: in that one).
+
+    `since` leaves out what is older, for books that are too big to add up each time. With `now`, the database's time, what
+    should have been settled long ago is a difference too.
+    """
+    with snapshot():
+        newest = LedgerSeal.objects.order_by("-id").first()
+        return Report(
+            generations=Generation.objects.count(),
+            open_generations=Generation.objects.exclude(state=State.SETTLED).count(),
+            entries=LedgerEntry.objects.count(),
+            sealed_entries=LedgerEntry.objects.filter(id__lte=newest.last_id).count() if newest else 0,
+            newest_seal=newest.digest if newest else "",
+            differences=list(chain.from_iterable(islice(check, MAX_SHOWN) for check in _checks(since, now))),
+            notes=list(islice(sums.over_limit(), MAX_SHOWN)),
+        )
+
+
+def _checks(since: datetime | None, now: datetime | None) -> Iterator[Iterable[Difference]]:
+    yield invariants.one_charge_each(since)
+    yield sums.budgets_conserve(since)
+    yield sums.credit_conserves()
+    yield sums.rollup_is_the_ledger(since)
+    yield sums.days_are_their_hours(since)
+    yield invariants.late_hours_reopen_days()
+    if now is not None:
+        yield invariants.nothing_is_stuck(now)
+    yield invariants.overage_is_apart(since)
+    yield invariants.rows_are_protected()
+    yield seals.check(since)
+    yield invariants.amounts_recompute(since)
+    yield invariants.corrections_belong(since)
+    yield invariants.usage_has_a_source(since)
+    yield invariants.told_is_charged(since)
