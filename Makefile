@@ -9,7 +9,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow lint types contracts migrations test-postgres bench live lock clean
+.PHONY: help run test test-slow mutations lint types contracts migrations test-postgres bench live lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ SLOW ?= $(slow)
 .PHONY: slow-ones
 slow-ones:
 	@printf '%s\n' $(slow)
+
+mutations: .venv/.test ## break the code on purpose, one way at a time, and see that a test notices
+	@.ci/with-postgres .venv/bin/python -m tests.faults.mutations $(ARGS)
 
 lint: .venv/.dev ## style
 	@.venv/bin/ruff check .

@@ -1,0 +1,130 @@
+"""Breaks the code on purpose, one way at a time, in a copy of it, and sees that a test notices.
+
+make mutations                                         all of them, about two minutes
+.ci/with-postgres .venv/bin/python -m tests.faults.mutations "the end is told before the commit"
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "var", "__pycache__", ".*_cache", ".hypothesis")
+NOTHING_RAN = (2, 3, 4, 5)
+"""pytest's exit codes for a test that could not be collected, or does not exist."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake: text that stands once in the file, what it becomes, and the tests of which one must fail."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+    needs_postgres: bool = False
+
+    def apply(self, copy: Path) -> None:
+        """Make the mistake; raises ValueError when the code is not what it was."""
+        path = copy / self.file
+        text = path.read_text()
+        if text.count(self.right) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.right)} times {self.right!r}, wanted once")
+        path.write_text(text.replace(self.right, self.wrong))
+
+
+MUTATIONS = (
+    Mutation(
+        "who was fenced off may settle",
+        "usage/settlement.py",
+        "if row is None or row.fence != item.fence:",
+        "if row is None:",
+        ("tests/usage/test_ledger.py::test_the_reaper_fences_off_a_worker_whose_lease_ran_out",),
+    ),
+    Mutation(
+        "who was fenced off may publish",
+        "chatapi/delta_stream.py",
+        "redis.pcall('XADD', key, string.format('%d-%d', fence, seq), 'd', batch)",
+        "redis.pcall('XADD', key, '*', 'd', batch)",
+        ("tests/chatapi/test_delta_stream.py::test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client",),
+    ),
+    Mutation(
+        "a settled generation may be settled again",
+        "usage/settlement.py",
+        "AND state = 'running' ORDER BY id",
+        "ORDER BY id",
+        ("tests/usage/test_ledger.py",),
+    ),
+    Mutation(
+        "the end is told before the commit",
+        "chatapi/worker/generate.py",
+        "        settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)\n",
+        "        run.publish(process.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
+        "        await process.publisher.flushed(run)\n"
+        "        settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)\n",
+        ("tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",),
+    ),
+    Mutation(
+        "a budget is read, and then written",
+        "usage/budgets.py",
+        "            AND b.posted_nanodollars + b.pending_nanodollars + hold.amount > l.limit_nanodollars)\n",
+        "            AND false)\n",
+        ("tests/usage/test_overdraft.py",),
+        needs_postgres=True,
+    ),
+    Mutation(
+        "a hold stays when its request is settled",
+        "usage/budgets.py",
+        "SET pending_nanodollars = b.pending_nanodollars - change.released,",
+        "SET pending_nanodollars = b.pending_nanodollars,",
+        ("tests/usage/test_ledger.py",),
+    ),
+    Mutation(
+        "what was delivered twice is handed out twice",
+        "chatapi/web/inbox.py",
+        "fresh = batch[self.seq + 1 - first_seq :]",
+        "fresh = batch",
+        ("tests/chatapi/test_delta_stream.py::test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones",),
+    ),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Command line; exit status 1 when a mistake went unnoticed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="; ".join(mutation.name for mutation in MUTATIONS))
+    names = parser.parse_args(arguments).names
+    if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
+        parser.error(f"no such mutation: {', '.join(sorted(unknown))}")
+    noticed = [notices(mutation) for mutation in MUTATIONS if not names or mutation.name in names]
+    return 0 if all(noticed) else 1
+
+
+def notices(mutation: Mutation) -> bool:
+    """Whether one of its tests fails on a copy that has the mistake; says which."""
+    if mutation.needs_postgres and "DATABASE_URL" not in os.environ:
+        print(f"not tried: {mutation.name} (SQLite has one writer at a time; run it by .ci/with-postgres)")
+        return True
+    with tempfile.TemporaryDirectory(prefix="chatapi-mutation-") as folder:
+        copy = Path(folder) / "chatapi"
+        shutil.copytree(PROJECT, copy, ignore=NOT_COPIED)
+        mutation.apply(copy)
+        environment = {**os.environ, "FAULTS": "all"}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *mutation.tests]
+        ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    if ran.returncode in NOTHING_RAN:
+        sys.exit(f"{mutation.name}: its tests did not run\n{ran.stdout}{ran.stderr}")
+    failed = [line.removeprefix("FAILED ").partition(" - ")[0] for line in ran.stdout.splitlines() if line.startswith("FAILED ")]
+    print(f"noticed: {mutation.name}: {', '.join(failed)}" if failed else f"UNNOTICED: {mutation.name}", flush=True)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
