@@ -114,4 +114,10 @@ def _row(now: datetime, correction: Correction) -> Entry:
 
 def charged(generation_id: UUID) -> int:
     """All that the generation is charged now, its corrections included."""
-    return LedgerEntry.objects.filter(generation_id=generation_id).aggregate(total=Sum("amount_nanodollars"))["total"] or 0
+    return charged_of([generation_id]).get(generation_id, 0)
+
+
+def charged_of(ids: Sequence[UUID]) -> dict[UUID, int]:
+    """The same of several generations; one without any entry is not in it."""
+    entries = LedgerEntry.objects.filter(generation_id__in=ids).order_by()
+    return dict(entries.values_list("generation_id").annotate(Sum("amount_nanodollars")))

@@ -3,7 +3,7 @@
 A key is claimed in the transaction that admits its generation, so there is no moment in which two requests both see it free.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -42,19 +42,26 @@ class Keyed(Protocol):
 
 def claim(now: datetime, items: Sequence[Keyed]) -> dict[UUID, AlreadyAdmitted]:
     """Claim the items' keys; answers those whose key stands for another generation already."""
-    keyed = {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency is not None}
+    return _claim(now, {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency is not None})
+
+
+def _claim(now: datetime, keyed: Mapping[UUID, tuple[int, Idempotency]]) -> dict[UUID, AlreadyAdmitted]:
     if not keyed:
         return {}
     columns = ("api_key_id", "digest", "request_digest", "generation_id", "created_at")
     rows = [(api_key_id, key.digest, key.request_digest, generation_id, now) for generation_id, (api_key_id, key) in keyed.items()]
     insert("usage_idempotencykey", columns, rows, "ON CONFLICT DO NOTHING")
     holders = _holders([key.digest for _, key in keyed.values()])
-    repeated = {}
+    repeated: dict[UUID, AlreadyAdmitted] = {}
+    forgotten: dict[UUID, tuple[int, Idempotency]] = {}
     for generation_id, (api_key_id, key) in keyed.items():
-        holder, request_digest = holders[api_key_id, key.digest]
-        if holder != generation_id:
+        holder, request_digest = holders.get((api_key_id, key.digest), (None, ""))
+        if holder is None:
+            forgotten[generation_id] = (api_key_id, key)
+        elif holder != generation_id:
             repeated[generation_id] = AlreadyAdmitted(holder, is_same_request=request_digest == key.request_digest)
-    return repeated
+    # Yesterday's key, that somebody forgot between our two statements, is free now.
+    return repeated | _claim(now, forgotten)
 
 
 def release(generation_ids: Iterable[UUID]) -> None:

@@ -9,7 +9,7 @@ is the database's clock. Every claim raises the fence; whoever holds an older on
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -73,8 +73,16 @@ def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceed
     """Hold each request's upper bound on its budgets and write its row. Returns its id, or why it was refused."""
     repeated = idempotency.claim(now, items)
     fresh = [item for item in items if item.id not in repeated]
-    results = dict(zip([item.id for item in fresh], _admit(now, fresh), strict=True)) if fresh else {}
-    return [repeated.get(item.id) or results[item.id] for item in items]
+    results: dict[UUID, UUID | BudgetExceeded] = {}
+    if fresh:
+        results = dict(zip([item.id for item in fresh], _admit(now, fresh), strict=True))
+    return [_repeated(repeated[item.id], results) if item.id in repeated else results[item.id] for item in items]
+
+
+def _repeated(known: AlreadyAdmitted, results: Mapping[UUID, UUID | BudgetExceeded]) -> BudgetExceeded | AlreadyAdmitted:
+    """Refused like the request that it repeats, when that one is refused in the same batch: there is no row to attach to then."""
+    first = results.get(known.generation_id)
+    return first if isinstance(first, BudgetExceeded) else known
 
 
 def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:

@@ -69,7 +69,7 @@ def _differences(history: History, order: Order, charges: Sequence[LedgerEntry])
     ids = sorted(charge.generation_id for charge in charges if charge.generation_id)
     # Locked in id order, as by settlements: two re-ratings at once don't correct the same charge.
     rows = {row.id: row for row in Generation.objects.select_for_update().filter(id__in=ids).order_by("id")}
-    before = _rerated(ids)
+    before, left = _rerated(ids), corrections.charged_of(ids)
     found: list[Correction] = []
     for charge in charges:
         assert charge.generation_id is not None
@@ -79,7 +79,8 @@ def _differences(history: History, order: Order, charges: Sequence[LedgerEntry])
             continue
         tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
         difference = pricing.amount(tokens, price) - row.amount_nanodollars - before.get(row.id, 0)
-        if difference:
+        # What somebody has taken back already can't be taken once more.
+        if difference := max(difference, -left[row.id]):
             found.append(Correction(charge, difference, f"{order.model} re-rated", order.recorded_by, is_rerating=True))
     return found
 

@@ -111,6 +111,15 @@ def test_a_correction_by_hand_outlives_re_rating(ask: Ask) -> None:
     assert posted() == {20_000}
 
 
+def test_re_rating_takes_back_no_more_than_a_correction_by_hand_has_left(ask: Ask) -> None:
+    prices.change("story", discounted(PRICE, 5_000), LONG_AGO)
+    corrections.correct(charge(ask()).pk, -15_000, reason="goodwill", recorded_by="alice")
+    assert rerate(DAY).difference_nanodollars == -5_000
+    assert rerate(DAY) == Rerating(1, 0, 0)
+    assert posted() == {0}
+    assert verify().differences == []
+
+
 def test_only_the_period_and_the_model_are_re_rated(ask: Ask) -> None:
     prices.change("story", DOUBLE, LONG_AGO)
     charge(ask(model="other"))

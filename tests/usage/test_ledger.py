@@ -10,7 +10,8 @@ from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
 from usage import ledger
 from usage.errors import AlreadyResolved, BudgetExceeded
-from usage.models import Budget, Generation, HourlyUsage, LedgerEntry, Outcome, UsageSource
+from usage.idempotency import Idempotency
+from usage.models import Budget, Generation, HourlyUsage, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Tokens
 from usage.verification import verify
 
@@ -194,3 +195,12 @@ def test_cached_and_reasoning_tokens_are_kept(key: APIKey, ask: Ask) -> None:
     row, hour = Generation.objects.get(), HourlyUsage.objects.get()
     assert (row.cached_tokens, row.reasoning_tokens, row.amount_nanodollars) == (4, 2, 6_000 + 2_000 + 10_000)
     assert (hour.cached_tokens, hour.reasoning_tokens) == (4, 2)
+
+
+def test_a_request_that_repeats_a_refused_one_is_refused_like_it(key: APIKey, ask: Ask) -> None:
+    sent = Idempotency("digest", "request")
+    limit("key", key.pk, "ever", ask().reserved_nanodollars - 1)
+    first, second = ledger.admit(NOW, [ask(idempotency=sent), ask(idempotency=sent)])
+    assert isinstance(first, BudgetExceeded)
+    assert isinstance(second, BudgetExceeded)
+    assert not IdempotencyKey.objects.exists()
