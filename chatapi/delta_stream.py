@@ -147,6 +147,8 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 
     inbox: str
     request: bytes
+    runs_on: bool = False
+    """It is finished whoever leaves: somebody will come back for the answer."""
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -14,9 +14,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -43,6 +45,9 @@ from accounts.keys import create_key, get_or_create_project
 project = get_or_create_project("Tests", "default")
 print(json.dumps({name: create_key(project, name=name, is_test=name == "test")[1] for name in ("live", "test")}))
 """
+
+ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
+"""Models whose deployments do not stop when a client leaves."""
 
 
 class Installation:
@@ -110,6 +115,18 @@ class Installation:
             self._spawn(name, command)
         finally:
             self.environment = usual
+
+    @contextmanager
+    def another_web(self, **environment: str) -> Iterator[Self]:
+        """A second web process of the same installation, on a port of its own; a view of it all whose `url` is that process'."""
+        another = copy(self)
+        another.port, another.processes = free_port(), {}
+        another.environment = self.environment | environment
+        try:
+            another.start_web()
+            yield another
+        finally:
+            another.stop()
 
     def revive(self) -> None:
         """Start again what has died, and what never ran, as a supervisor would."""
@@ -211,7 +228,8 @@ class Installation:
         if name != "sandbox":
             timeouts = "{ connect_ms = 1000, first_delta_ms = 3000, between_deltas_ms = 1500, total_ms = 60000 }"
             address = f'base_url = "{self.upstream_url}/v1", upstream_model = "{name}", timeouts = {timeouts}'
-            deployment = f'{{ name = "upstream", engine = "openai_compatible", {address} }}'
+            rule = f'on_disconnect = "{ON_DISCONNECT.get(name, "cancel")}"'
+            deployment = f'{{ name = "upstream", engine = "openai_compatible", {rule}, {address} }}'
         price = 'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }'
         return f'[[models]]\nid = "{name}"\ncontext_window = 8192\nmax_output_tokens = 1024\n{price}\ndeployments = [{deployment}]\n'
 

@@ -115,7 +115,7 @@ class Completions(Endpoint):
 
     async def complete(self, services: Services, asked: Asked) -> None:
         """Admit and enqueue, then answer; whoever leaves before the end has the generation cancelled."""
-        later = "respond-async" in (self.header(b"prefer") or "")
+        later = "respond-async" in _preferences(self.header(b"prefer") or "")
         key = idempotency.of(self.header(b"idempotency-key"), self.endpoint, asked.request)
         admission = _admission(asked, self.endpoint, key)
         taken = await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
@@ -273,7 +273,7 @@ async def _start(services: Services, admission: ledger.Admission, request: ChatR
     async with services.turnstile.passing():
         await services.commits.write(ledger.admit, admission)
         failpoint("admit.after_commit")
-        await services.enqueue(admission.id, Job(inbox, requests.to_bytes(request)))
+        await services.enqueue(admission.id, Job(inbox, requests.to_bytes(request), runs_on=admission.idempotency is not None or not inbox))
         failpoint("enqueue.after")
 
 
@@ -283,6 +283,11 @@ async def visible_generation(services: Services, caller: Caller, generation_id: 
     if row is None:
         raise errors.generation_not_found()
     return row
+
+
+def _preferences(header: str) -> set[str]:
+    """The names of what the client prefers (RFC 7240, section 2), without what they are set to."""
+    return {preference.partition(";")[0].partition("=")[0].strip().lower() for preference in header.split(",")}
 
 
 def _has_failed(task: "asyncio.Task[None]") -> bool:

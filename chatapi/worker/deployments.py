@@ -23,7 +23,7 @@ class Route:
     target: Target
     weight: int = 1
     priority: int = 0
-    stops_when_client_leaves: bool = True
+    on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     allows_remote_media: bool = False
 
 
@@ -40,7 +40,7 @@ def load() -> dict[str, list[Route]]:
 
 
 def _route(row: Deployment) -> Route:
-    return Route(target_of(row), row.weight, row.priority, row.on_disconnect == OnDisconnect.CANCEL, row.allow_remote_media)
+    return Route(target_of(row), row.weight, row.priority, OnDisconnect(row.on_disconnect), row.allow_remote_media)
 
 
 def target_of(row: Deployment) -> Target:

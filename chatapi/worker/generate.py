@@ -44,7 +44,7 @@ async def generate(process: Process, generation_id: UUID) -> None:
             _patiently(process, ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS), CLAIM_RETRY_S),
         )
     failpoint("claim.after")
-    run = Run(claimed, job.inbox if job else "")
+    run = Run(claimed, job.inbox if job else "", runs_on=job is not None and job.runs_on)
     if cancelled:
         run.cancel(cancelled)
     process.running[run.id] = run
@@ -88,6 +88,7 @@ async def _produce(process: Process, run: Run, request: ChatRequest | TextReques
     end = End(Ending.FAILED, NO_DEPLOYMENT)
     for attempts, route in enumerate(process.health.in_order(able(routes, request)), start=1):
         # Whether anyone still wants the answer is asked before every attempt.
+        run.begin_on(route.on_disconnect)
         reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(process, run, request, route)
         end = replace(reason, deployment=route.target.name, attempts=attempts)
         if not may_retry:
@@ -110,7 +111,6 @@ async def _attempt(process: Process, run: Run, request: ChatRequest | TextReques
 
 async def _stream(process: Process, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
-    run.stops_when_client_leaves = route.stops_when_client_leaves
     call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens)
     # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
     async with run.scope(), aclosing(process.engines[route.target.engine].stream(call)) as batches:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from chatapi.delta_stream import CANCELLED, Cancellation
+from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.tally import End, Ending, Tally
@@ -21,7 +22,8 @@ SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charg
 class Run:
     """A claimed generation while it runs."""
 
-    def __init__(self, claimed: Claimed, inbox: str) -> None:
+    def __init__(self, claimed: Claimed, inbox: str, *, runs_on: bool = False) -> None:
+        """`runs_on`: no client's leaving ends it."""
         self.claimed = claimed
         self.id: UUID = claimed.id
         self.fence = claimed.fence
@@ -29,8 +31,10 @@ class Run:
         self.next_seq = 1
         self.has_published = False
         self.tally = Tally()
-        self.stops_when_client_leaves = True
         self.stopped: End | None = None
+        self._runs_on = runs_on
+        self._client_has_left = False
+        self._on_disconnect: OnDisconnect | None = None
         self._scope: asyncio.Timeout | None = None
 
     def __hash__(self) -> int:
@@ -60,10 +64,23 @@ class Run:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def cancel(self, why: Cancellation) -> None:
-        """Someone asks to stop it; or nobody wants the answer any more, which a deployment may not care for."""
+        """Someone asks to stop it; or its client has left, of which the deployment says what follows."""
         if why is Cancellation.ASKED:
             self.stop(End(Ending.CANCELLED))
-        elif self.stops_when_client_leaves:
+        else:
+            self._client_has_left = True
+            self._stop_if_unwanted()
+
+    def begin_on(self, on_disconnect: OnDisconnect) -> None:
+        """A deployment is about to be asked: from now on its rule for clients that leave counts."""
+        self._on_disconnect = on_disconnect
+        self._stop_if_unwanted()
+
+    def _stop_if_unwanted(self) -> None:
+        """Until a deployment is chosen nothing is decided: its rule may be to finish what nobody waits for."""
+        rule = self._on_disconnect
+        stops = rule is OnDisconnect.CANCEL or (rule is OnDisconnect.DRAIN and not self.has_published)
+        if self._client_has_left and stops and not self._runs_on:
             self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
 
     def fence_off(self) -> None:

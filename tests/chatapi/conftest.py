@@ -20,6 +20,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "begins-late": {"ttft_ms": 600},
     "refuses-late": {"ttft_ms": 600, "status": 500},
     "slow-to-begin": {"ttft_ms": 2_500},
+    "drains": {"ttft_ms": 300, "tokens": 10, "rate": 20},
+    "continues": {"ttft_ms": 300},
     "never-begins": {"ttft_ms": 60_000},
     "reasons": {"reasoning": 3},
     "refuses": {"refusal": True},

@@ -117,11 +117,13 @@ class Client:
             return exchange.read()
 
     @contextmanager
-    def asking(self, model: str, *, dialect: str = "", header: str | None = None, **parameters: Any) -> Iterator[Exchange]:
+    def asking(
+        self, model: str, *, dialect: str = "", header: str | None = None, idempotency_key: str | None = None, **parameters: Any
+    ) -> Iterator[Exchange]:
         """Ask for a completion; `dialect` is the URL's prefix, `header` is X-ChatAPI-Dialect."""
         path = f"/{dialect}/v1/chat/completions" if dialect else "/v1/chat/completions"
         body = json.dumps({"model": model, "messages": HELLO, **parameters}).encode()
-        with self.exchange("POST", path, body, {"X-ChatAPI-Dialect": header}) as exchange:
+        with self.exchange("POST", path, body, {"X-ChatAPI-Dialect": header, "Idempotency-Key": idempotency_key}) as exchange:
             yield exchange
 
     def complete(self, model: str, **parameters: Any) -> Answer:

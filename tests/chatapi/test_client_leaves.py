@@ -105,6 +105,38 @@ def test_leaving_the_queue_calls_no_upstream(
     assert len(installation.calls("five")) == calls
 
 
+def test_a_deployment_that_drains_finishes_what_it_has_begun(client: Client, installation: Installation) -> None:
+    with client.asking("drains", stream=True) as exchange:
+        assert len(list(islice(exchange.texts(), 2))) == 2
+        exchange.leave()
+    receipt = installation.receipt(exchange.response.headers["x-generation-id"])
+    assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("completed", 10)
+
+
+def test_a_deployment_that_drains_begins_nothing_for_nobody(
+    client: Client, installation: Installation, open_generations: OpenGenerations
+) -> None:
+    calls = len(installation.calls("drains"))
+    with client.asking("drains", stream=True) as exchange:
+        generation_id = new_generation(open_generations)
+        wait_for(lambda: len(installation.calls("drains")) > calls, "the upstream's call")
+        exchange.leave()
+    assert cut_call(installation, "drains")["tokens"] == 0
+    assert_cancelled(installation.receipt(generation_id), 0)
+
+
+def test_a_deployment_that_continues_runs_even_what_still_waited(
+    client: Client, installation: Installation, open_generations: OpenGenerations
+) -> None:
+    with frozen(installation, "worker"):
+        with client.asking("continues", stream=True) as exchange:
+            generation_id = new_generation(open_generations)
+            exchange.leave()
+        wait_for(lambda: open_generations.is_cancelled(generation_id), "the web process's word")
+    receipt = installation.receipt(generation_id)
+    assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("completed", 5)
+
+
 def test_whoever_has_the_whole_answer_has_not_left(client: Client, installation: Installation) -> None:
     with client.asking("five", stream=True) as exchange:
         *_, done = exchange.data()

@@ -1,6 +1,7 @@
 """A web process that dies or is told to stop, while workers answer its clients."""
 
 import signal
+from uuid import uuid4
 
 import pytest
 
@@ -40,3 +41,24 @@ def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(installat
         receipt = installation.receipt(stream.generation_id)
         assert receipt["outcome"] == "client_cancelled"
         assert receipt["usage"]["completion_tokens"] >= len(stream.words)
+
+
+@pytest.mark.parametrize(("how", "model", "tokens_meanwhile"), [(signal.SIGTERM, "two-seconds", 0), (signal.SIGKILL, "five-seconds", 200)])
+def test_what_was_asked_with_an_idempotency_key_runs_on(
+    installation: Installation, ask: Ask, how: signal.Signals, model: str, tokens_meanwhile: int
+) -> None:
+    """Whoever sends the key comes back for the answer, and finds it whole; also when the worker takes the web process for dead."""
+    key = uuid4().hex
+    first = ask(model, idempotency_key=key).heard(10)
+    calls = len(installation.calls(model))
+    installation.end("web", how)
+    first.end()
+    wait_for(lambda: installation.calls(model)[-1]["tokens"] >= tokens_meanwhile, "it to run on")
+    installation.start_web()
+    again = ask(model, idempotency_key=key).end()
+    assert (again.status, again.ends, again.is_done) == (200, 1, True)
+    assert again.words[: len(first.words)] == first.words
+    receipt = installation.receipt(again.generation_id)
+    assert receipt["outcome"] == "completed"
+    assert receipt["usage"]["completion_tokens"] == len(again.words) == installation.calls(model)[-1]["tokens"]
+    assert len(installation.calls(model)) == calls

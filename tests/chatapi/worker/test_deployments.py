@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from chatapi.models import Deployment, ServedModel
+from chatapi.models import Deployment, OnDisconnect, ServedModel
 from chatapi.wire.requests import ChatRequest, parse_chat, parse_text
 from chatapi.worker import deployments
 from chatapi.worker.deployments import SANDBOX, Health, Route, able
@@ -83,13 +83,13 @@ def test_it_loads_what_is_active() -> None:
     loaded = deployments.load()
     assert loaded.keys() == {"org/served"}
     (only,) = loaded["org/served"]
-    assert (only.target.name, only.weight, only.priority, only.stops_when_client_leaves) == ("one", 3, 2, True)
+    assert (only.target.name, only.weight, only.priority, only.on_disconnect) == ("one", 3, 2, "cancel")
     assert (only.target.upstream_model, only.target.timeouts.connect_ms, only.target.timeouts.total_ms) == ("org/served", 7, 3_600_000)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("on_disconnect", "stops"), [("cancel", True), ("drain", False), ("continue", False)])
-def test_a_deployment_says_what_becomes_of_a_run_whose_client_leaves(on_disconnect: str, stops: bool) -> None:
+@pytest.mark.parametrize("on_disconnect", list(OnDisconnect))
+def test_a_deployment_says_what_becomes_of_a_run_whose_client_leaves(on_disconnect: OnDisconnect) -> None:
     model = ServedModel.objects.create(id="served")
     Deployment.objects.create(model=model, name="one", engine="sandbox", on_disconnect=on_disconnect)
-    assert deployments.load()["served"][0].stops_when_client_leaves is stops
+    assert deployments.load()["served"][0].on_disconnect is on_disconnect

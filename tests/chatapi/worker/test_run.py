@@ -6,6 +6,7 @@ import pytest
 
 from chatapi import identity
 from chatapi.delta_stream import Cancellation
+from chatapi.models import OnDisconnect
 from chatapi.worker.run import Run
 from chatapi.worker.tally import Ending
 from usage.ledger import Claimed
@@ -22,6 +23,7 @@ async def wait_for_ever(run: Run) -> None:
 
 
 async def test_a_stop_ends_what_the_run_awaits(run: Run) -> None:
+    run.begin_on(OnDisconnect.CANCEL)
     asyncio.get_running_loop().call_soon(run.cancel, Cancellation.CLIENT_LEFT)
     with pytest.raises(TimeoutError):
         await wait_for_ever(run)
@@ -38,6 +40,7 @@ async def test_the_first_reason_to_stop_counts(run: Run) -> None:
 
 
 async def test_a_stop_that_comes_when_the_engine_has_ended_changes_nothing(run: Run) -> None:
+    run.begin_on(OnDisconnect.CANCEL)
     async with run.scope():
         pass
     run.cancel(Cancellation.CLIENT_LEFT)
@@ -52,14 +55,33 @@ async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> No
         await wait_for_ever(run)
 
 
-async def test_a_deployment_that_goes_on_without_its_client_does(run: Run) -> None:
-    run.stops_when_client_leaves = False
+@pytest.mark.parametrize(
+    ("rule", "has_published", "stops"),
+    [("cancel", False, True), ("cancel", True, True), ("drain", False, True), ("drain", True, False), ("continue", False, False)],
+)
+@pytest.mark.parametrize("leaves", ["before", "after"])
+def test_the_deployment_says_what_follows_when_the_client_leaves(
+    run: Run, rule: str, has_published: bool, stops: bool, leaves: str
+) -> None:
+    """Before a deployment is chosen nothing is decided."""
+    if leaves == "before":
+        run.cancel(Cancellation.CLIENT_LEFT)
+        assert run.stopped is None
+    run.has_published = has_published
+    run.begin_on(OnDisconnect(rule))
+    run.cancel(Cancellation.CLIENT_LEFT)
+    assert (run.stopped is not None) is stops
+
+
+def test_what_runs_on_is_finished_whatever_the_rule() -> None:
+    run = Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False), "web", runs_on=True)
+    run.begin_on(OnDisconnect.CANCEL)
     run.cancel(Cancellation.CLIENT_LEFT)
     assert run.stopped is None
 
 
 async def test_what_is_asked_to_stop_stops_and_ends_well(run: Run) -> None:
-    run.stops_when_client_leaves = False
+    run.begin_on(OnDisconnect.CONTINUE)
     run.cancel(Cancellation.ASKED)
     assert run.stopped is not None
     assert (run.stopped.ending, run.stopped.failure) == (Ending.CANCELLED, None)
