@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import UUID
@@ -21,7 +21,7 @@ from chatapi.worker.process import Process
 from chatapi.worker.run import SHUTTING_DOWN, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger
-from usage.database.group_commit import Item, Operation, Result
+from usage.database.group_commit import Result
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
 
@@ -29,6 +29,12 @@ log = logging.getLogger(__name__)
 
 JOB_LOST = Failed("The request was lost before it could run. Nothing was charged; send it again.", code="request_lost", status=503)
 NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
+DATABASE_AWAY = Failed(
+    "The service can't reach its database right now. Nothing was charged; send the request again.",
+    code="service_unavailable",
+    status=503,
+    retry_after_ms=1_000,
+)
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
 CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
@@ -38,10 +44,11 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
+    claim = ledger.Claim(generation_id, process.name, settings.LEASE_MS)
     async with process.turnstile.passing():
         (job, cancelled), claimed = await asyncio.gather(
             _job(process, generation_id),
-            _patiently(process, ledger.claim, ledger.Claim(generation_id, process.name, settings.LEASE_MS), CLAIM_RETRY_S),
+            _patiently(lambda: process.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
         )
     failpoint("claim.after")
     run = Run(claimed, job.inbox if job else "", runs_on=job is not None and job.runs_on)
@@ -70,6 +77,9 @@ async def _run(process: Process, run: Run, job: Job | None) -> None:
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
         end = End(Ending.FAILED, SHUTTING_DOWN)
+    except DatabaseUnavailable as error:
+        log.warning("%s can't run: %r", run.id.hex, error)
+        end = End(Ending.FAILED, DATABASE_AWAY)
     except Exception:
         log.exception("%s failed", run.id.hex)
         end = End(Ending.FAILED, INTERNAL)
@@ -84,7 +94,7 @@ async def _produce(process: Process, run: Run, request: ChatRequest | TextReques
     """Try the model's deployments in order until one has begun to answer; stream that one to its end."""
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
-    routes = [SANDBOX] if run.claimed.is_test else (await process.routes.get()).get(run.claimed.model, [])
+    routes = [SANDBOX] if run.claimed.is_test else (await _patiently(process.routes.get, CLAIM_RETRY_S)).get(run.claimed.model, [])
     end = End(Ending.FAILED, NO_DEPLOYMENT)
     for attempts, route in enumerate(process.health.in_order(able(routes, request)), start=1):
         # Whether anyone still wants the answer is asked before every attempt.
@@ -127,7 +137,7 @@ async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)
+        settled = await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
@@ -143,11 +153,11 @@ async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: 
     return await asyncio.to_thread(tally.settlement, run.id, run.fence, request, run.tally, end, cap)
 
 
-async def _patiently(process: Process, operation: Operation[Item, Result], item: Item, waits_s: Sequence[float]) -> Result:
-    """Write, again after each wait while the database is away; raises `DatabaseUnavailable` in the end, or what the books say."""
+async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:
+    """Call, again after each wait while the database is away; raises `DatabaseUnavailable` in the end, or what the books say."""
     for wait_s in waits_s:
         try:
-            return await process.commits.write(operation, item)
+            return await call()
         except DatabaseUnavailable:
             await asyncio.sleep(wait_s)
-    return await process.commits.write(operation, item)
+    return await call()

@@ -65,10 +65,10 @@ MUTATIONS = (
     Mutation(
         "the end is told before the commit",
         "chatapi/worker/generate.py",
-        "        settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)\n",
+        "        settled = await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)\n",
         "        run.publish(process.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
         "        await process.publisher.flushed(run)\n"
-        "        settled = await _patiently(process, ledger.settle, settlement, SETTLE_RETRY_S)\n",
+        "        settled = await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)\n",
         ("tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",),
     ),
     Mutation(

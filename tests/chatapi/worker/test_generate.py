@@ -1,0 +1,52 @@
+"""What a run does when the database is away between its claim and its first deployment."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chatapi import identity
+from chatapi.wire import requests
+from chatapi.worker import generate
+from chatapi.worker.deployments import Health, Route
+from chatapi.worker.process import Process
+from chatapi.worker.run import Run
+from usage.errors import DatabaseUnavailable
+from usage.ledger import Claimed
+
+REQUEST = requests.parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}', remote_media_allowed=True)
+
+
+class Routes:
+    """The routes of a database that is away for a while."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    async def get(self) -> dict[str, list[Route]]:
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseUnavailable("away")
+        return {}
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False), "web")
+
+
+def process(failures: int) -> Process:
+    parts: Any = SimpleNamespace(routes=Routes(failures), health=Health())
+    return cast(Process, parts)
+
+
+async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
+    end = await generate._produce(process(failures=2), run, REQUEST)
+    assert end.failure is generate.NO_DEPLOYMENT
+
+
+async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
+    with pytest.raises(DatabaseUnavailable):
+        await generate._produce(process(failures=3), run, REQUEST)
