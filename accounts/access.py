@@ -52,8 +52,13 @@ def roles_of(user: Person) -> Mapping[int, str]:
     known: Mapping[int, str] | None = getattr(user, "_roles", None)
     if known is None:
         known = dict(Member.objects.filter(user_id=user.pk).values_list("organization_id", "role"))
-        user._roles = known  # type: ignore[attr-defined]  # beside `_perm_cache`, where Django keeps what it has read
+        remember_roles(user, known)
     return known
+
+
+def remember_roles(user: Person, known: Mapping[int, str]) -> None:
+    """Spare this user object the query: they were read for many together."""
+    user._roles = known  # type: ignore[union-attr]  # beside `_perm_cache`, where Django keeps what it has read
 
 
 def is_operator(user: Person) -> bool:

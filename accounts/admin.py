@@ -16,6 +16,7 @@ from accounts.pages.tenant_admin import TenantAdmin
 class RateLimitAdmin(TenantAdmin, ModelAdmin):
     """How much may be asked for; without a row here there is no limit. A change holds within a second."""
 
+    nothing_yet = "Everyone may ask as often as they like."
     list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
     list_select_related = ["organization", "project__organization", "api_key"]
     search_fields = ["organization__name", "project__name", "api_key__name", "api_key__public", "model"]

@@ -107,7 +107,10 @@ class APIKey(models.Model):
     public = models.CharField(max_length=16, unique=True, editable=False)
     digest = models.CharField(max_length=64, editable=False)
     is_test = models.BooleanField(default=False, editable=False, help_text="Reaches only the sandbox engine and costs nothing.")
-    is_admin = models.BooleanField(default=False, help_text="May read its organization's usage and manage its keys.")
+    is_admin = models.BooleanField(
+        default=False,
+        help_text="May also read all of its organization's usage and costs: /v1/organization/usage/completions and /v1/organization/costs.",
+    )
     scopes = models.JSONField(
         default=list, db_default=[], blank=True, validators=[validate_scopes], help_text="What it may do. None chosen: everything."
     )

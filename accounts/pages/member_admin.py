@@ -111,6 +111,7 @@ def _forbidden_when_invalid() -> Iterator[None]:
 class MemberAdmin(TenantAdmin, ModelAdmin):
     """Who belongs to which organization. Whom one's own role is not above of, one can neither change nor remove."""
 
+    nothing_yet = "Nobody belongs to an organization yet. Members sign in here and see the usage and the keys of theirs."
     list_display = ["user", "email", "organization", "role", "state", "created_at"]
     list_filter = ["role", "organization"]
     list_select_related = ["user", "organization"]

@@ -14,6 +14,7 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import action, display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin  # noqa: F401  registers its pages
 from accounts.pages.tenant_admin import RolesDecide, TenantAdmin
@@ -48,6 +49,8 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
 @admin.register(Group)
 class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
     """What groups of operators may do in this admin."""
+
+    nothing_yet = "A group gives several operators the same permissions."
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whoever could change their own group could do everything."""
@@ -95,12 +98,28 @@ class ProjectInline(RolesDecide, TabularInline):
 class OrganizationAdmin(TenantAdmin, ModelAdmin):
     """The tenants."""
 
+    nothing_yet = "An organization is who pays. It has projects, and they have the API keys."
     list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
     list_filter = ["is_active"]
     search_fields = ["name"]
     show_full_result_count = False
     inlines = [ProjectInline, MemberInline]
-    actions_detail = ["grant_credit"]
+    ordering = ["name"]  # said here too, for with counts the model's own ordering is left out
+    actions_detail = ["invite", "grant_credit"]
+
+    def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
+        """One that is to be made has nobody to show."""
+        return self.inlines if obj else [ProjectInline]
+
+    def has_invite_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Whoever may add members here."""
+        row = self.get_object(request, str(object_id))
+        return row is not None and access.may(request.user, "accounts.add_member", row)
+
+    @action(description="Invite a member", permissions=["invite"], icon="person_add", url_path="invite-member")
+    def invite(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form, for this organization."""
+        return redirect(f"{reverse('admin:accounts_member_add')}?organization={object_id}")
 
     def has_grant_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Whoever may add ledger entries."""
@@ -136,6 +155,7 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
 class ProjectAdmin(TenantAdmin, ModelAdmin):
     """The organizations' parts."""
 
+    nothing_yet = "A project is a part of an organization, with API keys of its own."
     list_display = ["name", "organization", "is_active", "created_at"]
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]

@@ -1,7 +1,9 @@
 """Admin pages of what belongs to organizations: each person sees their own, and changes what their role allows. Operators see all."""
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlencode
 
 from django import forms
 from django.contrib import admin
@@ -10,6 +12,7 @@ from django.contrib.auth import get_permission_codename
 from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest
+from django.urls import reverse
 
 from accounts import access
 
@@ -23,6 +26,52 @@ class SeenRelatedFilter(admin.RelatedFieldListFilter):
         ordering = self.field_admin_ordering(field, request, model_admin)
         found: list[tuple[str, Any]] = field.get_choices(include_blank=False, ordering=ordering, limit_choices_to={"pk__in": seen})
         return found
+
+
+class NamedFilter(admin.RelatedFieldListFilter):
+    """A list's filter by one organization of very many: its name is typed, and names are offered meanwhile."""
+
+    template = "accounts/named_filter.html"
+
+    def __init__(self, field: Any, request: HttpRequest, params: Any, *args: Any, **kwargs: Any) -> None:
+        self.by_name = name_lookup(kwargs["field_path"])
+        super().__init__(field, request, params, *args, **kwargs)
+
+    def expected_parameters(self) -> list[str | None]:
+        """An address may have its id too."""
+        return [*super().expected_parameters(), self.by_name]
+
+    def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """None is read."""
+        return []
+
+    def has_output(self) -> bool:
+        """Even so."""
+        return True
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """What the template shows: the field with what is chosen, and what else the address asks for."""
+        others = changelist.get_query_string(remove=[*filter(None, self.expected_parameters()), "p"])
+        source = self.field.model._meta
+        search = {"app_label": source.app_label, "model_name": source.model_name, "field_name": self.field.name}
+        yield {
+            "name": self.by_name,
+            "chosen": self._chosen(),
+            "others": parse_qsl(others.removeprefix("?")),
+            "search": f"{reverse('admin:autocomplete')}?{urlencode(search)}",
+        }
+
+    def _chosen(self) -> str:
+        named: Any = self.used_parameters.get(self.by_name)
+        if named or not self.lookup_val:
+            return str(named[-1]) if named else ""
+        related: Any = self.field.related_model
+        return str(related._default_manager.filter(pk=self.lookup_val[-1]).first() or "")
+
+
+def name_lookup(field_path: str) -> str:
+    """The name with which an address asks for rows of what is called so."""
+    return f"{field_path}__name__exact"
 
 
 class RolesDecide:
@@ -83,12 +132,16 @@ class TenantAdmin(RolesDecide):
         return is_theirs and super().role_allows(request, act, row)
 
     def get_list_filter(self, request: HttpRequest) -> list[Any]:
-        """Filters by a related row offer only those that the person sees."""
-        return [_seen(self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
+        """Filters by a related row offer only those that the person sees; an operator, who sees very many, types one's name."""
+        related = NamedFilter if access.is_operator(request.user) else SeenRelatedFilter
+        return [_by(related, self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """A list's address asks for what its filters offer, and for no other column: not even of the row itself."""
-        names = ["pk", "id", *map(_asks_for, self.get_list_filter(request) if request is not None else [])]
+        filters = self.get_list_filter(request) if request is not None else []
+        if any(lookup == name_lookup(each[0]) for each in filters if isinstance(each, tuple) and each[1] is NamedFilter):
+            return True
+        names = ["pk", "id", *map(_asks_for, filters)]
         offered = any(lookup == name or lookup.startswith(f"{name}__") for name in names)
         return offered and super().lookup_allowed(lookup, value, request)  # type: ignore[misc]
 
@@ -141,8 +194,8 @@ def _asks_for(wanted: Any) -> str:
     return wanted if isinstance(wanted, str) else str(wanted.parameter_name)
 
 
-def _seen(model: type[Model], wanted: Any) -> Any:
-    """A filter as a ModelAdmin lists it; one by a related row becomes one by those that the person sees."""
+def _by(related: type[admin.RelatedFieldListFilter], model: type[Model], wanted: Any) -> Any:
+    """A filter as a ModelAdmin lists it; if it is by a row of tenants', it becomes one of this kind."""
     if not isinstance(wanted, str):
         return wanted
     try:
@@ -150,4 +203,4 @@ def _seen(model: type[Model], wanted: Any) -> Any:
     except FieldDoesNotExist:
         return wanted
     is_tenants = field.is_relation and access.is_tenants(field.related_model)
-    return (wanted, SeenRelatedFilter) if is_tenants else wanted
+    return (wanted, related) if is_tenants else wanted

@@ -54,6 +54,25 @@ def test_credit_is_granted_by_keyboard_alone(page: Page, installation: Installat
     expect(page.locator("table.audit")).to_contain_text(re.compile(r"granted credit[\s\S]*invoice 17[\s\S]*\$2\.50"))
 
 
+def test_organizations_names_are_offered_while_one_types(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/credit/grant")
+    page.get_by_label("Organization").press_sequentially("tes")
+    expect(page.locator("datalist option")).to_have_attribute("value", "Tests")
+    page.goto(f"{installation.url}/admin/accounts/apikey/")
+    page.get_by_text("Filters").first.click()
+    page.locator("input[name=project__organization__name__exact]").fill("Tests")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("organization__name__exact=Tests"))
+
+
+@pytest.mark.parametrize("path", ["auth/user/add/", "auth/user/1/change/", "auth/group/add/"])
+def test_two_lists_side_by_side_fit_the_page(page: Page, installation: Installation, path: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{installation.url}/admin/{path}")
+    widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert widths[0] <= widths[1]
+
+
 def test_a_list_is_taken_as_a_file_while_its_rows_are_counted(page: Page, installation: Installation, charged: dict[str, Any]) -> None:
     page.goto(f"{installation.url}/admin/requests/?model=sandbox")
     with page.expect_download() as download:
@@ -87,6 +106,11 @@ def test_exports_and_forms_work_without_javascript(
     page.get_by_label("Reason").fill("why")
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name="Book this?")).to_be_visible()
+    page.goto(f"{installation.url}/admin/credit/grant")
+    for label, text in (("Organization", "Tests"), ("Amount (USD)", "1"), ("Reason", "why")):
+        page.get_by_label(label, exact=True).fill(text)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("definition").first).to_have_text("Tests")
     context.close()
 
 

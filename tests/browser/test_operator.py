@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import watched
+from tests.browser.conftest import PASSWORD, watched
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -103,6 +103,20 @@ def test_live_connects_again_after_the_web_process_was_away(browser: Browser, in
     expect(state).to_contain_text("trying again")
     installation.start_web()
     expect(state).to_have_text("live", timeout=15_000)
+    context.close()
+
+
+def test_live_ends_for_who_has_signed_out_elsewhere(browser: Browser, installation: Installation) -> None:
+    context = browser.new_context()
+    page, other = context.new_page(), context.new_page()
+    page.goto(f"{installation.url}/admin/live/")
+    page.get_by_label("Username").fill("operator")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_have_text("live", timeout=15_000)  # a password takes its time
+    other.goto(f"{installation.url}/admin/live/")
+    other.evaluate("document.querySelector('form[action$=\"/logout/\"]').submit()")
+    expect(page.get_by_label("Password")).to_be_visible(timeout=3_000)
     context.close()
 
 

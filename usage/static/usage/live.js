@@ -9,6 +9,7 @@ const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
 const QUIET_MS = 10000; // The feed speaks about every second: after this long without a word the connection is dead.
 const MAX_WAIT_MS = 30000;
 const ARMED_MS = 4000; // How long a stop button asks back.
+const RELOAD = 4001; // The feed closes so when what this person may see is another now, or nothing.
 
 let clockAheadMs = 0; // Of the server's clock, against ours.
 let waitMs = 0;
@@ -34,8 +35,12 @@ function connect() {
     apply(change);
     say("live", "good");
   };
-  feed.onclose = () => {
+  feed.onclose = ({ code }) => {
     clearTimeout(quiet);
+    if (code === RELOAD) {
+      location.reload();
+      return;
+    }
     waitMs = Math.min(Math.max(2 * waitMs, 1000), MAX_WAIT_MS);
     say(`not connected, trying again in ${Math.round(waitMs / 1000)} s`, "warn");
     setTimeout(connect, waitMs * (0.75 + Math.random() / 2));

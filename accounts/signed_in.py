@@ -1,0 +1,69 @@
+"""Who is still signed in, and may still do something: asked about many people at once, for pages that stay open for hours.
+
+A page is let in once; what it is then told must end when the person signs out, is made inactive, gets another password, or loses what
+let them in. So whoever pushes to open pages asks here every now and then: four queries, for however many.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from django.contrib.auth import HASH_SESSION_KEY
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
+
+from accounts import access
+from accounts.models import Member
+
+
+class SignIn(NamedTuple):
+    """One person in one browser."""
+
+    user_id: int
+    session_key: str
+    password_hash: str
+    """Django's digest of the password at that time: a new password ends sessions."""
+
+    @classmethod
+    def of(cls, user: Any, session: Any) -> "SignIn | None":
+        """That of a request or a connection; None of a visitor."""
+        if not user.is_authenticated or not session.session_key:
+            return None
+        return cls(user.pk, session.session_key, session.get(HASH_SESSION_KEY, ""))
+
+
+def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
+    """Those of them that hold and whose person may enter and do this, such as "usage.view_generation"; each as they are now."""
+    people = _people({each.user_id for each in sign_ins})
+    open_sessions = _open({each.session_key for each in sign_ins})
+    staff = [person.pk for person in people.values() if access.is_operator(person)]
+    operators = User.objects.with_perm(permission).filter(pk__in=staff)
+    allowed = set(operators.values_list("pk", flat=True))
+
+    def may(each: SignIn) -> bool:
+        person = people.get(each.user_id)
+        if person is None or each.session_key not in open_sessions or not access.may_enter(person):
+            return False
+        if not constant_time_compare(person.get_session_auth_hash(), each.password_hash):
+            return False
+        return person.pk in allowed if access.is_operator(person) else person.has_perm(permission)
+
+    return {each: people[each.user_id] for each in sign_ins if may(each)}
+
+
+def _people(ids: Collection[int]) -> dict[int, User]:
+    """The active ones, with their roles."""
+    roles: defaultdict[int, dict[int, str]] = defaultdict(dict)
+    for user_id, organization_id, role in Member.objects.filter(user__in=ids).values_list("user_id", "organization_id", "role"):
+        roles[user_id][organization_id] = role
+    people = {person.pk: person for person in User.objects.filter(pk__in=ids, is_active=True)}
+    for person in people.values():
+        access.remember_roles(person, roles[person.pk])
+    return people
+
+
+def _open(keys: Collection[str]) -> set[str]:
+    """Those of the sessions that there are still."""
+    return set(Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list("session_key", flat=True))

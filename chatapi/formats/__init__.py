@@ -1,0 +1,1 @@
+"""How dates and times are written; Django finds a module for each language here."""

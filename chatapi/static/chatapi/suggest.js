@@ -1,0 +1,35 @@
+// Fields in which a name is typed offer the names that there are: in the browser's own list, which works by keyboard and on phones.
+{
+  const WAIT_MS = 150; // After the last key, before the server is asked.
+  const asked = new WeakMap(); // Of each field, what was asked last.
+  let waiting;
+
+  for (const event of ["focusin", "input"]) {
+    addEventListener(event, ({ target: field }) => {
+      if (!field.matches?.("input[data-suggest]")) return;
+      clearTimeout(waiting);
+      waiting = setTimeout(() => ask(field), event === "input" ? WAIT_MS : 0);
+    });
+  }
+
+  async function ask(field) {
+    const term = field.value.trim();
+    if (asked.get(field) === term) return;
+    asked.set(field, term);
+    const url = new URL(field.dataset.suggest, location.href);
+    url.searchParams.set("term", term);
+    const answer = await fetch(url).catch(() => null);
+    if (!answer?.ok || asked.get(field) !== term) return; // Without suggestions it is still a field to type in.
+    const { results } = await answer.json();
+    listOf(field).replaceChildren(...results.map(({ text }) => new Option(text, text)));
+  }
+
+  function listOf(field) {
+    if (field.list) return field.list;
+    const list = document.createElement("datalist");
+    list.id = `${field.id}_suggestions`;
+    field.after(list);
+    field.setAttribute("list", list.id);
+    return list;
+  }
+}

@@ -1,0 +1,151 @@
+"""The admin's lists: filters for thousands of organizations, what is said where there is nothing, and how dates are written."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.models import Member, Organization, RateLimit, Role
+from tests.admin_pages import client_of
+from tests.cast import Person, run
+from usage.models import BudgetLimit, Credit
+
+BY_ORGANIZATION = {
+    "usage/generation": "organization",
+    "usage/ledgerentry": "organization",
+    "usage/hourlyusage": "organization",
+    "accounts/project": "organization",
+    "accounts/member": "organization",
+    "accounts/apikey": "project__organization",
+}
+
+
+@pytest.fixture
+def root(db: None) -> Any:
+    return client_of(User.objects.create_superuser("root"))
+
+
+def text_of(response: Any) -> str:
+    """The page without its tags."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
+
+
+# ---- very many organizations
+
+
+@pytest.mark.parametrize(("path", "name"), BY_ORGANIZATION.items())
+def test_a_list_is_filtered_by_a_name_that_is_typed(root: Any, alice: Person, charlie: Person, path: str, name: str) -> None:
+    for person in (alice, charlie):
+        run(person)
+    acme, umbrella = (root.get(f"/admin/{path}/?{name}__name__exact={each}").context["cl"] for each in ("Acme", "Umbrella"))
+    assert acme.queryset.exists()
+    assert set(acme.queryset).isdisjoint(umbrella.queryset)
+    assert not root.get(f"/admin/{path}/?{name}__name__exact=Acm").context["cl"].queryset.exists()
+
+
+def test_the_filter_keeps_what_else_is_asked_and_shows_what_is_chosen(root: Any, alice: Person) -> None:
+    organization = alice.project.organization
+    for asked in (f"organization__id__exact={organization.pk}", "organization__name__exact=Acme"):
+        page = root.get(f"/admin/accounts/project/?q=def&is_active__exact=1&{asked}").content.decode()
+        (form,) = re.findall(r'<form method="get"[^>]*aria-label="By organization">.*?</form>', page, re.S)
+        sent = dict(re.findall(r'name="(\w+)" value="(\w*)"', form))
+        assert sent == {"q": "def", "is_active__exact": "1", "organization__name__exact": "Acme"}
+
+
+def test_no_page_names_all_organizations(root: Any, alice: Person) -> None:
+    Organization.objects.bulk_create(Organization(name=f"Company {number}") for number in range(300))
+    forms = ["accounts/project/add", "accounts/member/add", "accounts/ratelimit/add", "accounts/apikey/add"]
+    forms += ["usage/credit/add", "usage/discount/add", "usage/budgetlimit/add", "credit/grant"]
+    for path in [*BY_ORGANIZATION, *forms]:
+        answer = root.get(f"/admin/{path}" + ("" if path == "credit/grant" else "/"))
+        assert answer.status_code == 200, path
+        assert "Company 250" not in answer.content.decode(), path
+
+
+FOREIGN_KEYS = [
+    ("accounts", "project", "organization"), ("accounts", "member", "organization"), ("accounts", "apikey", "project"),
+    ("accounts", "ratelimit", "organization"), ("accounts", "ratelimit", "project"), ("accounts", "ratelimit", "api_key"),
+    ("usage", "credit", "organization"), ("usage", "discount", "organization"), ("usage", "generation", "organization"),
+    ("usage", "generation", "project"), ("usage", "generation", "api_key"), ("usage", "ledgerentry", "organization"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("app", "model", "field"), FOREIGN_KEYS)
+def test_nobody_enumerates_other_organizations_by_searching(
+    root: Any, alice: Person, charlie: Person, app: str, model: str, field: str
+) -> None:
+    query = {"app_label": app, "model_name": model, "field_name": field}
+    address = "/admin/autocomplete/"
+    everything = root.get(address, query).json()["results"]
+    assert any("Umbrella" in row["text"] or "charlie" in row["text"] for row in everything)
+    for term in ("", "Umbrella", "charlie", "U", str(charlie.project.organization_id)):
+        assert "Umbrella" not in str(found := client_of(alice.user).get(address, query | {"term": term}).json())
+        assert "charlie" not in str(found)
+
+
+def test_people_are_not_searched_for_by_members(alice: Person) -> None:
+    query = {"app_label": "accounts", "model_name": "member", "field_name": "user"}
+    assert client_of(alice.user).get("/admin/autocomplete/", query).status_code == 403
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.add(Permission.objects.get(codename="view_generation"))
+    organizations = {"app_label": "usage", "model_name": "credit", "field_name": "organization"}
+    assert client_of(clerk).get("/admin/autocomplete/", organizations).status_code == 403
+
+
+# ---- nothing, and what to do about it
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("usage/budgetlimit", "Nothing limits what may be spent. Add budget limit"),
+        ("usage/credit", "Nobody has paid in advance."),
+        ("accounts/ratelimit", "Everyone may ask as often as they like. Add rate limit"),
+        ("accounts/organization", "An organization is who pays."),
+        ("accounts/apikey", "Whoever calls the API needs a key. Add API key"),
+        ("usage/ledgerentry", "No money has moved yet"),
+        ("auth/group", "A group gives several operators the same permissions. Add group"),
+    ],
+)
+def test_an_empty_list_says_what_it_is_for(root: Any, path: str, said: str) -> None:
+    assert said in text_of(root.get(f"/admin/{path}/"))
+    if path != "usage/ledgerentry":
+        return
+    assert "Nothing here fits. Show all" in text_of(root.get(f"/admin/{path}/?kind__exact=grant"))
+
+
+def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
+    RateLimit.objects.all().delete()
+    viewer = User.objects.create_user("viewer")
+    Member.objects.create(organization=alice.project.organization, user=viewer, role=Role.VIEWER)
+    shown = text_of(client_of(viewer).get("/admin/accounts/ratelimit/"))
+    assert "Everyone may ask as often as they like." in shown
+    assert "Add rate limit" not in shown
+
+
+# ---- words
+
+
+def test_dates_are_written_as_everywhere_else(root: Any, alice: Person) -> None:
+    created = alice.project.organization.created_at
+    assert f"{created:%Y-%m-%d %H:%M}" in text_of(root.get("/admin/accounts/organization/"))
+
+
+def test_a_limit_of_a_key_is_a_keys_and_nothing_is_said_in_words(root: Any, alice: Person) -> None:
+    limit = BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", soft_limit_nanodollars=1)
+    run(alice)
+    Credit.objects.all().delete()
+    for path in ("usage/budgetlimit/", "usage/budget/", f"usage/budgetlimit/{limit.pk}/change/"):
+        assert "Api Key" not in text_of(root.get(f"/admin/{path}"))
+    assert "none" in text_of(root.get("/admin/usage/budgetlimit/"))
+    assert "no limit" in text_of(root.get("/admin/usage/budget/"))
+
+
+def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person) -> None:
+    home = f"/admin/accounts/organization/{alice.project.organization_id}"
+    assert f"{home}/invite-member" in root.get(f"{home}/change/").content.decode()
+    form = root.get(f"{home}/invite-member/", follow=True).content.decode()
+    assert "Acme" in form
+    assert "Members" not in root.get("/admin/accounts/organization/add/").content.decode().partition("<main")[2]
