@@ -1,4 +1,7 @@
-"""How long pages and reports take over many requests, on SQLite and, where DATABASE_URL is given, on that PostgreSQL (it is filled)."""
+"""How long pages and reports take over many requests, on SQLite and, where DATABASE_URL is given, on that PostgreSQL (it is filled).
+
+Exit status 1: a page or a route took longer than a second (the median of three), or failed.
+"""
 
 import argparse
 import os
@@ -13,17 +16,22 @@ def main() -> None:
     parser.add_argument("--generations", type=int, default=1_000_000)
     parser.add_argument("--only", choices=["sqlite", "postgresql"], help="one of them (default: both, if there is a DATABASE_URL)")
     asked = parser.parse_args()
+    are_within = []
     urls = {"sqlite": None, "postgresql": os.environ.get("DATABASE_URL")}
     for name, url in urls.items():
         if asked.only in (None, name) and (name == "sqlite" or url):
             with TemporaryDirectory(prefix="chatapi-bench-") as folder:
-                _run(asked.generations, {"CHATAPI_STATE_DIR": folder, "DATABASE_URL": url or f"sqlite:///{folder}/bench.sqlite3"})
+                are_within.append(
+                    _run(asked.generations, {"CHATAPI_STATE_DIR": folder, "DATABASE_URL": url or f"sqlite:///{folder}/bench.sqlite3"})
+                )
+    sys.exit(0 if all(are_within) else 1)
 
 
-def _run(generations: int, own: dict[str, str]) -> None:
-    code = f"from bench.insights_reads import measure; measure({generations})"
+def _run(generations: int, own: dict[str, str]) -> bool:
+    """Whether every page and route was within the bound."""
+    code = f"import sys; from bench.insights_reads import measure; sys.exit(not measure({generations}))"
     command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", code]
-    subprocess.run(command, env={**os.environ, **own}, check=True)
+    return subprocess.run(command, env={**os.environ, **own}, check=False).returncode == 0
 
 
 if __name__ == "__main__":

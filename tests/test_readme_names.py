@@ -1,13 +1,15 @@
-"""The tables of who shows what name only tests that there are."""
+"""What READMEs name is there: tests in the tables of who shows what, files in all of them."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 PLACES = ("chatapi", "chatapi/worker", "faults", ".", "..")
-"""Where a file that is named may be, under `tests/`."""
+"""Where a file that a table of the tests names may be, under `tests/`."""
 
 
 def named(text: str) -> set[tuple[str, str]]:
@@ -29,3 +31,31 @@ def test_what_a_table_names_is_there(readme: str) -> None:
     names = named((TESTS / readme).read_text())
     assert len(names) > 20
     assert sorted(name for name in names if not is_there(*name)) == []
+
+
+def missing(readme: Path) -> Iterator[str]:
+    """Names of files that are neither in the README's folder nor in the project's, nor beside the file named before in the line."""
+    for line in readme.read_text().splitlines():
+        beside = readme.parent
+        for name in re.findall(r"`([\w./*]+\.(?:py|md|toml|js|css|lua))\b", line):
+            found = next((path for folder in (readme.parent, ROOT, beside) for path in folder.glob(name)), None)
+            if found is None:
+                yield name
+            else:
+                beside = found.parent
+
+
+@pytest.mark.parametrize("folder", [".", "accounts", "bench", "chatapi", "chatapi/wire", "docs", "usage"])
+def test_a_file_that_a_readme_names_is_there(folder: str) -> None:
+    readmes = list((ROOT / folder).glob("*.md" if folder == "docs" else "README.md"))
+    assert readmes
+    assert [(readme.name, name) for readme in readmes for name in missing(readme)] == []
+
+
+def test_a_file_that_is_not_there_is_found_missing(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    for name in ("here.py", "room/inside.py", "room/beside.py"):
+        (tmp_path / name).touch()
+    lines = ["`here.py`, `room/inside.py`, `beside.py`", "`room/*.py`, `there*.py`", "`inside.py`, `pyproject.toml`"]
+    (tmp_path / "README.md").write_text("\n".join(lines))
+    assert list(missing(tmp_path / "README.md")) == ["there*.py", "inside.py"]

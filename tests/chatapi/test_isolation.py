@@ -4,6 +4,7 @@ For each route and method an admin key of Acme names an object of Umbrella's, an
 are the same, and Umbrella's rows are as before. What lists never shows any of it.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
@@ -24,8 +25,8 @@ from usage.models import BudgetLimit, Generation
 CANARY = "Canary"
 """In every name of Umbrella's."""
 PUBLIC = {"", "healthz", "readyz", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
-"""Routes about nobody."""
-PAGES = {"admin/", "console/"}
+"""Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own."""
+PAGES = {"admin/"}
 """Pages for people, with tests of their own."""
 SHARED = {"model"}
 """Parts of a path that name what all tenants share."""
@@ -54,12 +55,6 @@ class Umbrella(NamedTuple):
 
 NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
     "generation_id": lambda umbrella: (str(umbrella.generation), f"chatcmpl-{identity.new_id().hex}"),
-    "project_id": lambda umbrella: (str(umbrella.person.project.pk), "999999999"),
-    "key_id": lambda umbrella: (str(umbrella.person.api_key.pk), "999999999"),
-    "api_key_id": lambda umbrella: (str(umbrella.person.api_key.pk), "999999999"),
-    "user_id": lambda umbrella: (str(umbrella.person.user.pk), "999999999"),
-    "rate_limit_id": lambda umbrella: (str(umbrella.rate_limit.pk), "999999999"),
-    "budget_id": lambda umbrella: (str(umbrella.budget_limit.pk), "999999999"),
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
 
@@ -101,8 +96,7 @@ LISTING = [path for path, pattern in ROUTES if path not in NAMED]
 def put_in(path: str, names: dict[str, str]) -> str:
     """The path with these names in the place of its parts, as `<str:generation_id>`."""
     for part, name in names.items():
-        for converter in ("str:", "int:", "uuid:", "slug:", "path:", ""):
-            path = path.replace(f"<{converter}{part}>", name)
+        path = re.sub(rf"<\w+:{part}>", name, path)
     return f"/{path}"
 
 
@@ -127,22 +121,19 @@ def test_every_route_is_known() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("path", NAMED)
 def test_another_tenants_object_is_as_unknown_as_none(boss: Person, umbrella: Umbrella, path: str, method: str) -> None:
-    parts = [part for part in NAMES if f":{part}>" in path or f"<{part}>" in path]
+    (part,) = [part for part in NAMES if f":{part}>" in path]
     before = [type(row)._default_manager.filter(pk=row.pk).values().get() for row in umbrella.rows]
-    for part in parts:  # the others are the caller's own
-        real, random = NAMES[part](umbrella)
-        own = {other: str(boss.project.pk) for other in parts if other != part}
-        answers = [seen(ask(boss, method, put_in(path, {**own, part: name})), name) for name in (real, random)]
-        assert answers[0] == answers[1]
-        assert answers[0][0] in REFUSED
+    answers = [seen(ask(boss, method, put_in(path, {part: name})), name) for name in NAMES[part](umbrella)]
+    assert answers[0] == answers[1]
+    assert answers[0][0] in REFUSED
     assert [type(row)._default_manager.filter(pk=row.pk).values().get() for row in umbrella.rows] == before
 
 
 @pytest.mark.parametrize("path", LISTING)
 def test_what_lists_shows_nothing_of_another_tenant(boss: Person, umbrella: Umbrella, path: str) -> None:
     run(boss)
-    filters = [f"{name}={umbrella.person.project.pk}" for name in ("project_id", "project_ids", "project", "project_ids[]")]
-    filters += [f"{name}={umbrella.person.api_key.pk}" for name in ("api_key_id", "api_key_ids", "key_id", "key", "api_key_ids[]")]
+    filters = [f"{name}={umbrella.person.project.pk}" for name in ("project_ids", "project_ids[]")]
+    filters += [f"{name}={umbrella.person.api_key.pk}" for name in ("api_key_ids", "api_key_ids[]")]
     for query in ("start_time=0", *filters):
         answer = ask(boss, "get", put_in(path, {"model": "small"}) + f"?start_time=0&{query}&group_by=api_key_id")
         shown = answer.content.decode()
@@ -181,12 +172,11 @@ def test_every_hot_route_is_known() -> None:
 
 @pytest.mark.parametrize(("path", "method"), [(path, method) for path, _ in ROUTES for method in ("get", "post", "delete")])
 def test_no_route_answers_without_a_key(db: None, path: str, method: str) -> None:
-    names = {part: uuid4().hex for part in ("model", "generation_id")} | dict.fromkeys(NAMES.keys() - {"generation_id"}, "1")
+    names = {part: uuid4().hex for part in (*SHARED, *NAMES)}
     response = getattr(Client(), method)(put_in(path, names))
     assert response.status_code in {401, 405}
 
 
 @pytest.mark.parametrize("path", [path for path, _ in ROUTES if "organization" in path])
 def test_the_organizations_routes_are_for_admin_keys(alice: Person, path: str) -> None:
-    own = {part: str(alice.project.pk) for part in NAMES}
-    assert ask(alice, "get", put_in(path, own)).status_code in {403, 405}
+    assert ask(alice, "get", put_in(path, {})).status_code == 403

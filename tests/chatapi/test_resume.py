@@ -1,6 +1,7 @@
 """Resuming a stream: from its beginning or behind any event, while it runs and after its end, byte for byte."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,13 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 DIALECTS = ["openai", "opentoken", "bitseek", "llama"]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(installation: Installation) -> Iterator[Client]:
+    """The same key at a second web process, which has served none of the streams."""
+    with installation.another_web() as another:
+        yield Client(another.url, installation.keys["live"])
 
 
 def resume(client: Client, generation_id: str, after: str | None = None, **headers: str) -> Answer:
@@ -81,3 +89,28 @@ def test_another_dialect_may_be_asked_for(client: Client) -> None:
     generation_id, _ = completed(client, "openai")
     last = resume(client, generation_id, x_chatapi_dialect="bitseek").body.split(b"\n\n")[-2]
     assert json.loads(last.partition(b"data: ")[2])["choices"][0]["finish_reason"] == "stop"
+
+
+# ---- at another web process than the one that serves the stream
+
+
+def test_another_web_process_resumes_a_running_stream(client: Client, elsewhere: Client) -> None:
+    with client.asking("begins-late", stream=True) as first:
+        generation_id = first.response.headers["x-generation-id"]
+        joined = resume(elsewhere, generation_id).body
+        assert without_ids(joined) == first.read().body
+    _, _, behind = joined.partition(f"id: {ids(joined)[2]}\n".encode())[2].partition(b"\n\n")
+    assert resume(elsewhere, generation_id, ids(joined)[2]).body == behind
+
+
+def test_another_web_process_cancels_a_running_stream(client: Client, elsewhere: Client, installation: Installation) -> None:
+    with client.asking("steady", stream=True) as exchange:
+        next(exchange.texts())
+        generation_id = exchange.response.headers["x-generation-id"]
+        assert elsewhere.send("POST", f"/v1/generations/{generation_id}/cancel", b"").status == 202
+        *_, finish, usage, done = list(exchange.data())
+    assert ('"finish_reason":"stop"' in finish, done) == (True, "[DONE]")
+    receipt = installation.receipt(generation_id)
+    assert receipt["outcome"] == "client_cancelled"
+    assert f'"completion_tokens":{receipt["usage"]["completion_tokens"]}' in usage
+    assert resume(elsewhere, generation_id).body.endswith(b"data: [DONE]\n\n")

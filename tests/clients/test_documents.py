@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from tests.clients import programs
 from tests.curl import CURL, needs_curl
-from tests.installation import Installation, free_port
+from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
@@ -26,15 +25,9 @@ TEXT = " the of and to in"
 
 @pytest.fixture
 def tool_caller(installation: Installation) -> Iterator[Installation]:
-    """The same installation with a second web process: a request without a model gets one that calls tools."""
-    tool_caller = copy(installation)
-    tool_caller.port, tool_caller.processes = free_port(), {}
-    tool_caller.environment = installation.environment | {"CHATAPI_DEFAULT_MODEL": "sandbox-tool-call"}
-    try:
-        tool_caller.start_web()
+    """The same installation by a second web process: there a request without a model gets one that calls tools."""
+    with installation.another_web(CHATAPI_DEFAULT_MODEL="sandbox-tool-call") as tool_caller:
         yield tool_caller
-    finally:
-        tool_caller.stop()
 
 
 def example(installation: Installation, name: str) -> str:

@@ -1,6 +1,7 @@
 """A soak: clients of every kind, while processes die at random; in the end the books must be right. Exit 1 if they are not.
 
 python -m tests.faults.soak --seconds 600 --seed 4       the seed decides who asks for what, and what dies when: it replays a run
+python -m tests.faults.soak --seconds 600 --at-least 3000         fewer generations are a violation, too; without a number it is 5 a second
 
 With DATABASE_URL it runs on PostgreSQL, whose backends are killed as well.
 """
@@ -24,6 +25,8 @@ from tests.installation import Installation
 
 GUESTS = 24
 """How many ask at the same time."""
+GENERATIONS_PER_SECOND = 5
+"""What a run must reach unless it is told otherwise: 3,000 in ten minutes."""
 POOR = """
 from accounts.keys import create_key, get_or_create_project
 from usage.models import BudgetLimit
@@ -90,14 +93,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.faults.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--at-least", type=int, help="generations, fewer are a violation; 0: any number will do (default: 5 a second)")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
     soak = Soak(folder, options.seed)
+    at_least = round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
     try:
-        verdict = soak.run(options.seconds)
+        verdict = soak.run(options.seconds).asking_at_least(at_least)
     finally:
         soak.stop()
-    print(f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed}\n")
+    print(f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}\n")
     asked = {"faults": soak.chaos.faults, "visits": Counter(visit.act for visit in soak.visits)}
     for title, counts in (asked | verdict.tables).items():
         _print_table(title, counts)

@@ -56,6 +56,8 @@ class Visit:
     usage: dict[str, int] | None = None
     events: list[str] = field(default_factory=list)
     """What came after the end, which must be nothing."""
+    failure: str = ""
+    """What the client did not understand: the exception that ended it, which must be none."""
 
     @property
     def is_broken(self) -> bool:
@@ -76,14 +78,18 @@ class Guest:
         self._result = Visit(act, model, f"guest {number}", time.monotonic())
 
     def visit(self) -> Visit:
-        """Ask, as this guest does."""
-        act = self._result.act
-        if act == "sends it again":
-            self._send_again()
-        else:
-            self._ask(stream=act != "wants it whole")
-        self._result.ended_at = time.monotonic()
-        return self._result
+        """Ask, as this guest does; whatever fails in it is in the visit."""
+        result = self._result
+        try:
+            if result.act == "sends it again":
+                self._send_again()
+            else:
+                self._ask(stream=result.act != "wants it whole")
+        except Exception as error:
+            # In a thread it would be a traceback that nobody counts, and one guest less.
+            result.failure = repr(error)
+        result.ended_at = time.monotonic()
+        return result
 
     def _send_again(self) -> None:
         """Leave, and come back with the same key until there is an answer."""

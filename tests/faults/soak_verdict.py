@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.faults.bookkeeper import Row
@@ -22,7 +22,7 @@ class Verdict:
     def of(
         cls, visits: Sequence[Visit], rows: Sequence[Row], report: Mapping[str, Any], calls: Sequence[dict[str, Any]], web_outages: Outages
     ) -> "Verdict":
-        """Judge; nobody asks any more and no generation is open."""
+        """Judge; nobody asks any more and no generation is open. `calls` are those of the upstream, as it counted them."""
         sent: defaultdict[str, list[int]] = defaultdict(list)
         for call in calls:
             sent[call["body"]["messages"][0]["content"]].append(call["tokens"])
@@ -42,6 +42,17 @@ class Verdict:
         }
         return cls(tables, violations)
 
+    @property
+    def generations(self) -> int:
+        """How many there were."""
+        return self.tables["generations"].total()
+
+    def asking_at_least(self, generations: int) -> "Verdict":
+        """The same, and a violation where there were fewer: what hardly ran proves little."""
+        if self.generations >= generations:
+            return self
+        return replace(self, violations=[*self.violations, f"only {self.generations} generations, at least {generations} were asked for"])
+
 
 def _books(report: Mapping[str, Any]) -> Iterator[str]:
     """0 differences, 0 overdrawn, pending back to 0."""
@@ -57,6 +68,8 @@ def _settled_once(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _told_once(visit: Visit, web_outages: Outages) -> Iterator[str]:
+    if visit.failure:
+        yield f"the client failed: {visit.failure}"
     if visit.events:
         yield f"after the end came {visit.events}"
     if visit.ends > 1:

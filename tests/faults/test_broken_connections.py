@@ -162,7 +162,7 @@ def test_a_client_whose_connection_ends_has_left(installation: Installation, to_
     assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
 
 
-def test_a_slow_client_gets_every_word_and_delays_nobody(installation: Installation, ask: Ask, to_web: ChaosProxy) -> None:
+def test_a_slow_client_gets_every_word_and_others_are_served(installation: Installation, ask: Ask, to_web: ChaosProxy) -> None:
     calls = len(installation.calls("two-seconds"))
     to_web.fault = Throttle(3_000)
     slow = ask_through(to_web, installation, "two-seconds").heard(10)

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 PROJECT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 20.0
+MEGABYTE = 1_000_000
 EXPECTED_LOG = {"The application failed"}
 
 
@@ -65,6 +66,14 @@ class Client:
 
     def get(self, target: str, *headers: str, method: str = "GET") -> None:
         self.send("\r\n".join([f"{method} {target} HTTP/1.1", "Host: probe", *headers, "", ""]).encode())
+
+    def open_websocket(self) -> None:
+        """Shakes hands; frames may follow."""
+        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+        self.get("/", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", key)
+        head = self.head()
+        assert head.status == 101
+        assert "server" not in head.headers
 
     def has_bytes(self, within_seconds: float) -> bool:
         return bool(select.select([self.socket], [], [], within_seconds)[0])
@@ -159,3 +168,10 @@ def running(server: str = "daphne", **limits: float) -> Iterator[Probe]:
             process.communicate()
             log.seek(0)
             assert not set(log.read().splitlines()) - EXPECTED_LOG
+
+
+def post(body: bytes, *headers: str, length: int | None = None) -> bytes:
+    """A request with this body; `length` is what it claims to have."""
+    length = len(body) if length is None else length
+    head = ["POST /echo HTTP/1.1", "Host: probe", f"Content-Length: {length}", *headers, "", ""]
+    return "\r\n".join(head).encode() + body
