@@ -7,6 +7,7 @@ E004  a Redis URL has a scheme that is not Redis's
 E005  CHATAPI_FAILPOINTS names no failpoint
 E006  CHATAPI_TRUSTED_PROXIES has what is no address or network
 E007  CHATAPI_CORS_ORIGINS has what is no origin
+E008  CHATAPI_METRICS_TOKEN is easily guessed, or no header can carry it
 """
 
 import re
@@ -39,6 +40,8 @@ POSITIVE = (
 )
 NOT_NEGATIVE = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE")
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9.-]+(?::[0-9]{1,5})?")
+BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+"""RFC 6750, section 2.1; as long as what cannot be guessed."""
 REDIS_URLS = {"REDIS_URL": "REDIS_URL", "BROKER_URL": "CHATAPI_BROKER_URL", "STREAMS_URL": "CHATAPI_STREAMS_URL"}
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -50,7 +53,7 @@ class ChatAPIConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks; arm the failpoints of a test."""
-        for check in (check_dialect, check_numbers, check_lease, check_redis_urls, check_failpoints, check_trusted_proxies, check_origins):
+        for check in CHECKS:
             checks.register(check, CHECK_TAG)
         with suppress(ValueError):  # told by its check
             failpoints.arm(settings.FAILPOINTS)
@@ -127,3 +130,23 @@ def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
         for origin in settings.CORS_ORIGINS
         if not ORIGIN.fullmatch(origin)
     ]
+
+
+def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
+    """The token, if there is one, is such as a header can carry, and long enough."""
+    if not settings.METRICS_TOKEN or BEARER_TOKEN.fullmatch(settings.METRICS_TOKEN):
+        return []
+    message = "CHATAPI_METRICS_TOKEN is not 16 or more letters, digits and signs out of -._~+/"
+    return [checks.Error(message, hint="Use what `openssl rand -hex 16` prints.", id="chatapi.E008")]
+
+
+CHECKS = (
+    check_dialect,
+    check_numbers,
+    check_lease,
+    check_redis_urls,
+    check_failpoints,
+    check_trusted_proxies,
+    check_origins,
+    check_metrics_token,
+)

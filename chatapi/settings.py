@@ -60,6 +60,7 @@ KEY_CACHE_MS = env.int("CHATAPI_KEY_CACHE_MS", default=1_000)
 FAILED_AUTHENTICATIONS_PER_MINUTE = env.int("CHATAPI_FAILED_AUTHENTICATIONS_PER_MINUTE", default=100)
 TRUSTED_PROXIES = env.list("CHATAPI_TRUSTED_PROXIES", default=[])
 CORS_ORIGINS = env.list("CHATAPI_CORS_ORIGINS", default=[])
+METRICS_TOKEN = env.str("CHATAPI_METRICS_TOKEN", default="")
 LEASE_MS = env.int("CHATAPI_LEASE_MS", default=6_000)
 HEARTBEAT_MS = env.int("CHATAPI_HEARTBEAT_MS", default=2_000)
 REAPER_MS = env.int("CHATAPI_REAPER_MS", default=1_000)
@@ -109,7 +110,7 @@ APPEND_SLASH = True
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [],
+        "DIRS": [BASE_DIR / "chatapi" / "templates"],  # ours before the theme's: what lists say that have no rows
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -129,6 +130,7 @@ AUTH_PASSWORD_VALIDATORS = [
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = ["chatapi.formats"]
 STATIC_URL = "/static/"
 # Served straight from the installed packages: no collectstatic step between a clone and a working admin.
 WHITENOISE_USE_FINDERS = True

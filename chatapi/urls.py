@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from accounts.audit import watching
-from chatapi.api import error_pages, health, openapi, organization, pages, views
+from chatapi.api import error_pages, front, health, metrics, openapi, organization, views
 from chatapi.pages import addresses
 from chatapi.wire.dialects import DIALECTS
 
@@ -24,11 +24,12 @@ watching.watch(admin.site)
 admin.site.extra_urls = addresses.urls  # type: ignore[attr-defined]  # the theme's site asks for them
 
 urlpatterns = [
-    path("", pages.front),
+    path("", front.front_page),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
-    path("docs", pages.Docs.as_view()),
-    path("docs/sandbox.md", pages.sandbox_manual),
+    path("metrics", metrics.metrics),
+    path("docs", front.Docs.as_view()),
+    path("docs/sandbox.md", front.sandbox_manual),
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),
     path("v1/", include(client_routes)),

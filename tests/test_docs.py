@@ -37,7 +37,7 @@ def commands(document: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("docs"))
+    installation = Installation(tmp_path_factory.mktemp("docs"), CHATAPI_METRICS_TOKEN="what-a-reader-invents")
     try:
         installation.start({})
         loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))

@@ -10,6 +10,8 @@ from django.db.models import QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.html import format_html
 from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
@@ -79,6 +81,16 @@ class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
         """The key's name and its first characters; credit has no key."""
         return row.api_key and str(row.api_key)
 
+    @display(description="Who", ordering="organization__name")
+    def who(self, row: Any) -> str:
+        """Organization and project, as lists have them; credit has no project."""
+        return f"{row.organization.name} / {row.project.name}" if row.project else str(row.organization.name)
+
+    @display(description="Key")
+    def key_short(self, row: Any) -> str | None:
+        """The key's name alone; credit has no key."""
+        return row.api_key and str(row.api_key.name)
+
     @display(description="Amount", ordering="amount_nanodollars")
     def amount(self, row: Any) -> str:
         """In US dollars, exact."""
@@ -104,10 +116,12 @@ class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
 class GenerationAdmin(RecordAdmin):
     """What ran; the page of one generation is its receipt."""
 
-    list_display = ["admitted", "model", "organization", "project_name", "key_name", "result", "tokens_in", "tokens_out", "amount"]
+    nothing_yet = "Nothing has been asked yet."
+    list_display = ["admitted", "model", "who", "key_short", "result", "tokens_in", "tokens_out", "amount"]
     list_filter = ["outcome", "state", "usage_source", "is_test", ModelFilter, "organization", "admitted_at"]
     time = "admitted_at"
     ordering = ["-id"]  # UUIDs of version 7 sort by time, and the primary key's index has them in order
+    operators_fields = ("deployment", "worker", "fence", "lease")
     search_fields = ["id"]
     search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
     readonly_fields = [
@@ -230,18 +244,18 @@ class GenerationAdmin(RecordAdmin):
 class LedgerEntryAdmin(ExportedList, RecordAdmin):
     """Every movement of money, written once. A charge is corrected by one more entry."""
 
+    nothing_yet = "No money has moved yet: each request that ends writes an entry here, and so do grants, refunds and corrections."
     export_name = "ledger"
     export_columns = exports.COLUMNS
     export_select_related = ("organization", "project", "api_key")
     actions_detail = ["correct"]
-    list_display = ["created", "kind", "amount", "organization", "project_name", "key_name", "model", "result", "generation"]
+    list_display = ["created", "kind", "who", "key_short", "model", "result", "request_short", "amount"]
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
-    list_select_related = ["organization", "project", "api_key", "generation"]
     time = "created_at"
     ordering = ["-id"]
-    readonly_fields = ["created", "project_name", "key_name", "result", "amount"]
+    readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "amount"]
     fields = [
-        "created", "kind", "amount", "generation", "organization", "project_name", "key_name", "model", "result",
+        "created", "kind", "amount", "request_link", "organization", "project_name", "key_name", "model", "result",
         "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
         "corrects", "reason", "recorded_by", "reference",
     ]  # fmt: skip
@@ -260,6 +274,26 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
         """The form in which it is corrected."""
         return redirect("admin:ledger_correct", object_id)
 
+    @display(description="Request")
+    def request_link(self, row: LedgerEntry) -> str | None:
+        """A link to its page, which knows too when its generation was dropped; credit has none."""
+        if row.request_id is None:
+            return None
+        return format_html(
+            '<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>',
+            reverse("admin:request", args=[row.request_id]),
+            row.request_id,
+        )
+
+    @display(description="Request")
+    def request_short(self, row: LedgerEntry) -> str | None:
+        """The same with the end of its id, as in the list of requests."""
+        if row.request_id is None:
+            return None
+        return format_html(
+            '<a href="{}" title="{}">…{}</a>', reverse("admin:request", args=[row.request_id]), row.request_id, row.request_id[-8:]
+        )
+
     @display(description="Written (UTC)", ordering="id")
     def created(self, row: LedgerEntry) -> str | None:
         """When it was written."""
@@ -270,14 +304,14 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 class HourlyUsageAdmin(RecordAdmin):
     """The ledger by hour."""
 
+    nothing_yet = "No request has ended yet: each is added to its hour here."
     list_display = [
         "hour_utc",
-        "organization",
-        "project_name",
-        "key_name",
+        "who",
+        "key_short",
         "model",
         "result",
-        "requests",
+        "requests_count",
         "tokens_in",
         "tokens_out",
         "amount",
@@ -290,6 +324,11 @@ class HourlyUsageAdmin(RecordAdmin):
         "hour_utc", "organization", "project_name", "key_name", "model", "result", "requests",
         "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount",
     ]  # fmt: skip
+
+    @display(description="Requests", ordering="requests")
+    def requests_count(self, row: HourlyUsage) -> str:
+        """How many."""
+        return f"{row.requests:,}"
 
     @display(description="Hour (UTC)", ordering="hour")
     def hour_utc(self, row: HourlyUsage) -> str:

@@ -42,8 +42,8 @@ def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by:
 def book(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     """Correct one charge or overage by an amount, once if the note has a reference.
 
-    Raises `NotBooked` when there is no such charge, no reason, less than nothing would remain of the generation's charges, or the
-    reference stands for something else.
+    Raises `NotBooked` when there is no such charge, its generation was dropped, no reason, less than nothing would remain of the
+    generation's charges, or the reference stands for something else.
     """
     if not amount_nanodollars or not note.reason.strip():
         raise NotBooked("A correction has an amount that is not zero, and a reason.")
@@ -60,7 +60,8 @@ def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     if entry is None or entry.generation_id is None:
         raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
     # Two corrections of one generation wait for each other: both might take all that is left.
-    Generation.objects.select_for_update().get(pk=entry.generation_id)
+    if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
+        raise NotBooked("The request of this charge was exported and dropped since, so it is not corrected any more. Grant credit instead.")
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
         if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):

@@ -6,6 +6,8 @@ UsageError
 ├── AlreadyAdmitted       the idempotency key stands for a generation that there is already
 ├── AlreadyResolved       the generation is settled, or another fence holds it
 ├── NotBooked             a grant, refund or correction that can't be booked, and why
+├── NotDropped            generations that can't be dropped, or not yet, and why
+├── Dropped               what is asked for needs generations that were dropped
 └── DatabaseUnavailable   the books can't be written now; nothing was admitted
 """
 
@@ -49,6 +51,14 @@ class AlreadyResolved(UsageError):
 
 class NotBooked(UsageError):
     """A grant, refund or correction can't be booked; the text says why, for whoever asked for it."""
+
+
+class NotDropped(UsageError):
+    """Generations can't be dropped, or not yet; the text says why, for whoever asked for it."""
+
+
+class Dropped(UsageError):
+    """Generations that are needed were exported and dropped; the text says which are kept."""
 
 
 class DatabaseUnavailable(UsageError):

@@ -1,7 +1,8 @@
 """Exports: the ledger's entries of a period as a file, with a signed manifest that says what is in it.
 
 usage.csv or usage.ndjson   one line an entry, in the order of their time
-manifest.json               period, columns, counts, sums, the file's SHA-256, the ledger's newest seal
+generations.ndjson          where they are wished for: one line a generation that was settled in the period
+manifest.json               period, columns, counts, sums, the files' SHA-256, the ledger's newest seal
 manifest.json.sig           its Ed25519 signature, 64 bytes
 public-key.pem              what checks the signature; compare it with one that you had before
 """
@@ -16,11 +17,13 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from django.db.models import QuerySet
+
 from accounts.models import Organization
-from usage import signature
+from usage import durable_files, generation_export, signature
 from usage.database.clock import database_now
 from usage.database.snapshot import pages, snapshot
-from usage.models import LedgerEntry, LedgerSeal
+from usage.models import CHARGED, Kind, LedgerEntry, LedgerSeal
 from usage.pricing import to_usd
 
 Format = Literal["csv", "ndjson"]
@@ -38,12 +41,19 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to export: entries from `since` up to, and not including, `until`, of one organization or all."""
+    """What to export: entries from `since` up to, and not including, `until`, of one organization or all; with their generations?"""
 
     since: datetime
     until: datetime
     organization: Organization | None
     format: Format
+    has_generations: bool = False
+
+    @property
+    def entries(self) -> "QuerySet[LedgerEntry]":
+        """The entries, in no order."""
+        found = LedgerEntry.objects.filter(created_at__gte=self.since, created_at__lt=self.until)
+        return found if self.organization is None else found.filter(organization=self.organization)
 
 
 class NotAnExport(Exception):
@@ -51,23 +61,34 @@ class NotAnExport(Exception):
 
 
 def write(wish: Wish, folder: Path) -> dict[str, Any]:
-    """Write the export into the folder, a page in memory at once; returns the manifest. Raises `FileExistsError`."""
+    """Write the export into the folder, a page in memory at once; returns the manifest, when all of it is on the disk.
+
+    Raises `FileExistsError`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / MANIFEST).exists():
         raise FileExistsError(f"{folder} holds an export already")
     path = folder / f"usage.{wish.format}"
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    with snapshot(), path.open("w", encoding="utf-8", newline="") as file:
-        _WRITERS[wish.format](file, _counted(_rows(wish), counts, sums))
+    with snapshot():
+        with durable_files.writing(path) as file:
+            _WRITERS[wish.format](file, _counted(_rows(wish), counts, sums))
         manifest = _manifest(wish, path.name, counts, sums)
-    manifest["file"] |= {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-    text = json.dumps(manifest, indent=2).encode() + b"\n"
-    (folder / PUBLIC_KEY).write_bytes(signature.public_key())
-    (folder / SIGNATURE).write_bytes(signature.sign(text))
-    # The last one: a folder without it is no export.
-    (folder / MANIFEST).write_bytes(text)
+        if wish.has_generations:
+            manifest["generations"] = generation_export.write(folder / generation_export.NAME, wish.entries)
+    for part in _parts(manifest):
+        part |= {"bytes": (folder / part["name"]).stat().st_size, "sha256": sha256(folder / part["name"])}
+    _sign(folder, json.dumps(manifest, indent=2).encode() + b"\n")
     return manifest
+
+
+def _sign(folder: Path, manifest: bytes) -> None:
+    durable_files.write(folder / PUBLIC_KEY, signature.public_key())
+    durable_files.write(folder / SIGNATURE, signature.sign(manifest))
+    # The last one: a folder without it is no export.
+    durable_files.write(folder / MANIFEST, manifest)
+    durable_files.sync_folder(folder)
 
 
 def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
@@ -77,22 +98,34 @@ def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
         if not signature.is_signed(text, signed, public_key or signature.public_key()):
             raise NotAnExport(f"{MANIFEST} is not signed with this key")
         manifest: dict[str, Any] = json.loads(text)
-        path = folder / manifest["file"]["name"]
-        if _sha256(path) != manifest["file"]["sha256"]:
-            raise NotAnExport(f"{path.name} is not the file that was signed")
+        for part in _parts(manifest):
+            if sha256(folder / part["name"]) != part["sha256"]:
+                raise NotAnExport(f"{part['name']} is not the file that was signed")
     except OSError as error:
         raise NotAnExport(f"can't read {error.filename}: {error.strerror}") from error
-    counts, sums = _recount(path)
+    name = manifest["file"]["name"]
+    counts, sums = _recount(folder / name)
     if (dict(counts), dict(sums)) != (manifest["entries"], manifest["amount_nanodollars"]):
-        raise NotAnExport(f"{path.name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise")
+        raise NotAnExport(f"{name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise")
+    if "generations" in manifest:
+        _check_generations(folder / manifest["generations"]["name"], counts[Kind.CHARGE], sum(sums[kind] for kind in CHARGED))
     return manifest
 
 
+def _check_generations(path: Path, count: int, amount: int) -> None:
+    """They are as many as the charges, and amount to what was charged for them."""
+    found = generation_export.recount(path)
+    if found != (count, amount):
+        raise NotAnExport(f"{path.name} holds {found[0]} generations of {found[1]} n$, its ledger has {count} charges of {amount} n$")
+
+
+def _parts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the manifest says of each file."""
+    return [manifest[part] for part in ("file", "generations") if part in manifest]
+
+
 def _rows(wish: Wish) -> Iterator[Row]:
-    entries = LedgerEntry.objects.filter(created_at__gte=wish.since, created_at__lt=wish.until)
-    if wish.organization is not None:
-        entries = entries.filter(organization=wish.organization)
-    for page in pages(entries.select_related("organization", "project", "api_key")):
+    for page in pages(wish.entries.select_related("organization", "project", "api_key")):
         yield from map(row, page)
 
 
@@ -101,7 +134,7 @@ def row(entry: LedgerEntry) -> Row:
     project, api_key = entry.project, entry.api_key
     values = (
         entry.pk, entry.kind, entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        f"chatcmpl-{entry.generation_id.hex}" if entry.generation_id else None,
+        entry.request_id,
         entry.organization_id, entry.organization.name, entry.project_id, project and project.name,
         entry.api_key_id, api_key and api_key.name, entry.model, entry.outcome, entry.budget_day.isoformat(),
         entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens, entry.reasoning_tokens,
@@ -166,6 +199,7 @@ def _recount(path: Path) -> tuple[Counter[str], Counter[str]]:
     return counts, sums
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The file's digest, in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

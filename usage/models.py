@@ -10,12 +10,14 @@ from django.db.models import Q
 from accounts.models import APIKey, Organization, Project
 from usage.outcome import Outcome
 from usage.pricing import Price as PriceValue
+from usage.retention_models import RetentionHorizon
 from usage.rollup_models import ClosedDay, DailyFirstTokens, DailyTotals, DailyUsage, Dimension, HourlyUsage
+from usage.verification_models import LedgerCheck
 
 __all__ = [
     "CHARGED", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension",
-    "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerEntry", "LedgerSeal", "Outcome", "Period", "Price", "Scope",
-    "State", "UsageSource",
+    "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "Outcome", "Period",
+    "Price", "RetentionHorizon", "Scope", "State", "UsageSource",
 ]  # fmt: skip
 
 
@@ -126,6 +128,7 @@ class Generation(models.Model):
     )
     deployment = models.CharField(max_length=128, blank=True, db_default="")
     attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
+    attempt_log = models.JSONField(null=True, help_text="The last attempts, where one failed: `Attempt` of `usage/settlement.py` each.")
     usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)
     prompt_tokens = models.PositiveIntegerField(db_default=0)
     cached_tokens = models.PositiveIntegerField(null=True)
@@ -204,7 +207,8 @@ class LedgerEntry(models.Model):
     """
 
     kind = models.CharField(max_length=10, choices=Kind.choices)
-    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True)
+    # No constraint: entries are for ever, and outlive the generations that `usage/retention/` drops. Verification misses all others.
+    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True, db_constraint=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
@@ -230,6 +234,9 @@ class LedgerEntry(models.Model):
         indexes = [
             models.Index(fields=["organization", "-created_at"], name="organization_ledger"),
             models.Index(fields=["created_at", "id"], name="ledger_by_time"),
+            # They have all that is added up of what is rare; SQLite uses them for a condition on their first column.
+            models.Index(fields=["kind", "created_at", "model", "amount_nanodollars"], condition=Q(kind="overage"), name="overages"),
+            models.Index(fields=["kind", "model", "amount_nanodollars"], condition=Q(kind="correction"), name="corrections"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["generation", "kind"], condition=Q(kind__in=CHARGED), name="one_entry_per_generation_and_kind"),
@@ -254,6 +261,11 @@ class LedgerEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.amount_nanodollars} n$ for {self.generation_id or self.organization}"
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of its request as clients know it, whether the generation is still there or dropped; None of credit."""
+        return f"chatcmpl-{self.generation_id.hex}" if self.generation_id else None
 
 
 class LedgerSeal(models.Model):

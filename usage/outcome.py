@@ -15,3 +15,5 @@ class Outcome(models.TextChoices):
 
 FAILED = (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)
 """The outcomes that count as errors. A client that left is none."""
+ANY_ERROR = "any_error"
+"""Where requests are asked for by their outcome: any of those."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from usage import pricing
 from usage.models import Generation, Kind, LedgerEntry, State
 from usage.pricing import LineItem, Tokens
+from usage.settlement import Attempt
 
 
 def line_items(row: Generation) -> list[LineItem]:
@@ -13,6 +14,12 @@ def line_items(row: Generation) -> list[LineItem]:
     if row.state != State.SETTLED or row.is_waived:
         return []
     return pricing.line_items(Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens), row.price)
+
+
+def attempts(row: Generation) -> list[tuple[int, Attempt]]:
+    """Each attempt with its number, the last ones where there were many; none where no attempt has failed."""
+    log = [Attempt(**each) for each in row.attempt_log or ()]
+    return list(enumerate(log, start=row.attempts - len(log) + 1))
 
 
 def corrections(row: Generation) -> list[LedgerEntry]:

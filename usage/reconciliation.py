@@ -13,7 +13,7 @@ from decimal import Decimal
 from django.db.models import Count, Q, Sum
 from django.db.models.functions import TruncDay
 
-from usage import pricing
+from usage import pricing, retention
 from usage.bills import ANY_MODEL, COST, COUNTS, Bill
 from usage.database.snapshot import snapshot
 from usage.models import CHARGED, Kind, LedgerEntry, UsageSource
@@ -65,7 +65,11 @@ class Gap:
 
 
 def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
-    """The differences beyond the tolerance, in the order of days; what neither side has is not looked at."""
+    """The differences beyond the tolerance, in the order of days; what neither side has is not looked at.
+
+    Raises `Dropped` for a period whose generations are not all there: they know what ran where.
+    """
+    retention.refuse_before(terms.since)
     ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
     first, last = terms.since.astimezone(UTC).date(), (terms.until - timedelta.resolution).astimezone(UTC).date()
     days = {group for group in bill.lines if first <= group[0] <= last}

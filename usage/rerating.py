@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Sum
 
-from usage import corrections, pricing
+from usage import corrections, pricing, retention
 from usage.corrections import Correction
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
@@ -50,7 +50,11 @@ class Order:
 
 
 def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
-    """Correct what the order names; done twice, there is nothing left to correct. A dry run only counts."""
+    """Correct what the order names; done twice, there is nothing left to correct. A dry run only counts.
+
+    Raises `Dropped` for a period whose generations are not all there.
+    """
+    retention.refuse_before(order.since)
     history = History(order.model)
     charges = LedgerEntry.objects.filter(
         kind=Kind.CHARGE, model=order.model, created_at__gte=order.since, created_at__lt=order.until, generation__is_test=False

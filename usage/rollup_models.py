@@ -1,6 +1,6 @@
 """The tables of the rollups: the ledger by the hour, and, of days that are over, the hours by the day.
 
-`rollups.py` and `closed_days.py` write them. All of them can be made anew from the ledger and the generations.
+`rollups/__init__.py` and `rollups/closed_days.py` write them. All of them can be made anew from the ledger and the generations.
 """
 
 from django.db import models
@@ -118,7 +118,7 @@ class DailyTotals(_Member, _Sums):
 
 
 class DailyFirstTokens(_Member):
-    """How many requests of a closed day had their first token so many milliseconds after the claim; see `first_tokens.py`."""
+    """How many requests of a closed day had their first token so many milliseconds after the claim; see `rollups/first_tokens.py`."""
 
     bucket = models.SmallIntegerField()
     requests = models.PositiveBigIntegerField()

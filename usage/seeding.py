@@ -48,6 +48,11 @@ class Plan:
         """What the organizations' names begin with."""
         return f"Seed {self.seed}"
 
+    @property
+    def begin(self) -> datetime:
+        """Before the first of the requests."""
+        return self.until - _SLOWEST - timedelta(days=self.days)
+
 
 def sow(plan: Plan, progress: Progress) -> None:
     """Write it all in one transaction: tenants, prices, generations, ledger entries, budgets and rollups. Seals are left to the caller.
@@ -200,7 +205,7 @@ def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[R
 
 def _moments(plan: Plan) -> Iterator[datetime]:
     """When each request begins, in UTC without saying so: fewer at night and at weekends, more from week to week."""
-    first = (plan.until - _SLOWEST - timedelta(days=plan.days)).astimezone(UTC).replace(tzinfo=None)
+    first = plan.begin.astimezone(UTC).replace(tzinfo=None)
     starts = [first + number * _HOUR for number in range(plan.days * 24)]
     busy = [(1 if 7 <= start.hour < 20 else 0.35) * (0.5 if start.weekday() >= 5 else 1) for start in starts]
     grown = [weight * (1 + number / len(busy)) for number, weight in enumerate(busy)]

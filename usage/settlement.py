@@ -3,9 +3,10 @@
 The generation's row, its ledger entry, its budgets and its hour are written together or not at all.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -19,6 +20,18 @@ from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.rollups import Entry
+
+MAX_LOGGED_ATTEMPTS = 8
+"""The last ones are kept: among them is the one that answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One deployment that was asked, and for how long; the code is empty where it did not fail."""
+
+    deployment: str
+    error_code: str
+    duration_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,7 @@ class Settlement:
     error_message: str = ""
     deployment: str = ""
     attempts: int = 0
+    attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
     last_token_ms: int | None = None
 
@@ -138,6 +152,7 @@ _COLUMNS = {
     "error_message": "VARCHAR(500)",
     "deployment": "VARCHAR(128)",
     "attempts": "INTEGER",
+    "attempt_log": "JSON",
     "prompt_tokens": "INTEGER",
     "cached_tokens": "INTEGER",
     "completion_tokens": "INTEGER",
@@ -146,11 +161,14 @@ _COLUMNS = {
     "first_token_ms": "INTEGER",
     "last_token_ms": "INTEGER",
 }
+_JSON = {"sqlite": "TEXT", "postgresql": "JSONB"}
+"""JSON's type in each database: to SQLite a type of that name is numeric."""
 
 
 def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
     values, parameters = rows_of_values("charge", ["id", "is_waived", *_COLUMNS], [_values(charge) for charge in charges])
-    columns = ", ".join(f"{name} = CAST(charge.{name} AS {kind})" for name, kind in _COLUMNS.items())
+    types = {"JSON": _JSON[connection.vendor]}
+    columns = ", ".join(f"{name} = CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items())
     execute(
         f"""{values} UPDATE usage_generation AS g SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
         FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters
@@ -170,6 +188,7 @@ def _values(charge: _Charge) -> list[object]:
         item.error_message[:500],
         item.deployment,
         item.attempts,
+        _logged(item.attempt_log),
         tokens.prompt_tokens,
         tokens.cached_tokens,
         tokens.completion_tokens,
@@ -178,6 +197,13 @@ def _values(charge: _Charge) -> list[object]:
         item.first_token_ms,
         item.last_token_ms,
     ]
+
+
+def _logged(attempts: Sequence[Attempt]) -> str | None:
+    """As JSON; None unless one failed: of the others the row has all that there is to tell."""
+    if not any(attempt.error_code for attempt in attempts):
+        return None
+    return json.dumps([asdict(attempt) for attempt in attempts[-MAX_LOGGED_ATTEMPTS:]])
 
 
 def _entries(now: datetime, charge: _Charge) -> list[Entry]:

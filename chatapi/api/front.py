@@ -14,7 +14,7 @@ own_scripts_only = csp_replace({"script-src": ["'self'"]})
 
 @require_safe
 @own_scripts_only
-def front(request: HttpRequest) -> HttpResponse:
+def front_page(request: HttpRequest) -> HttpResponse:
     """What this is and where to go; takes its address from the request, so that the example can be pasted."""
     return render(request, "chatapi/front.html", {"base_url": request.build_absolute_uri("/v1")})
 

@@ -18,8 +18,8 @@ from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
 from accounts.models import KeyScope
 from chatapi.api import organization_query
+from chatapi.api.organization_answers import Amount, CompletionsUsage, Cost, CostBucket, CostPage, UsageBucket, UsagePage
 from chatapi.api.organization_docs import describe
-from chatapi.api.organization_pages import Amount, CompletionsUsage, Cost, CostBucket, CostPage, UsageBucket, UsagePage
 from chatapi.api.organization_query import COMPLETIONS, COSTS, Asked, Offer
 from chatapi.api.views import ClientRoute
 from usage.database.clock import database_now

@@ -1,8 +1,9 @@
 """How each deployment of the catalog fares, judged by the newest requests: a bounded read."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from statistics import median
 
 from django.urls import reverse
@@ -10,6 +11,8 @@ from django.urls import reverse
 from chatapi.models import Deployment
 from usage.insights import FAILED
 from usage.models import Generation, State
+from usage.outcome import ANY_ERROR
+from usage.pages.page_query import address
 
 SAMPLE = 500
 """Requests that are looked at."""
@@ -30,6 +33,9 @@ class DeploymentHealth:
     failed: int
     first_token_ms: float | None
     url: str
+    requests_url: str
+    """The requests that are counted, and those of them that failed."""
+    errors_url: str
 
     @property
     def mood(self) -> str:
@@ -55,22 +61,42 @@ class Recent:
 def recent() -> Recent:
     """The deployments by the newest `SAMPLE` requests."""
     served: dict[tuple[str, str], list[tuple[bool, int | None]]] = defaultdict(list)
-    newest = list(Generation.objects.order_by("-id").values_list("model", "deployment", "state", "outcome", "first_token_ms")[:SAMPLE])
-    for model, deployment, state, outcome, first_token_ms in newest:
+    columns = ("model", "deployment", "state", "outcome", "first_token_ms", "admitted_at")
+    newest = list(Generation.objects.order_by("-id").values_list(*columns)[:SAMPLE])
+    for model, deployment, state, outcome, first_token_ms, _ in newest:
         if state == State.SETTLED:
             served[model, deployment].append((outcome in FAILED, first_token_ms))
-    rows = [_health(row, served[row.model_id, row.name]) for row in Deployment.objects.all()]
+    times = _times([admitted_at for *_, admitted_at in newest])
+    rows = [_health(row, served[row.model_id, row.name], times) for row in Deployment.objects.all()]
     ordered = sorted(rows, key=lambda row: (-row.failed, -row.requests))
     asked = [row for row in ordered if row.requests]
     return Recent(ordered[: max(len(asked), FEW)], len(rows), len(newest))
 
 
-def _health(row: Deployment, served: Sequence[tuple[bool, int | None]]) -> DeploymentHealth:
+def _times(admitted: Sequence[datetime]) -> dict[str, str]:
+    """The part of an address that asks for the requests admitted then, the last among them."""
+    if not admitted:
+        return {}
+    end = max(admitted) + timedelta(microseconds=1)
+    return {"start": f"{min(admitted):%Y-%m-%dT%H:%M:%S.%f}", "end": f"{end:%Y-%m-%dT%H:%M:%S.%f}"}
+
+
+def _health(row: Deployment, served: Sequence[tuple[bool, int | None]], times: Mapping[str, str]) -> DeploymentHealth:
     failed = sum(has_failed for has_failed, _ in served)
-    times = [ms for _, ms in served if ms is not None]
-    url = reverse("admin:chatapi_servedmodel_change", args=[row.model_id])
-    state = _state(row.is_active, len(served), failed)
-    return DeploymentHealth(row.model_id, row.name, row.engine, state, len(served), failed, median(times) if times else None, url)
+    first_tokens = [ms for _, ms in served if ms is not None]
+    asked = {"model": row.model_id, "deployment": row.name, **times}
+    return DeploymentHealth(
+        model=row.model_id,
+        name=row.name,
+        engine=row.engine,
+        state=_state(row.is_active, len(served), failed),
+        requests=len(served),
+        failed=failed,
+        first_token_ms=median(first_tokens) if first_tokens else None,
+        url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
+        requests_url=address("requests", asked),
+        errors_url=address("requests", asked | {"outcome": ANY_ERROR}),
+    )
 
 
 def _state(is_active: bool, requests: int, failed: int) -> str:

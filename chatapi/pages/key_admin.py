@@ -62,6 +62,7 @@ class KeyList(ChangeList):
 class APIKeyAdmin(TenantAdmin, ModelAdmin):
     """API keys. A secret is shown once, as the answer to its making; keys are revoked and never deleted."""
 
+    nothing_yet = "Whoever calls the API needs a key."
     form = KeyForm
     change_form_outer_before_template = "chatapi/key_activity.html"
     change_form_outer_after_template = "chatapi/key_limits.html"
@@ -209,7 +210,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """The secret, once."""
-        return self._secret_page(request, obj, obj.secret, "API key created")
+        return self._secret_page(request, obj, obj.secret, is_new=True)
 
     @action(description="Rotate", permissions=["key"], icon="autorenew", url_path="rotate")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -227,16 +228,18 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         except KeyChanged:
             messages.error(request, "Nothing was changed: this key was rotated or revoked since the form was opened.")
             return redirect("admin:accounts_apikey_change", object_id)
-        return self._secret_page(request, row, secret, "API key rotated")
+        return self._secret_page(request, row, secret, is_new=False)
 
-    def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, title: str) -> HttpResponse:
-        """The secret in this answer, and in no message, session or cookie."""
+    def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, *, is_new: bool) -> HttpResponse:
+        """The secret in this answer, and in no message, session or cookie. What limits a key that is new is the next thing to say."""
         model = key_snippets.usable_model(row)
         origin = request.build_absolute_uri("/")[:-1]
-        context = self._context(request, row, title) | {
+        context = self._context(request, row, "API key created" if is_new else "API key rotated") | {
             "secret": secret,
             "snippets": key_snippets.snippets(row, secret, origin, model),
             "has_model": model is not None,
+            "may_add_rate_limit": is_new and access.may(request.user, "accounts.add_ratelimit", row),
+            "may_add_budget": is_new and access.may(request.user, "usage.add_budgetlimit", row),
         }
         return TemplateResponse(request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"})
 

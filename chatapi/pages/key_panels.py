@@ -15,6 +15,7 @@ from usage import spending
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, Scope
 from usage.pages import sparkline
+from usage.pages.figures import Fullness, fullness
 from usage.spending import Spending
 
 _OWNERS = {Scope.ORGANIZATION: "its organization", Scope.PROJECT: "its project", Scope.API_KEY: "this key"}
@@ -37,6 +38,12 @@ class BudgetRow:
     owner: str
     spending: Spending
     url: str
+
+    @property
+    def full(self) -> Fullness | None:
+        """How near it is to its limit; None without one."""
+        limit = self.spending.limit_nanodollars
+        return None if limit is None else fullness(self.spending.posted_nanodollars + self.spending.pending_nanodollars, limit)
 
 
 def panels(row: APIKey, person: Person) -> dict[str, Any]:

@@ -36,7 +36,7 @@ THEME: dict[str, Any] = {
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}],
     # What the theme leaves too pale, or without a name.
     "STYLES": [lambda request: static("chatapi/admin.css")],
-    "SCRIPTS": [lambda request: static("chatapi/admin.js")],
+    "SCRIPTS": [lambda request: static("chatapi/admin.js"), lambda request: static("chatapi/suggest.js")],
     # An object's history is in the audit log.
     "SHOW_HISTORY": lambda request: request.user.has_perm("audit.view_auditentry"),
     "SHOW_VIEW_ON_SITE": False,

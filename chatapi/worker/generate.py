@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from uuid import UUID
 
 from django.conf import settings
@@ -96,11 +96,12 @@ async def _produce(process: Process, run: Run, request: ChatRequest | TextReques
         return End(Ending.FAILED, JOB_LOST)
     routes = [SANDBOX] if run.claimed.is_test else (await _patiently(process.routes.get, CLAIM_RETRY_S)).get(run.claimed.model, [])
     end = End(Ending.FAILED, NO_DEPLOYMENT)
-    for attempts, route in enumerate(process.health.in_order(able(routes, request)), start=1):
+    for route in process.health.in_order(able(routes, request)):
+        began = time.monotonic()
         # Whether anyone still wants the answer is asked before every attempt.
         run.begin_on(route.on_disconnect)
         reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(process, run, request, route)
-        end = replace(reason, deployment=route.target.name, attempts=attempts)
+        end = reason.of_attempt(route.target.name, round((time.monotonic() - began) * 1_000), before=end)
         if not may_retry:
             break
     return end

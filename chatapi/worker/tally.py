@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from chatapi.wire.requests import ChatRequest, TextRequest
 from usage.ledger import Settlement
 from usage.models import Outcome, UsageSource
 from usage.pricing import Tokens
+from usage.settlement import Attempt
 
 
 class Tally:
@@ -93,6 +94,18 @@ class End:
     failure: Failed | None = None
     deployment: str = ""
     attempts: int = 0
+    attempt_log: tuple[Attempt, ...] = ()
+
+    @property
+    def error_code(self) -> str:
+        """Of a failure; empty where a run ended otherwise."""
+        failure = self.failure if self.ending is Ending.FAILED else None
+        return (failure.code or failure.type) if failure else ""
+
+    def of_attempt(self, deployment: str, duration_ms: int, before: "End") -> "End":
+        """This end, as that of one more attempt than `before` had."""
+        log = (*before.attempt_log, Attempt(deployment, self.error_code, duration_ms))
+        return replace(self, deployment=deployment, attempts=before.attempts + 1, attempt_log=log)
 
 
 def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> Settlement:
@@ -110,10 +123,11 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
         tokens=used,
         usage_source=source,
         finish_reason=_finish_reason(tally.finished, end.ending),
-        error_code=(failure.code or failure.type) if failure else "",
+        error_code=end.error_code,
         error_message=_kept(failure) if failure else "",
         deployment=end.deployment,
         attempts=end.attempts,
+        attempt_log=end.attempt_log,
         first_token_ms=tally.first_token_ms,
         last_token_ms=tally.last_token_ms,
     )

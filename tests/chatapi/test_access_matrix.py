@@ -66,6 +66,7 @@ PAGES = {
     "audit": ("owner", None),
     "history": (ANYONE, None),  # leads to the audit log, and reads nothing
     "accounts_member_invitation": ("admin", "admin"),
+    "accounts_organization_invite": ("admin", "admin"),
     "accounts_apikey_rotate": ("member", "member"),
     "accounts_apikey_end_previous": ("member", "member"),
     "accounts_apikey_disable": ("member", "member"),

@@ -86,6 +86,16 @@ def test_the_secrets_page_has_requests_to_paste_for_this_host_key_and_model(root
     assert len(re.findall(r"model(?:&quot;)?[:=] ?&quot;small&quot;", shown)) == 3
 
 
+def test_a_new_key_leads_to_its_limits_for_who_may_set_them(root: Client, alice: Person, bob: Person) -> None:
+    for client, role in ((root, None), (signed_in(alice.user), Role.OWNER), (signed_in(bob.user), Role.MEMBER)):
+        shown = client.post(ADD, EMPTY | {"project": alice.project.pk, "name": f"{role}"}).content.decode()
+        row = APIKey.objects.get(name=f"{role}")
+        addresses = [f"/admin/accounts/ratelimit/add/?api_key={row.pk}", f"/admin/usage/budgetlimit/add/?api_key={row.pk}"]
+        assert [address in shown for address in addresses] == [role != Role.MEMBER] * 2
+        assert all(client.get(address).status_code == 200 for address in addresses if address in shown)
+    assert "Set its rate limits" not in text(rotate(root, alice.api_key))
+
+
 @pytest.mark.parametrize("rights", [{"scopes": ["models"]}, {"allowed_models": ["retired"]}])
 def test_a_key_that_can_complete_nothing_is_shown_what_it_can(
     root: Client, alice: Person, small: ServedModel, rights: dict[str, Any]

@@ -57,6 +57,14 @@ def test_origins_must_be_as_browsers_send_them(settings: Settings, origin: str) 
     assert ids() == ["chatapi.E007"]
 
 
+@pytest.mark.parametrize("token", ["short", "fifteen-letters", "with a space in it", "línea-de-16-letras", "line\nand-another-line"])
+def test_a_metrics_token_is_long_and_fits_into_a_header(settings: Settings, token: str) -> None:
+    settings.METRICS_TOKEN = token
+    assert ids() == ["chatapi.E008"]
+    settings.METRICS_TOKEN = "0123456789abcdef"
+    assert ids() == []
+
+
 def test_failpoints_may_be_several(settings: Settings) -> None:
     settings.FAILPOINTS = "settle.in_tx=kill9@3; enqueue.after=sleep:0.5;claim.after=raise"
     assert ids() == []

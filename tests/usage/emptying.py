@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-TABLES = ("usage_ledgerentry", "usage_ledgerseal", "audit_auditentry")
+TABLES = ("usage_ledgerentry", "usage_ledgerseal", "usage_generation", "audit_auditentry")
 
 
 @contextmanager
 def without_triggers() -> Iterator[None]:
-    """The ledger and the audit log can be changed inside, as by a person with the database's password."""
+    """The ledger, the audit log and generations can be changed and deleted inside, as by a person with the database's password."""
     if connection.vendor == "postgresql":
         # A table with unchecked foreign keys can't be altered.
         check = "SET CONSTRAINTS ALL IMMEDIATE"
@@ -43,7 +43,7 @@ def let_tests_empty_tables(database: BaseDatabaseWrapper) -> None:
 
 def _sqlite_triggers() -> dict[str, str]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s, %s)", TABLES)
+        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s, %s, %s)", TABLES)
         return dict(cursor.fetchall())
 
 

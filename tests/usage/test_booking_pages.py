@@ -9,6 +9,7 @@ from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
+from accounts.models import Organization
 from tests.cast import Person, run
 from usage import credit
 from usage.credit import Note
@@ -154,7 +155,7 @@ def test_credit_is_granted_and_refunded(root: Client, alice: Person) -> None:
     form = {"organization": str(organization.pk), "amount": "$10.00", "reason": "invoice 17", "reference": "pay_1", "token": ""}
     url = f"/admin/credit/grant?organization={organization.pk}"
     form["token"] = token(root.get(url))
-    assert f'<option value="{organization.pk}" selected>' in root.get(url).content.decode()
+    assert 'name="organization" value="Acme"' in root.get(url).content.decode()
     preview = shown(root.post("/admin/credit/grant", form))
     assert "Granted, less refunds $0.00 $10.00 Balance $0.00 $10.00 Available for new requests $0.00 $10.00" in preview
     assert not Credit.objects.exists()
@@ -164,6 +165,27 @@ def test_credit_is_granted_and_refunded(root: Client, alice: Person) -> None:
     assert credit.balance(organization).nanodollars == 7_500_000_000
     assert list(LedgerEntry.objects.values_list("kind", "recorded_by").order_by("id")) == [("grant", "root"), ("refund", "root")]
     assert verify().differences == []
+
+
+@pytest.mark.parametrize(("name", "typed"), [("Acme", " Acme "), ("Acme", "{id}"), ("17", "17"), ("{next_id}", "{next_id}")])
+def test_the_organization_is_typed_by_its_name_or_id(root: Client, alice: Person, name: str, typed: str) -> None:
+    organization, other = alice.project.organization, Organization.objects.create(name="Initech")
+    ids = {"id": organization.pk, "next_id": other.pk}
+    organization.name = name.format(**ids)
+    organization.save()
+    form = {"organization": typed.format(**ids), "amount": "1", "reason": "paid", "token": token(root.get("/admin/credit/grant"))}
+    assert f"Organization {organization.name} " in shown(root.post("/admin/credit/grant", form))
+    root.post("/admin/credit/grant", form | {"step": "book"})
+    assert credit.balance(organization).nanodollars == 10**9, "a name counts before an id"
+
+
+def test_the_form_reads_no_list_of_organizations(root: Client) -> None:
+    Organization.objects.bulk_create(Organization(name=f"Number {number}") for number in range(100))
+    page = root.get("/admin/credit/grant").content.decode()
+    assert "Number 1" not in page
+    (search,) = re.findall(r'data-suggest="([^"]+)"', page)
+    found = root.get(search.replace("&amp;", "&") + "&term=number 99").json()
+    assert [row["text"] for row in found["results"]] == ["Number 99"]
 
 
 def test_a_payment_is_granted_once_whatever_form_it_comes_from(root: Client, alice: Person) -> None:
@@ -177,8 +199,10 @@ def test_a_payment_is_granted_once_whatever_form_it_comes_from(root: Client, ali
     ("path", "changed", "message"),
     [
         ("refund", {}, "Only $0 of the credit is unused."),
-        ("grant", {"organization": "999999"}, "valid choice"),
-        ("grant", {"organization": "9" * 40}, "valid choice"),
+        ("grant", {"organization": "999999"}, "No organization has this name or id."),
+        ("grant", {"organization": "9" * 40}, "No organization has this name or id."),
+        ("grant", {"organization": "Acm"}, "No organization has this name or id."),
+        ("grant", {"organization": "a\x00b"}, "No organization has this name or id."),
         ("grant", {"reason": "a\x00b"}, "Null characters"),
         ("grant", {"organization": ""}, "required"),
         ("grant", {"reference": "form-1"}, "begin with form-"),

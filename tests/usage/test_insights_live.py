@@ -44,12 +44,23 @@ def test_as_many_are_shown_as_one_asks_for(alice: Person) -> None:
     assert len(running(limit=2)) == 2
 
 
+def test_the_oldest_are_shown_and_stay_when_a_workers_heart_beats(alice: Person, charlie: Person) -> None:
+    rows = [admit(person) for person in (charlie, alice, alice, alice)]
+    claim(rows[1])
+    before = [row.id for row in running(limit=2)]
+    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(rows[1].pk, 1, 5)], 3_600_000)])
+    assert [row.id for row in running(limit=2)] == before == [row.pk for row in rows[:2]]
+    assert [row.id for row in running(2, {alice.project.organization_id})] == [row.pk for row in rows[1:3]]
+
+
 def test_open_generations_are_found_through_their_own_index(alice: Person) -> None:
     admit(alice)
     with CaptureQueriesContext(connection) as queries:
-        running()
+        running(organizations={alice.project.organization_id})
         health()
     asked = [query["sql"] for query in queries if 'FROM "usage_generation"' in query["sql"]]
+    # One of them asks for rows by the ids that another has found.
+    asked = [sql for sql in asked if '"id" IN (' not in sql]
     assert len(asked) == 2
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
@@ -60,13 +71,13 @@ def test_open_generations_are_found_through_their_own_index(alice: Person) -> No
 
 
 def test_health_counts_the_queue_and_what_the_reaper_closed(alice: Person) -> None:
-    run(alice, outcome=Outcome.WORKER_LOST)
-    run(alice)
+    for outcome in (Outcome.WORKER_LOST, Outcome.NOT_STARTED, Outcome.NOT_STARTED, Outcome.COMPLETED):
+        run(alice, outcome=outcome)
     claim(admit(alice))
     waiting = admit(alice)
     Generation.objects.filter(pk=waiting.pk).update(admitted_at=database_now() - timedelta(minutes=1))
     found = health()
-    assert (found.queue_depth, found.running, found.closed_by_reaper_last_day) == (1, 1, 1)
+    assert (found.queue_depth, found.running, found.lost, found.not_started) == (1, 1, 1, 2)
     assert found.oldest_queued_s is not None
     assert 60 <= found.oldest_queued_s < 120
     assert found.oldest_lease_s is not None

@@ -17,19 +17,21 @@ from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Tokens
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
+DAY = {"since": BEGIN, "until": BEGIN + timedelta(days=1)}
 
 
 def at(person: Person, minute: int, **changes: Any) -> Generation:
     """A settled generation admitted that many minutes after `BEGIN`, one hundred nanodollars a minute."""
     admitted_at = BEGIN + timedelta(minutes=minute)
     row = admit(person)
-    Generation.objects.filter(pk=row.pk).delete()
-    row.id = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | row.id.int & (1 << 80) - 1)
+    then = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | row.id.int & (1 << 80) - 1)
+    Generation.objects.filter(pk=row.pk).update(id=then)
+    row.id = then
     row.admitted_at, row.state, row.amount_nanodollars, row.first_token_ms = admitted_at, State.SETTLED, 100 * minute, 10 * minute
     row.outcome, row.usage_source = Outcome.COMPLETED, UsageSource.UPSTREAM
     for name, value in changes.items():
         setattr(row, name, value)
-    row.save(force_insert=True)
+    row.save()
     return row
 
 
@@ -72,6 +74,12 @@ def test_a_page_knows_whether_there_is_more(alice: Person) -> None:
         ({"outcome": "failed"}, [1]),
         ({"dialect": "llama"}, [3]),
         ({"usage_source": "none"}, [1]),
+        ({"outcome": "any_error"}, [3, 1]),
+        ({"deployment": "spare"}, [2]),
+        ({"time": "settled"}, [3, 2, 1, 0]),
+        ({"time": "settled", "since": BEGIN + timedelta(hours=5)}, [3, 0]),
+        ({"time": "settled", "until": BEGIN + timedelta(hours=5), "outcome": "any_error"}, [1]),
+        ({"time": "settled", "since": BEGIN + timedelta(hours=1), "until": BEGIN + timedelta(hours=5)}, [1]),
         ({"since": BEGIN + timedelta(minutes=2)}, [3, 2]),
         ({"until": BEGIN + timedelta(minutes=2)}, [1, 0]),
         ({"min_nanodollars": 200}, [3, 2]),
@@ -81,10 +89,10 @@ def test_a_page_knows_whether_there_is_more(alice: Person) -> None:
 )
 @pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
 def test_filters_leave_what_fits(alice: Person, owner: str | None, filters: dict[str, Any], minutes: list[int]) -> None:
-    at(alice, 0)
-    at(alice, 1, outcome=Outcome.FAILED, usage_source=UsageSource.NONE)
-    at(alice, 2, model="other")
-    row = at(alice, 3, dialect="llama")
+    at(alice, 0, settled_at=BEGIN + timedelta(hours=5))
+    at(alice, 1, outcome=Outcome.FAILED, usage_source=UsageSource.NONE, settled_at=BEGIN + timedelta(hours=1))
+    at(alice, 2, model="other", deployment="spare")
+    row = at(alice, 3, dialect="llama", outcome=Outcome.WORKER_LOST, settled_at=BEGIN + timedelta(hours=5))
     mine = {owner: getattr(row, owner)} if owner else {}
     found = requests_page(RequestFilters(**filters, **mine)).rows
     assert [(row.admitted_at - BEGIN) // timedelta(minutes=1) for row in found] == minutes
@@ -149,7 +157,7 @@ def plans(alice: Person) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("owner", [{}, {"organization_id": 1}, {"api_key_id": 1}, {"project_id": 1}])
-@pytest.mark.parametrize("wish", [{}, {"outcome": "failed"}, {"since": BEGIN, "until": BEGIN + timedelta(days=1)}])
+@pytest.mark.parametrize("wish", [{}, {"outcome": "failed"}, DAY, DAY | {"time": "settled"}, {"deployment": "spare"}])
 def test_no_page_looks_through_all_requests(plans: list[str], alice: Person, owner: dict[str, int], wish: dict[str, Any]) -> None:
     mine: dict[str, Any] = {
         "organization_id": alice.project.organization_id,

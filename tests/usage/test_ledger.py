@@ -8,11 +8,12 @@ import pytest
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
-from usage import ledger
+from usage import ledger, receipts
 from usage.errors import AlreadyResolved, BudgetExceeded
 from usage.idempotency import Idempotency
 from usage.models import Budget, Generation, HourlyUsage, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Tokens
+from usage.settlement import Attempt
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
@@ -204,3 +205,25 @@ def test_a_request_that_repeats_a_refused_one_is_refused_like_it(key: APIKey, as
     assert isinstance(first, BudgetExceeded)
     assert isinstance(second, BudgetExceeded)
     assert not IdempotencyKey.objects.exists()
+
+
+def test_attempts_are_logged_where_one_failed(key: APIKey, ask: Ask) -> None:
+    first, second, third = ask(), ask(), ask()
+    ledger.admit(NOW, [first, second, third])
+    failed, done = Attempt("gone", "upstream_timeout", 3_000), Attempt("there", "", 90)
+    ledger.settle(
+        NOW,
+        [
+            completed(run(first), attempts=2, attempt_log=[failed, done]),
+            completed(run(second), attempts=1, attempt_log=[done]),
+            completed(run(third), attempts=10, attempt_log=[*[failed] * 9, done]),
+        ],
+    )
+    logs = [receipts.attempts(Generation.objects.get(pk=each.id)) for each in (first, second, third)]
+    assert logs == [[(1, failed), (2, done)], [], [*((number, failed) for number in range(3, 10)), (10, done)]]
+
+
+def test_a_batch_without_failures_logs_no_attempts(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), attempts=1, attempt_log=[Attempt("there", "", 90)])])
+    assert Generation.objects.filter(attempt_log__isnull=True).count() == 1

@@ -124,6 +124,7 @@ WRONG = {
     "I7 correction": "UPDATE usage_ledgerentry SET budget_day = '2026-01-01' WHERE kind = 'correction'",
     "I10 provenance": "UPDATE usage_generation SET usage_source = 'none'",
     "I11 told = charged": "UPDATE usage_generation SET cached_tokens = 7",
+    "I15 kept": "DELETE FROM usage_generation",
 }
 
 

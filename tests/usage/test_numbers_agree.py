@@ -1,11 +1,13 @@
 """Page, export, usage API, rollups and ledger tell the same numbers, whatever has happened."""
 
+import csv
 import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import keys
 from chatapi import identity
+from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person
 from usage import corrections, ledger, pricing
 from usage.database.clock import database_now
@@ -30,6 +33,7 @@ from usage.verification import verify
 
 Numbers = Counter[str]
 """Requests, tokens in and out, nanodollars."""
+NAMES = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars")
 ENDS = [
     *[(Outcome.COMPLETED, UsageSource.UPSTREAM)] * 4,
     (Outcome.CLIENT_CANCELLED, UsageSource.COUNTED),
@@ -68,7 +72,7 @@ def numbers(rows: Iterable[Mapping[str, Any]]) -> Numbers:
     found = Numbers()
     for row in rows:
         found["requests"] += row["kind"] == "charge"
-        for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars"):
+        for name in NAMES[1:]:
             found[name] += row[name]
     return found
 
@@ -107,8 +111,11 @@ def test_all_tell_the_same(people: list[Person], seed: int, tmp_path: Path) -> N
     expected = numbers(spent.values())
     over = Range.last(6, database_now())
     assert {name: getattr(totals(over), name) for name in expected} == expected
-    assert shown_on_the_page() == page_of(expected)
+    root = User.objects.create_superuser("root")
+    assert shown_on_the_page(root) == page_of(expected)
     assert numbers(exported(over, tmp_path)) == expected
+    assert summed_on_the_page(root) == expected
+    assert requested_on_the_page(root) == numbers(spent.filter(kind__in=CHARGED).values())
     for person in people[::2]:
         mine = numbers(spent.filter(organization=person.project.organization_id).values())
         _, secret = keys.create_key(person.project, name="books", is_admin=True)
@@ -117,16 +124,32 @@ def test_all_tell_the_same(people: list[Person], seed: int, tmp_path: Path) -> N
     assert verify().differences == []
 
 
-def shown_on_the_page() -> list[str]:
+def shown_on_the_page(root: User) -> list[str]:
     """What the Overview's first cards say, to the last digit."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return [card.exact for card in client.get("/admin/?days=6").context["cards"][:3]]
+    return [card.exact for card in client_of(root).get("/admin/?days=6").context["cards"][:3]]
 
 
 def page_of(expected: Numbers) -> list[str]:
     tokens = expected["prompt_tokens"] + expected["completion_tokens"]
     return [usd(expected["amount_nanodollars"]), f"{expected['requests']:,}", f"{tokens:,}"]
+
+
+def summed_on_the_page(root: User) -> Numbers:
+    """The sums of the Overview's CSV."""
+    found = Numbers()
+    for row in csv.DictReader(downloaded(client_of(root), "/admin/overview.csv?days=6&group=key").splitlines()):
+        found.update({name: int(row[name]) for name in NAMES})
+        assert Decimal(row["amount_usd"]) * 10**9 == int(row["amount_nanodollars"])
+    return found
+
+
+def requested_on_the_page(root: User) -> Numbers:
+    """The sums of the requests that the Overview's numbers lead to; what was corrected later is not theirs to say."""
+    found = Numbers()
+    for line in downloaded(client_of(root), "/admin/requests/export.ndjson?days=6&time=settled").splitlines():
+        row = {"requests": 1, **json.loads(line)}
+        found.update({name: row[name] or 0 for name in NAMES})
+    return found
 
 
 def exported(over: Range, folder: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from tests.cast import Person, admit, run
-from usage.models import BudgetLimit, Generation, Outcome
+from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
+from usage.pages import figures
 from usage.pricing import Tokens
 
 PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
@@ -130,10 +131,28 @@ def test_the_overview_sums_and_links_to_the_rows(root: Client, house: Generation
     assert "$0.00072" in page  # three times $0.00024
     assert "3,600" in page
     assert "25 %" in page
-    assert f"/admin/requests/?days=1&key={alice.api_key.pk}" in links(response)
-    assert "/admin/requests/?days=1&outcome=failed" in links(response)
+    assert f"/admin/requests/?days=1&key={alice.api_key.pk}&time=settled" in links(response)
+    assert "/admin/requests/?days=1&outcome=failed&time=settled" in links(response)
     for address in set(links(response)):
         assert root.get(address, follow=True).status_code == 200, address
+
+
+@pytest.mark.parametrize("query", ["", "?organization={}", "?model=small", "?outcome=completed"])
+def test_the_overview_says_what_was_charged_beyond_holds_and_links_to_it(
+    root: Client, house: Generation, alice: Person, query: str
+) -> None:
+    beyond = LedgerEntry.objects.get(generation=run(alice, tokens=Tokens(1_000, 90_000)), kind="overage")
+    response = root.get("/admin/" + query.format(beyond.organization_id))
+    assert f"beyond holds {figures.money(beyond.amount_nanodollars)}" in shown(response)
+    (address,) = re.findall(r'href="(/admin/usage/ledgerentry/\?[^"]*)"', response.content.decode().replace("&amp;", "&"))
+    listed = root.get(address)
+    assert (listed.status_code, list(listed.context["cl"].queryset)) == (200, [beyond])
+
+
+def test_the_overview_is_quiet_where_holds_covered_all(root: Client, house: Generation, alice: Person, charlie: Person) -> None:
+    run(alice, tokens=Tokens(1_000, 90_000))
+    for query in ({"organization": charlie.project.organization_id}, {"start": "2020-01-01", "end": "2020-01-02"}):
+        assert re.search(r'ledgerentry/[^"]*" class="faint">\$0', root.get("/admin/", query).content.decode())
 
 
 def test_the_overview_shows_budgets_and_the_queue(root: Client, house: Generation) -> None:
@@ -250,7 +269,7 @@ def test_what_was_never_there_is_not_found(root: Client) -> None:
 # ---- what it costs
 
 
-@pytest.mark.parametrize(("path", "most"), [("/admin/", 40), ("/admin/live/", 6), ("/admin/requests/", 10)])
+@pytest.mark.parametrize(("path", "most"), [("/admin/", 42), ("/admin/live/", 6), ("/admin/requests/", 10)])
 def test_more_rows_cost_no_more_queries(
     root: Client, house: Generation, alice: Person, path: str, most: int, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:

@@ -18,7 +18,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from tests.cast import Person, admit, run
 from usage.database.clock import database_now
-from usage.insights import Filters, Range, series, top
+from usage.insights import Filters, Range, counters, health, overage, series, top
 from usage.models import Generation, LedgerEntry, Outcome
 from usage.rollups import closed_days, first_tokens
 
@@ -86,7 +86,11 @@ def pages(row: Generation) -> list[str]:
     for name, value in own.items():
         found += [f"{reverse(page)}?{urlencode({'days': 30, name: value})}" for page in ("admin:index", "admin:requests")]
     found += [f"{reverse('admin:index')}?days=30&group={name}" for name in own]
-    found += [f"{reverse('admin:requests')}?{query}" for query in ("min=0.1", "source=none", "dialect=openai", "id=" + row.id.hex)]
+    found += [
+        f"{reverse('admin:requests')}?{query}"
+        for query in ("min=0.1", "source=none", "dialect=openai", "deployment=sandbox", "id=" + row.id.hex)
+    ]
+    found += [f"{reverse('admin:requests')}?days=1&time=settled&{query}" for query in ("", "outcome=any_error", f"key={row.api_key_id}")]
     registered = [model._meta for model in admin.site._registry]
     return found + [reverse(f"admin:{model.app_label}_{model.model_name}_changelist") for model in registered]
 
@@ -105,6 +109,20 @@ def test_no_route_looks_through_all_requests(used: Generation, alice: Person, ro
     with never_all_rows():
         answer = alice.get(f"/v1/organization/{route}?start_time={start}&bucket_width={'1d' if route == 'costs' else width}")
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("report", [counters, health, lambda: overage(Range.last(30, database_now()), Filters(organization_id=1))])
+def test_no_metric_looks_through_all_requests(used: Generation, report: Callable[[], object]) -> None:
+    with never_all_rows():
+        report()
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")
+def test_overages_and_corrections_are_read_from_their_indexes_alone(used: Generation) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        counters()
+    steps = [_plan(query["sql"])[0] for query in queries if 'FROM "usage_ledgerentry"' in query["sql"]]
+    assert steps == [f"SEARCH usage_ledgerentry USING COVERING INDEX {name} (kind=?)" for name in ("overages", "corrections")]
 
 
 @pytest.mark.parametrize(

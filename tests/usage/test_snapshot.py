@@ -31,6 +31,17 @@ def test_writers_go_on_meanwhile_and_the_reader_does_not_see_it(is_fresh: bool) 
         assert Organization.objects.get().name == "after"
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's limit is another one")
+@pytest.mark.django_db(transaction=True)
+def test_it_may_take_its_time_unless_it_is_for_someone_who_waits() -> None:
+    limits = []
+    for has_time_limit in (False, True):
+        with snapshot(has_time_limit=has_time_limit), connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            limits.append(cursor.fetchone())
+    assert limits == [("0",), ("5s",)]
+
+
 def test_inside_a_transaction_it_is_that_one(db: None) -> None:
     Organization.objects.create(name="mine")
     with snapshot():

@@ -13,8 +13,11 @@ PAGE = 2_000
 
 
 @contextmanager
-def snapshot() -> Iterator[None]:
-    """All reads inside see the same moment, and writers don't wait for them (inside a transaction of the caller: that one's)."""
+def snapshot(*, has_time_limit: bool = False) -> Iterator[None]:
+    """All reads inside see the same moment, and writers don't wait for them (inside a transaction of the caller: that one's).
+
+    They may take as long as they need, unless `has_time_limit`: then each has the service's usual time.
+    """
     if connection.in_atomic_block:
         yield
         return
@@ -22,9 +25,10 @@ def snapshot() -> Iterator[None]:
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                # The service's time limits are for requests; a year's books take longer.
-                cursor.execute("SET LOCAL statement_timeout = 0")
-                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+                if not has_time_limit:
+                    # The service's time limits are for requests; a year's books take longer.
+                    cursor.execute("SET LOCAL statement_timeout = 0")
+                    cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield
 
 

@@ -4,8 +4,10 @@ Nothing here scans generations: sums are the rollups', requests come in keyset p
 can't find is searched a bounded number of rows at a time.
 """
 
+from usage.insights.counters import Counters, ModelCounters, counters
 from usage.insights.first_tokens import Percentiles, first_token_ms
 from usage.insights.live import BudgetUse, Health, RunningGeneration, budgets_near_limit, health, running
+from usage.insights.overages import Overage, overage
 from usage.insights.range import Bucket, Range, parse_range
 from usage.insights.requests import Page, RequestFilters, requests_page
 from usage.insights.sources import Filters, GroupBy
@@ -13,7 +15,7 @@ from usage.insights.sums import Point, Row, Totals, series, top, totals
 from usage.outcome import FAILED
 
 __all__ = [
-    "FAILED", "Bucket", "BudgetUse", "Filters", "GroupBy", "Health", "Page", "Percentiles", "Point", "Range", "RequestFilters", "Row",
-    "RunningGeneration", "Totals", "budgets_near_limit", "first_token_ms", "health", "parse_range", "requests_page", "running",
-    "series", "top", "totals",
+    "FAILED", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy", "Health", "ModelCounters", "Overage", "Page", "Percentiles",
+    "Point", "Range", "RequestFilters", "Row", "RunningGeneration", "Totals", "budgets_near_limit", "counters", "first_token_ms",
+    "health", "overage", "parse_range", "requests_page", "running", "series", "top", "totals",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from heapq import nsmallest
 from typing import NamedTuple
 from uuid import UUID
 
@@ -12,12 +13,16 @@ from accounts.models import APIKey, Organization, Project
 from usage import budgets
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
+from usage.insights.last_check import LastCheck, last_check
+from usage.insights.range import HOUR
 from usage.insights.time_limit import time_limit
 from usage.models import Generation, HourlyUsage, LedgerEntry, LedgerSeal, Outcome, Period, Scope, State
 
 _OPEN = ~Q(state=State.SETTLED)
 """As the index of open generations says it."""
 MAX_UNSEALED = 10_000
+_MAX_OPEN = 20_000
+"""Open generations among which the oldest are looked for."""
 _MAX_CANDIDATES = 1_000
 """Budgets that are looked at: organizations in other time zones can have a period that is over already."""
 
@@ -53,9 +58,24 @@ class BudgetUse:
     scope_id: int
     label: str
     period: str
+    first_day: date
+    """Of the period, by the organization's clock."""
+    time_zone: str
+    """The organization's."""
     posted_nanodollars: int
     pending_nanodollars: int
     limit_nanodollars: int
+
+    @property
+    def last_day(self) -> date | None:
+        """Of the period; None: it has no end."""
+        match Period(self.period):
+            case Period.DAY:
+                return self.first_day
+            case Period.MONTH:
+                return (self.first_day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+            case Period.EVER:
+                return None
 
     @property
     def share(self) -> float:
@@ -73,24 +93,40 @@ class Health:
     running: int
     oldest_lease_s: float | None
     """How long ago the oldest open lease ended; negative: no lease has ended."""
-    closed_by_reaper_last_day: int
+    closed_since: datetime
+    """A full hour, a day ago; what follows is counted from it on."""
+    lost: int
+    """Requests whose worker was lost: the reaper closed them."""
+    not_started: int
+    """Requests that no worker took in time, which the reaper closed, or that could not be queued."""
     last_sealed_at: datetime | None
     unsealed_entries: int
     """At most `MAX_UNSEALED`: that many and more are behind."""
+    last_check: LastCheck | None
+    """Of the books; None: nobody has ever checked them."""
 
 
 @time_limit()
 def running(limit: int = 1_000, organizations: Collection[int] | None = None) -> list[RunningGeneration]:
-    """The open generations, of these organizations or of all, the oldest lease first, at most `limit`."""
+    """The open generations, of these organizations or of all, the oldest first, at most `limit`."""
     now = database_now()
-    theirs = Q() if organizations is None else Q(organization__in=organizations)
-    rows = Generation.objects.filter(_OPEN, theirs).order_by("lease_expires_at").select_related("organization", "project", "api_key")
-    return [_running(row, now) for row in rows.only(*_SHOWN)[:limit]]
+    rows = Generation.objects.filter(_OPEN, id__in=_oldest(limit, organizations)).order_by("id")
+    return [_running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)]
+
+
+def _oldest(limit: int, organizations: Collection[int] | None) -> list[UUID]:
+    """Which are open for the longest: ids sort by their time, and unlike leases stay when a worker's heart beats.
+
+    Their own index has them by lease, and holds no others, so all of them are read there, and sorted and told apart here: asked for the
+    lowest ids, or for an organization's, a database may take the index that has all generations of all time in that order.
+    """
+    rows = Generation.objects.filter(_OPEN).order_by("lease_expires_at").values_list("id", "organization_id")[:_MAX_OPEN]
+    return nsmallest(limit, (row_id for row_id, owner in rows if organizations is None or owner in organizations))
 
 
 @time_limit()
 def health() -> Health:
-    """The queue, the leases, what the reaper closed, and the ledger's seals."""
+    """The queue, the leases, what the reaper closed, the ledger's seals and its last check."""
     now = database_now()
     queued = Q(state=State.ADMITTED)
     found = Generation.objects.filter(_OPEN).aggregate(
@@ -98,14 +134,19 @@ def health() -> Health:
     )
     seal = LedgerSeal.objects.order_by("-id").only("last_id", "sealed_at").first()
     unsealed = LedgerEntry.objects.filter(id__gt=seal.last_id if seal else 0).order_by("id")
+    closed_since = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=1) + HOUR
+    closed = _closed(closed_since)
     return Health(
         queue_depth=found["queued"],
         oldest_queued_s=_seconds(now, found["oldest"]),
         running=found["open"] - found["queued"],
         oldest_lease_s=_seconds(now, found["lease"]),
-        closed_by_reaper_last_day=_closed_by_reaper(now - timedelta(days=1)),
+        closed_since=closed_since,
+        lost=closed.get(Outcome.WORKER_LOST, 0),
+        not_started=closed.get(Outcome.NOT_STARTED, 0),
         last_sealed_at=seal.sealed_at if seal else None,
         unsealed_entries=unsealed[:MAX_UNSEALED].count(),
+        last_check=last_check(),
     )
 
 
@@ -119,7 +160,7 @@ def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> lis
     for row in rows:
         label, time_zone = owners[Scope(row.scope)].get(row.scope_id, ("", ""))
         if label and row.period_start == _period_start(row.period, local_day(now, time_zone)):
-            found.append(row.named(label))
+            found.append(row.named(label, time_zone))
     return found[:n]
 
 
@@ -132,9 +173,9 @@ class _Candidate(NamedTuple):
     pending_nanodollars: int
     limit_nanodollars: int
 
-    def named(self, label: str) -> BudgetUse:
+    def named(self, label: str, time_zone: str) -> BudgetUse:
         amounts = (self.posted_nanodollars, self.pending_nanodollars, self.limit_nanodollars)
-        return BudgetUse(self.scope, self.scope_id, label, self.period, *amounts)
+        return BudgetUse(self.scope, self.scope_id, label, self.period, self.period_start, time_zone, *amounts)
 
 
 def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
@@ -199,9 +240,8 @@ def _seconds(now: datetime, then: datetime | None) -> float | None:
     return None if then is None else (now - then).total_seconds()
 
 
-def _closed_by_reaper(since: datetime) -> int:
-    """In the hours that began since then. Each organization's hours are found through the index, which begins with it."""
-    lost = HourlyUsage.objects.filter(hour__gte=since, outcome__in=[Outcome.WORKER_LOST, Outcome.NOT_STARTED])
-    lost = lost.filter(organization_id__in=Organization.objects.order_by().values("id"))
-    found: int = lost.aggregate(sum=Sum("requests", default=0))["sum"]
-    return found
+def _closed(since: datetime) -> dict[str, int]:
+    """What no worker settled, by outcome. Each organization's hours are found through the index, which begins with it."""
+    rows = HourlyUsage.objects.filter(hour__gte=since, outcome__in=[Outcome.WORKER_LOST, Outcome.NOT_STARTED])
+    rows = rows.filter(organization_id__in=Organization.objects.order_by().values("id"))
+    return dict(rows.order_by().values_list("outcome").annotate(Sum("requests")))

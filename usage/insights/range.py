@@ -50,6 +50,10 @@ class Range:
         shift = -(-length // DAY) * DAY if self.start.time() == time() else length
         return Range(self.start - shift, self.end - shift, self.bucket)
 
+    def fits(self, bucket: Bucket) -> bool:
+        """Whether it is short enough to be cut into these."""
+        return self.end - self.start <= MAX_DAYS[bucket] * DAY
+
     @property
     def has_utc_days(self) -> bool:
         """Whether its buckets are days of UTC."""

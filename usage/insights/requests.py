@@ -7,6 +7,7 @@ in the order of their ids, one organization's or key's in the order of their adm
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
@@ -16,6 +17,7 @@ from usage.insights.range import Range
 from usage.insights.sources import Filters, wanted
 from usage.insights.time_limit import time_limit
 from usage.models import Generation
+from usage.outcome import ANY_ERROR, FAILED
 
 MAX_LIMIT = 500
 SEARCHED = 20_000
@@ -24,14 +26,21 @@ SAMPLE = 5_000
 """Requests that are looked at for the percentiles of what is not counted yet."""
 _CLOCK_SLACK = timedelta(minutes=5)
 """How far the clock that makes ids, and the wait for an admission, may be from the database's clock."""
+_OPEN_AT_MOST = timedelta(hours=6)
+"""How long before the range a request that was settled in it is looked for: one that was open for longer is not found."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFilters(Filters):
-    """Which requests to show. `since` and `until` (not included) are times of admission, the amounts are included."""
+    """Which requests to show. `since` and `until` (not included) are of the `time`, the amounts are included.
 
+    The outcome may also be `ANY_ERROR`. Sums count requests when they are settled, so what is behind one is asked for by that time.
+    """
+
+    time: Literal["admitted", "settled"] = "admitted"
     dialect: str | None = None
     usage_source: str | None = None
+    deployment: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     min_nanodollars: int | None = None
@@ -41,7 +50,12 @@ class RequestFilters(Filters):
     @property
     def is_search(self) -> bool:
         """Whether rows that don't fit may lie between those that do, in the order of the index."""
-        return self.id is None and any(getattr(self, name) is not None for name in _SEARCHED_FOR)
+        return self.id is None and bool(_searched_for(self))
+
+    @property
+    def admitted_since(self) -> datetime | None:
+        """The earliest admission that may fit."""
+        return self.since - _OPEN_AT_MOST if self.since and self.time == "settled" else self.since
 
 
 _SEARCHED_FOR = {
@@ -50,6 +64,7 @@ _SEARCHED_FOR = {
     "outcome": "outcome",
     "dialect": "dialect",
     "usage_source": "usage_source",
+    "deployment": "deployment",
     "min_nanodollars": "amount_nanodollars__gte",
     "max_nanodollars": "amount_nanodollars__lte",
 }
@@ -137,9 +152,9 @@ class _Walk:
         owner = {"api_key_id": filters.api_key_id, "organization_id": filters.organization_id}
         rows = Generation.objects.filter(**{name: value for name, value in owner.items() if value is not None})
         is_by_id = not any(owner.values())
-        if filters.since is not None:
-            rows = rows.filter(admitted_at__gte=filters.since)
-            rows = rows.filter(id__gte=_first_id(filters.since - _CLOCK_SLACK)) if is_by_id else rows
+        if (since := filters.admitted_since) is not None:
+            rows = rows.filter(admitted_at__gte=since)
+            rows = rows.filter(id__gte=_first_id(since - _CLOCK_SLACK)) if is_by_id else rows
         if filters.until is not None:
             rows = rows.filter(admitted_at__lt=filters.until)
             rows = rows.filter(id__lt=_first_id(filters.until + _CLOCK_SLACK)) if is_by_id else rows
@@ -189,5 +204,15 @@ def _located(filters: RequestFilters) -> RequestFilters | None:
 
 def _fitting(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
     """Those of the rows that have what an index can't find."""
-    wanted = {column: getattr(filters, name) for name, column in (*_SEARCHED_FOR.items(), ("id", "id"))}
-    return rows.filter(**{column: value for column, value in wanted.items() if value is not None})
+    rows = rows.filter(**_searched_for(filters))
+    return rows if filters.id is None else rows.filter(id=filters.id)
+
+
+def _searched_for(filters: RequestFilters) -> dict[str, Any]:
+    """What no index finds, as a row must have it."""
+    wanted = {column: getattr(filters, name) for name, column in _SEARCHED_FOR.items()}
+    if filters.outcome == ANY_ERROR:
+        wanted |= {"outcome": None, "outcome__in": FAILED}
+    if filters.time == "settled":
+        wanted |= {"settled_at__gte": filters.since, "settled_at__lt": filters.until}
+    return {column: value for column, value in wanted.items() if value is not None}

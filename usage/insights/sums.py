@@ -110,13 +110,20 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
     return [Point(start, name, label, sums.get((start, key), nothing)) for start in over.starts() for key, name, label in groups]
 
 
-def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
-    """All groups, those that spent most first; among equals those with more requests."""
+@time_limit()
+def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> dict[Any, Totals]:
+    """The sums of all groups, by their ids or names."""
     found: dict[Any, Totals] = {}
-    for source in sources(over, group_by, filters):
+    for source in sources(over, group_by, filters or Filters()):
         for key, *numbers in source.rows.order_by().values_list(source.group).annotate(**source.sums):
             group = int(key) if source.is_text else key
             found[group] = found.get(group, Totals()) + Totals.of(numbers)
+    return found
+
+
+def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
+    """All groups, those that spent most first; among equals those with more requests."""
+    found = sums_by_group(over, group_by, filters)
     return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 

@@ -25,7 +25,7 @@ from accounts.models import Organization
 from usage import corrections, credit
 from usage.credit import Booking
 from usage.errors import NotBooked
-from usage.models import CHARGED, Credit, Kind, LedgerEntry
+from usage.models import CHARGED, Credit, Generation, Kind, LedgerEntry
 from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, is_used
 from usage.pages.shown import usd
 
@@ -96,7 +96,7 @@ def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[...
 def _charges(request: HttpRequest) -> "QuerySet[LedgerEntry]":
     """What the person may correct."""
     charges = LedgerEntry.objects.filter(kind__in=CHARGED)
-    return access.seen_by(request.user, charges.select_related("organization", "project", "api_key", "generation"))
+    return access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
 
 
 def _organizations(request: HttpRequest) -> "QuerySet[Organization]":
@@ -108,21 +108,21 @@ def _organizations(request: HttpRequest) -> "QuerySet[Organization]":
 
 
 def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> Act:
-    generation = entry.generation
-    assert generation is not None, "what is charged names its request"
+    generation_id = entry.generation_id
+    assert generation_id is not None, "what is charged names its request"
     shows_balance = Credit.objects.filter(organization=entry.organization).exists()
 
     def amounts() -> Amounts:
         balance = credit.balance(entry.organization)
-        found = {"Charge of this request": corrections.charged(generation.pk), "Spent by the organization": balance.spent_nanodollars}
+        found = {"Charge of this request": corrections.charged(generation_id), "Spent by the organization": balance.spent_nanodollars}
         return found | ({"Balance of its credit": balance.nanodollars} if shows_balance else {})
 
     return Act(
         verb="corrected",
         book=lambda: corrections.book(entry.pk, form.amount_nanodollars, form.note(recorded_by)),
         amounts=amounts,
-        row=lambda: generation,
-        url=reverse("admin:request", args=[generation]),
+        row=lambda: Generation.objects.get(pk=generation_id),
+        url=reverse("admin:request", args=[entry.request_id]),
     )
 
 

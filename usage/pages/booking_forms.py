@@ -5,11 +5,17 @@ from uuid import uuid4
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.urls import reverse_lazy
+from django.utils.text import format_lazy
 
 from accounts.models import Organization
 from usage.credit import Note
 from usage.models import LedgerEntry
 from usage.pages.forms import USDField
+
+_MAX_ID = 2**63 - 1
+_SEARCH = format_lazy("{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete"))
+"""The admin's own search, which is asked about a foreign key and offers what the person sees."""
 
 
 class BookingForm(forms.Form):
@@ -50,10 +56,47 @@ class CorrectionForm(BookingForm):
         return -amount if self.cleaned_data["direction"] == "back" else amount
 
 
+class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not generic at run time
+    """An organization that is typed: its exact name, or its id. A script offers names that are like what is typed.
+
+    There may be thousands, so nothing is read but the one that is meant. A name counts first, for a name can be a number.
+    """
+
+    widget = forms.TextInput
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(Organization.objects.all(), **kwargs)
+        self.error_messages["invalid_choice"] = "No organization has this name or id."
+        self.widget.attrs |= {"autocomplete": "off", "data-suggest": _SEARCH}
+
+    def to_python(self, value: Any) -> Organization | None:
+        """The organization; raises `ValidationError` if there is none, or none for this person."""
+        text = "" if value is None else str(value).strip()
+        if not text:
+            return None
+        found = self._find(text)
+        if found is None:
+            raise ValidationError(self.error_messages["invalid_choice"], code="invalid_choice")
+        return found
+
+    def prepare_value(self, value: Any) -> Any:
+        """Its name, where an address or a form has its id."""
+        found = self._find(str(value)) if value else None
+        return found.name if found else value
+
+    def _find(self, text: str) -> Organization | None:
+        rows = self.queryset
+        assert rows is not None, "it was made with one"
+        if "\x00" in text:
+            return None
+        is_id = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID
+        return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id else None)
+
+
 class CreditForm(BookingForm):
     """Whose credit is moved, and by how much."""
 
-    organization = forms.ModelChoiceField(Organization.objects.all(), empty_label="Choose one")
+    organization = OrganizationField(help_text="Its name or its id; names are offered while you type.")
     reference = forms.CharField(
         required=False,
         max_length=LedgerEntry._meta.get_field("reference").max_length,

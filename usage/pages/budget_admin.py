@@ -1,5 +1,6 @@
 """The operator's pages about what may be spent: limits, budgets, credit and discounts."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from django import forms
@@ -25,6 +26,15 @@ from usage.pages.table_exports import Record
 from usage.pages.table_exports import usd as in_usd
 
 
+class ScopeFilter(admin.ChoicesFieldListFilter):
+    """By what a limit or a budget is for, in the words of the lists."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """As the column says it."""
+        for choice in super().choices(changelist):
+            yield {**choice, "display": str(choice["display"]).lower().replace("api key", "key")}
+
+
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
     """The rows with `subject`: the name of what they are about, in the same query."""
     this = OuterRef("scope_id")
@@ -40,17 +50,19 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
     return named
 
 
-def _amount(nanodollars: int | None) -> str | None:
-    return None if nanodollars is None else usd(nanodollars)
+def _amount(nanodollars: int | None, without: str) -> str:
+    """In US dollars; or how it is said that there is none, on lists and on pages alike."""
+    return without if nanodollars is None else usd(nanodollars)
 
 
 @admin.register(BudgetLimit)
 class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     """What may be spent at most, and from when on someone wants to know; without a row here there is no limit."""
 
-    list_display = ["subject", "scope", "period", "limit", "soft_limit"]
+    nothing_yet = "Nothing limits what may be spent."
+    list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
-    list_filter = ["scope", "period"]
+    list_filter = [("scope", ScopeFilter), "period"]
     ordering = ["scope", "scope_id", "period"]
     show_full_result_count = False
 
@@ -66,7 +78,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
         """The form's fields, and for a row that exists what it is about."""
         if obj is not None:
-            return [(None, {"fields": ["subject", "scope", "period", "limit_nanodollars", "soft_limit_nanodollars"]})]
+            return [(None, {"fields": ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]})]
         return [
             ("Applies to one of these", {"fields": self.shown_to(request, ["organization", "project", "api_key"])}),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
@@ -74,7 +86,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """All but the amounts."""
-        return ["subject", "scope", "period"] if obj else []
+        return ["subject", "kind", "period"] if obj else []
 
     operators_fields = ("organization",)
 
@@ -87,33 +99,39 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
         """The name of what is limited."""
         return row.subject_name or f"{row.scope} {row.scope_id}"
 
-    @display(description="Limit", ordering="limit_nanodollars", empty_value="none")
-    def limit(self, row: BudgetLimit) -> str | None:
-        """What refuses requests."""
-        return _amount(row.limit_nanodollars)
+    @display(description="Scope", ordering="scope")
+    def kind(self, row: BudgetLimit) -> str:
+        """What kind of thing that is: organization, project or key."""
+        return row.scope
 
-    @display(description="Soft limit", ordering="soft_limit_nanodollars", empty_value="none")
-    def soft_limit(self, row: BudgetLimit) -> str | None:
+    @display(description="Limit", ordering="limit_nanodollars")
+    def limit(self, row: BudgetLimit) -> str:
+        """What refuses requests."""
+        return _amount(row.limit_nanodollars, "none")
+
+    @display(description="Soft limit", ordering="soft_limit_nanodollars")
+    def soft_limit(self, row: BudgetLimit) -> str:
         """What only marks the budget."""
-        return _amount(row.soft_limit_nanodollars)
+        return _amount(row.soft_limit_nanodollars, "none")
 
 
 @admin.register(Budget)
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     """What is spent and held in each period."""
 
+    nothing_yet = "Nothing is spent yet: the first request of a day, a month or ever begins a budget."
     export_name = "budgets"
     export_columns = (
         "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd", "pending_nanodollars", "pending_usd",
         "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
-    list_display = ["subject", "scope", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
-    list_filter = ["scope", "period", "period_start", ("soft_limit_reached_at", admin.EmptyFieldListFilter)]
+    list_display = ["subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
+    list_filter = [("scope", ScopeFilter), "period", "period_start", ("soft_limit_reached_at", admin.EmptyFieldListFilter)]
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
     show_full_result_count = False
-    readonly_fields = ["subject", "posted", "pending", "limit", "soft_limit_reached"]
-    fields = ["subject", "scope", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
+    readonly_fields = ["subject", "kind", "posted", "pending", "limit", "soft_limit_reached"]
+    fields = ["subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         """With the names, and the limits that apply."""
@@ -138,6 +156,11 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         """The name of whose it is."""
         return row.subject_name or f"{row.scope} {row.scope_id}"
 
+    @display(description="Scope", ordering="scope")
+    def kind(self, row: Budget) -> str:
+        """What kind of thing that is: organization, project or key."""
+        return row.scope
+
     @display(description="Spent", ordering="posted_nanodollars")
     def posted(self, row: Budget) -> str:
         """What is charged."""
@@ -148,24 +171,26 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         """What running requests hold."""
         return usd(row.pending_nanodollars)
 
-    @display(description="Limit", empty_value="no limit")
-    def limit(self, row: Any) -> str | None:
+    @display(description="Limit")
+    def limit(self, row: Any) -> str:
         """The most that may be spent."""
-        return _amount(row.limit_nanodollars)
+        return _amount(row.limit_nanodollars, "no limit")
 
-    @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at", empty_value="no")
-    def soft_limit_reached(self, row: Budget) -> str | None:
+    @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at")
+    def soft_limit_reached(self, row: Budget) -> str:
         """When."""
-        return moment(row.soft_limit_reached_at)
+        return moment(row.soft_limit_reached_at) or "no"
 
 
 @admin.register(Credit)
 class CreditAdmin(TenantAdmin, ModelAdmin):
     """What organizations have paid in advance: granted, refunded, and whether it is required."""
 
+    nothing_yet = "Nobody has paid in advance. Whoever is granted credit has a balance here."
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
     list_display = ["organization", "is_required", "credited", "spent", "held", "balance"]
+    autocomplete_fields = ["organization"]
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
@@ -234,7 +259,9 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 class DiscountAdmin(TenantAdmin, ModelAdmin):
     """Discounts by the moment they begin. A change is a new row, as with prices; 0 ends one."""
 
+    nothing_yet = "Everyone pays the full price."
     list_display = ["organization", "begins", "percent"]
+    autocomplete_fields = ["organization"]
     list_filter = ["organization"]
     list_select_related = ["organization"]
     ordering = ["organization__name", "-effective_from"]

@@ -1,7 +1,7 @@
 """The exports of the operator's own pages: requests with their filters, and the Overview's table."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,9 +10,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from accounts import access
 from usage import insights, receipts
 from usage.insights import Filters, Point, Range, RequestFilters
 from usage.models import Generation, State
+from usage.outcome import ANY_ERROR
 from usage.pages import overview_question, request_list, requests_query, table_exports
 from usage.pages.overview_question import Question
 from usage.pages.own import own_query
@@ -29,6 +31,8 @@ _REQUESTS = (
     "completion_tokens", "reasoning_tokens", "usage_source", "amount_nanodollars", "amount_usd", "queue_ms", "first_token_ms",
     "last_token_ms", "total_ms", "attempts", "deployment",
 )  # fmt: skip
+_OPERATORS = {"deployment"}
+"""Columns with the installation's own affairs, which people of organizations don't get."""
 
 
 @require_GET
@@ -40,7 +44,8 @@ def requests(request: HttpRequest, form: str) -> HttpResponseBase:
     except ValueError as error:
         return _mistake(error)
     name = "requests" + _dates(filters.since, filters.until)
-    table = Table(name, _REQUESTS, _requests(filters), _estimated(filters))
+    columns = tuple(column for column in _REQUESTS if access.is_operator(request.user) or column not in _OPERATORS)
+    table = Table(name, columns, _requests(filters), _estimated(filters))
     return table_exports.response(request, table, form)
 
 
@@ -100,11 +105,14 @@ _COLUMNS = {field.attname for field in Generation._meta.concrete_fields}
 
 def _estimated(filters: RequestFilters) -> int | None:
     """What the rollup has counted; it does not know each filter, and nothing of what is still open."""
-    known = {each.name for each in fields(Filters)} | {"since", "until"}
+    known = {each.name for each in fields(Filters)} | {"time", "since", "until"}
     if any(value is not None for name, value in asdict(filters).items() if name not in known):
         return None
     over = Range(filters.since or _BEGINNING, filters.until or timezone.now(), "day")
-    return insights.totals(over, Filters(**{each.name: getattr(filters, each.name) for each in fields(Filters)})).requests
+    known_to_all = Filters(**{each.name: getattr(filters, each.name) for each in fields(Filters)})
+    if filters.outcome == ANY_ERROR:
+        return insights.totals(over, replace(known_to_all, outcome=None)).failed_requests
+    return insights.totals(over, known_to_all).requests
 
 
 def _points(question: Question) -> list[Record]:

@@ -36,6 +36,22 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.2g} %" if percent < 1 else f"{percent:.3g} %"
 
 
+@dataclass(frozen=True, slots=True)
+class Fullness:
+    """How much of a budget's limit is spent or held, in words, and the colour of its badge."""
+
+    text: str
+    mood: str
+
+
+def fullness(used: int, limit: int) -> Fullness:
+    """ "12 %"; from 80 % on a warning, and "100 %, reached" when nothing is left. A limit of nothing is always reached."""
+    part = used / limit if limit else 1.0
+    if part >= 1:
+        return Fullness(f"{100 * part:.0f} %, reached", "bad")
+    return Fullness(f"{min(round(100 * part), 99)} %", "warn" if part >= 0.8 else "plain")
+
+
 def duration(ms: float | None) -> str:
     """Milliseconds as people say them: "38 ms", "1.24 s", "2 min 5 s", "3 h 20 min"; a dash for none."""
     if ms is None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -14,13 +13,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
+from accounts.signed_in import SignIn, who_may
 from usage import insights
 from usage.insights import RunningGeneration
 from usage.pages import figures
 from usage.pages.shown import usd
 
+PERMISSION = "usage.view_generation"
 MAX_ROWS = 1_000
-"""The most that the feed tells of: those whose leases are oldest."""
+"""The most that the feed tells of: the oldest."""
 PAGE_ROWS = 100
 """The most that stand in the page itself, the oldest; the feed adds the others."""
 
@@ -36,7 +37,6 @@ class LiveRow:
     key: str
     model: str
     state: str
-    worker: str
     tokens: int
     rate: str
     held: str
@@ -56,7 +56,6 @@ class LiveRow:
             running.key,
             running.model,
             state,
-            running.worker,
             running.completion_tokens,
             rate,
             held,
@@ -64,7 +63,7 @@ class LiveRow:
 
     def looks_like(self, other: "LiveRow | None") -> bool:
         """Whether nothing new is to be told: the rate alone falls all the time between two heartbeats."""
-        return other is not None and (self.state, self.tokens, self.worker) == (other.state, other.tokens, other.worker)
+        return other is not None and (self.state, self.tokens) == (other.state, other.tokens)
 
 
 Snapshot = Mapping[str, tuple[LiveRow, str]]
@@ -85,16 +84,20 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
     return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
 
 
-def may_look(user: Any) -> bool:
-    """Whether this person may see what runs: who may enter, and see requests. An anonymous visitor may not."""
-    return access.may_enter(user) and bool(user.has_perm("usage.view_generation"))
+Seen = Mapping[SignIn, tuple[int, ...] | None]
+"""Who may look, and the organizations whose requests each sees; None: all."""
+
+
+def what_each_sees(sign_ins: Collection[SignIn]) -> Seen:
+    """Those of them who may look at this moment."""
+    return {each: access.organizations_of(person) for each, person in who_may(PERMISSION, sign_ins).items()}
 
 
 @require_safe
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """The table as it is now. A script keeps it up to date, and without script the page reloads itself."""
-    if not may_look(request.user):
+    if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     running = sorted(insights.running(MAX_ROWS, access.organizations_of(request.user)), key=lambda each: each.id)
     context = {

@@ -1,8 +1,11 @@
-"""The WebSocket behind the Live page: one snapshot a second for all who see the same, and to each only what has changed for them."""
+"""The WebSocket behind the Live page: one snapshot a second for all who see the same, and to each only what has changed for them.
+
+It stays open for hours, so who looks is asked every second whether they still may: they can have signed out, or have been removed.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from functools import lru_cache, partial
 from typing import Any
@@ -11,15 +14,13 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from accounts import access
+from accounts.signed_in import SignIn
 from usage.pages import live
-from usage.pages.live import Snapshot
+from usage.pages.live import Seen, Snapshot
 
 TICK_S = 1.0
-LIFETIME_S = 300.0
-"""After that the browser connects again, so that a session that has ended stops seeing."""
-COME_AGAIN = 4000
-"""The close code that says so (4000 to 4999 are an application's own, RFC 6455 section 7.4.2)."""
+RELOAD = 4001
+"""The close code that says: what this page may show is another now (4000 to 4999 are an application's own, RFC 6455 section 7.4.2)."""
 
 
 class Snapshots:
@@ -71,34 +72,81 @@ def snapshots_of(organizations: tuple[int, ...] | None) -> Snapshots:
     return Snapshots(database_sync_to_async(partial(live.snapshot, organizations=organizations)))
 
 
+class Viewers:
+    """Who looks, and what each was let see; asked once a tick whether that is still so, all of them together."""
+
+    def __init__(self, read: Callable[[Collection[SignIn]], Awaitable[Seen]], tick_s: float = TICK_S) -> None:
+        self._read = read
+        self._tick_s = tick_s
+        self._looking: dict[asyncio.Future[None], tuple[SignIn, tuple[int, ...] | None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def until_changed(self, sign_in: SignIn, organizations: tuple[int, ...] | None) -> None:
+        """Wait until they may not see these organizations, and no others, any more."""
+        changed = asyncio.get_running_loop().create_future()
+        self._looking[changed] = (sign_in, organizations)
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._keep_asking())
+        try:
+            await changed
+        finally:
+            del self._looking[changed]
+            if not self._looking:
+                self._asking.cancel()
+                self._asking = None
+
+    async def _keep_asking(self) -> None:
+        while True:
+            began = time.monotonic()
+            with suppress(DatabaseError):  # then the feed has nothing to tell either; the next tick asks again
+                self._tell(await self._read({sign_in for sign_in, _ in self._looking.values()}))
+            await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
+
+    def _tell(self, seen: Seen) -> None:
+        for changed, (sign_in, organizations) in self._looking.items():
+            is_same = sign_in in seen and seen[sign_in] == organizations
+            if not is_same and not changed.done():
+                changed.set_result(None)
+
+
+_see = database_sync_to_async(live.what_each_sees)
+VIEWERS = Viewers(_see)
+"""All of this process."""
+
+
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
     """One browser that looks at the Live page."""
 
-    _pushing: "asyncio.Task[None] | None" = None
+    _tasks: tuple["asyncio.Task[None]", ...] = ()
 
     async def connect(self) -> None:
         """Let in who may look; before it is accepted, closing is an HTTP 403."""
-        user = self.scope["user"]
-        if not await database_sync_to_async(live.may_look)(user):
+        sign_in = SignIn.of(self.scope["user"], self.scope["session"])
+        seen = await _see([sign_in]) if sign_in else {}
+        if sign_in is None or sign_in not in seen:
             await self.close()
             return
-        organizations = await database_sync_to_async(access.organizations_of)(user)
         await self.accept()
-        self._pushing = asyncio.create_task(self._push(snapshots_of(organizations)))
+        pushing = asyncio.create_task(self._push(snapshots_of(seen[sign_in])))
+        watching = asyncio.create_task(self._watch(sign_in, seen[sign_in], pushing))
+        self._tasks = (pushing, watching)
 
     async def disconnect(self, code: int) -> None:
         """The browser has left."""
-        if self._pushing is not None:
-            self._pushing.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
         """Nothing that a browser says matters."""
 
     async def _push(self, snapshots: Snapshots) -> None:
         shown: Snapshot = {}
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LIFETIME_S), aclosing(snapshots.follow()) as followed:
-                async for newest in followed:
-                    await self.send(text_data=live.difference(shown, newest, time.time_ns() // 1_000_000))
-                    shown = newest
-        await self.close(code=COME_AGAIN)
+        async with aclosing(snapshots.follow()) as followed:
+            async for newest in followed:
+                await self.send(text_data=live.difference(shown, newest, time.time_ns() // 1_000_000))
+                shown = newest
+
+    async def _watch(self, sign_in: SignIn, organizations: tuple[int, ...] | None, pushing: "asyncio.Task[None]") -> None:
+        await VIEWERS.until_changed(sign_in, organizations)
+        pushing.cancel()
+        await self.close(code=RELOAD)

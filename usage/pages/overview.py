@@ -14,14 +14,16 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from usage import insights
 from usage.insights import BudgetUse, Health, Point
+from usage.insights.range import DAY
 from usage.models import Outcome
 from usage.pages import figures, overview_chart, overview_question
+from usage.pages.figures import Fullness
 from usage.pages.first_steps import first_steps
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_question import GROUPS, MEASURES, Measure, Question
 from usage.pages.own import choices, own_limits, own_query, removable
-from usage.pages.page_query import address
+from usage.pages.page_query import address, words
 
 _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.COMPLETED: "colour-2",
@@ -77,7 +79,16 @@ def _health(health: Health) -> dict[str, Any]:
         "lease": lease if late_s is None or late_s <= 0 else f"ended {figures.duration(1_000 * late_s)} ago",
         "is_late": late_s is not None and late_s > 0,
         "queued_ms": None if queued_s is None else 1_000 * queued_s,
+        "lost_url": _closed_url(health, Outcome.WORKER_LOST),
+        "not_started_url": _closed_url(health, Outcome.NOT_STARTED),
     }
+
+
+def _closed_url(health: Health, outcome: Outcome) -> str:
+    """The requests that ended so since the health's count begins, as the count has them: by their settlement."""
+    start, end = health.closed_since, health.closed_since + DAY
+    times = {"start": f"{start:%Y-%m-%dT%H:%M}", "end": f"{end:%Y-%m-%dT%H:%M}", "time": "settled"}
+    return address("requests", times | {"outcome": outcome})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +98,14 @@ class Meter:
     use: BudgetUse
     posted: str
     held: str
-    percent: str
-    mood: str
+    full: Fullness
+
+    @property
+    def spent_url(self) -> str:
+        """The requests that count in it: those admitted in its period, by its organization's clock."""
+        last_day = self.use.last_day
+        period = {"start": self.use.first_day, "end": last_day, "time_zone": self.use.time_zone} if last_day else {}
+        return address("requests", {self.use.scope: self.use.scope_id, **period})
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":
@@ -96,8 +113,8 @@ class Meter:
         limit = use.limit_nanodollars
         posted = min(use.posted_nanodollars / limit, 1)
         held = min(use.pending_nanodollars / limit, 1 - posted)
-        mood = "bad" if use.share >= 1 else "warn" if use.share >= 0.8 else "plain"
-        return cls(use, f"{100 * posted:.2f}%", f"{100 * held:.2f}%", f"{100 * use.share:.0f} %", mood)
+        full = figures.fullness(use.posted_nanodollars + use.pending_nanodollars, limit)
+        return cls(use, f"{100 * posted:.2f}%", f"{100 * held:.2f}%", full)
 
 
 def _chart(question: Question) -> Chart:
@@ -116,12 +133,13 @@ def _group(question: Question, points: Sequence[Point], measure: Measure) -> Gro
         return Group(label, values, is_rest=True)
     url = question.rows_url(**{question.group_by: group_id})
     if question.group_by == "outcome":
-        return Group(group_id.replace("_", " "), values, url, _OUTCOME_COLOURS.get(group_id, ""))
+        return Group(words(group_id), values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)
 
 
 def _bucket(question: Question, start: datetime, end: datetime) -> Bucket:
     url = question.rows_url(days="", start=f"{start:%Y-%m-%dT%H:%M}", end=f"{end:%Y-%m-%dT%H:%M}")
     if question.over.bucket == "hour":
-        return Bucket(f"{start:%H:%M}", f"{start:%a %d %b, %H:%M}", url)
+        label = f"{start:%H:%M}" if question.over.end - question.over.start <= DAY else f"{start:%d %b %H:%M}".lstrip("0")
+        return Bucket(label, f"{start:%a %d %b, %H:%M}", url)
     return Bucket(f"{start:%d %b}".lstrip("0"), f"{start:%a %d %b %Y}", url)

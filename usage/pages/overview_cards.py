@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from usage import insights
 from usage.insights import GroupBy, Totals
+from usage.models import Kind
 from usage.pages import figures
 from usage.pages.figures import Change
 from usage.pages.overview_question import Question
+from usage.pages.page_query import words
 from usage.pages.shown import usd
 
 
@@ -17,7 +19,10 @@ class Line:
 
     name: str
     value: str
-    url: str = ""
+    url: str
+    is_quiet: bool = False
+    """Grey: all is well."""
+    change: Change | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,9 @@ class Spender:
 def cards(question: Question, now: Totals, before: Totals) -> list[Card]:
     """Spend, requests, tokens, errors and time to first token."""
     url = question.rows_url()
-    spend = figures.change(now.amount_nanodollars, before.amount_nanodollars)
     requests = figures.change(now.requests, before.requests)
     return [
-        Card("Spend", figures.money(now.amount_nanodollars), usd(now.amount_nanodollars), url, spend),
+        _spend(question, now, before),
         Card("Requests", figures.count(now.requests), f"{now.requests:,}", url, requests),
         _tokens(question, now, before),
         _errors(question, now, before),
@@ -66,28 +70,35 @@ def spenders(question: Question, all_of: Totals) -> list[tuple[str, list[Spender
     return [(title, _spenders(question, group, all_of)) for title, group in tables]
 
 
+def _spend(question: Question, now: Totals, before: Totals) -> Card:
+    """What was charged; what of it no hold had covered."""
+    beyond = insights.overage(question.over, question.filters)
+    lines = [Line("beyond holds", figures.money(beyond.nanodollars), question.entries_url(Kind.OVERAGE), is_quiet=not beyond.count)]
+    change = figures.change(now.amount_nanodollars, before.amount_nanodollars)
+    amount = now.amount_nanodollars
+    return Card("Spend", figures.money(amount), usd(amount), question.rows_url(), change, lines=lines)
+
+
 def _tokens(question: Question, now: Totals, before: Totals) -> Card:
+    url = question.rows_url()
     lines = [
-        Line("input", figures.count(now.prompt_tokens)),
-        Line("cached", figures.count(now.cached_tokens)),
-        Line("output", figures.count(now.completion_tokens)),
-        Line("reasoning", figures.count(now.reasoning_tokens)),
+        Line("input", figures.count(now.prompt_tokens), url),
+        Line("cached", figures.count(now.cached_tokens), url),
+        Line("output", figures.count(now.completion_tokens), url),
+        Line("reasoning", figures.count(now.reasoning_tokens), url),
     ]
     change = figures.change(now.total_tokens, before.total_tokens)
-    return Card("Tokens", figures.count(now.total_tokens), f"{now.total_tokens:,}", question.rows_url(), change, lines=lines)
+    return Card("Tokens", figures.count(now.total_tokens), f"{now.total_tokens:,}", url, change, lines=lines)
 
 
 def _errors(question: Question, now: Totals, before: Totals) -> Card:
     """The failed requests' share; its parts lead to the rows, one outcome each."""
     outcomes = insights.top(question.over, "outcome", question.filters, 10)
     failed = [row for row in outcomes if row.group_id in insights.FAILED]
-    lines = [
-        Line(row.group_id.replace("_", " "), figures.count(row.totals.requests), question.rows_url(outcome=row.group_id)) for row in failed
-    ]
+    lines = [Line(words(row.group_id), figures.count(row.totals.requests), question.rows_url(outcome=row.group_id)) for row in failed]
     exact = f"{now.failed_requests:,} of {now.requests:,} requests"
-    url = lines[0].url if len(lines) == 1 else question.rows_url()
     change = figures.change(now.error_rate, before.error_rate)
-    return Card("Error rate", figures.share(now.failed_requests, now.requests), exact, url, change, "bad", lines)
+    return Card("Error rate", figures.share(now.failed_requests, now.requests), exact, question.errors_url, change, "bad", lines)
 
 
 def _speed(question: Question) -> Card:
@@ -96,7 +107,8 @@ def _speed(question: Question) -> Card:
     title, url = "First token, p50", question.rows_url()
     if now is None:
         return Card(title, "–", "No request has begun to answer.", url, None)
-    lines = [Line("p95", figures.duration(now.p95)), Line("measured", f"{now.sample_size:,}", url)]
+    slowest = figures.change(now.p95, before.p95 if before else None)
+    lines = [Line("p95", figures.duration(now.p95), url, change=slowest), Line("measured", f"{now.sample_size:,}", url)]
     change = figures.change(now.p50, before.p50 if before else None)
     return Card(
         title,

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 from usage import insights
-from usage.insights import Filters, GroupBy, Range, Totals
+from usage.insights import Bucket, Filters, GroupBy, Range, Totals
+from usage.models import Kind
+from usage.outcome import ANY_ERROR
 from usage.pages import figures
 from usage.pages.page_query import TIME, Chip, address, chips, filters_in, filters_query, only
 
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 _DAYS = ((1, "Today"), (7, "7 days"), (30, "30 days"), (90, "90 days"))
 _USUAL_DAYS = "7"
+_ENTRIES = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
+"""What the list of ledger entries calls those of our filters that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +68,39 @@ class Question:
     @property
     def hidden(self) -> dict[str, object]:
         """What the form keeps without showing it."""
-        return filters_query(self.filters) | only(self.time, ("time_zone",))
+        return filters_query(self.filters) | only(self.time, ("time_zone", "bucket"))
 
     def rows_url(self, **narrowed: object) -> str:
-        """The requests behind a number."""
-        return address("requests", {**only(self.time, TIME), **filters_query(self.filters), **narrowed})
+        """The requests behind a number, which counts those that were settled in the range."""
+        return address("requests", {**only(self.time, TIME), **filters_query(self.filters), **narrowed, "time": "settled"})
+
+    @property
+    def errors_url(self) -> str:
+        """The requests that failed, in whatever way; of one outcome that is asked for, all that there are."""
+        return self.rows_url() if self.filters.outcome else self.rows_url(outcome=ANY_ERROR)
+
+    def entries_url(self, kind: Kind) -> str:
+        """The ledger's entries of that kind behind a number; of one project or key, which their list can't be asked for, the requests."""
+        filters = filters_query(self.filters)
+        if not filters.keys() <= _ENTRIES.keys():
+            return self.rows_url()
+        start, end = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (self.over.start, self.over.end))
+        narrowed = {_ENTRIES[name]: value for name, value in filters.items()}
+        return address("usage_ledgerentry_changelist", {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end, **narrowed})
 
     def days(self) -> list[Choice]:
         """The usual ranges."""
-        chosen = "" if "start" in self.time or "end" in self.time else self.time.get("days", _USUAL_DAYS)
+        chosen = self.time.get("days", "")
         rest = {**self._view, **self.hidden}
         return [Choice(text, address("index", {"days": number, **rest}), str(number) == chosen) for number, text in _DAYS]
+
+    def buckets(self) -> list[Choice]:
+        """What the chart's columns can be; nothing to choose where there would be too many hours."""
+        if not self.over.fits("hour"):
+            return []
+        rest = {**self.time, **self._view, **self.hidden}
+        names: tuple[Bucket, ...] = get_args(Bucket)
+        return [Choice(f"{name}s".capitalize(), address("index", rest | {"bucket": name}), name == self.over.bucket) for name in names]
 
     def measures(self) -> list[Choice]:
         """What the chart can measure."""
@@ -92,13 +118,32 @@ class Question:
 
 def parse(query: Mapping[str, str], now: datetime) -> Question:
     """The question that an address asks; raises `ValueError` with a text for its reader."""
+    filters = filters_in(query)
+    if filters.outcome == ANY_ERROR:
+        raise ValueError(f"outcome: {ANY_ERROR!r} is for lists of requests; sums are of one outcome, or of all.")
     return Question(
-        insights.parse_range({"days": _USUAL_DAYS, **query}, now),
-        filters_in(query),
+        _over(query, now),
+        filters,
         _one_of(query, "group", GROUPS, "model"),
         _one_of(query, "measure", tuple(MEASURES), "spend"),
-        only(query, (*TIME, "bucket")),
+        _time(query),
     )
+
+
+def _time(query: Mapping[str, str]) -> dict[str, str]:
+    """What says the range, said in full: other pages have other usual ranges."""
+    time = only(query, (*TIME, "bucket"))
+    if "start" in time or "end" in time:
+        return {name: value for name, value in time.items() if name != "days"}
+    return {"days": _USUAL_DAYS, **time}
+
+
+def _over(query: Mapping[str, str], now: datetime) -> Range:
+    """The range; hours that were chosen for a shorter one give way to days where there would be too many."""
+    asked = {"days": _USUAL_DAYS, **query}
+    usual = insights.parse_range(asked | {"bucket": ""}, now)
+    is_too_long = asked.get("bucket") == "hour" and not usual.fits("hour")
+    return usual if is_too_long else insights.parse_range(asked, now)
 
 
 def _one_of(query: Mapping[str, str], name: str, choices: Sequence[Any], usual: Any) -> Any:

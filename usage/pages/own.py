@@ -17,11 +17,14 @@ from usage.pages.requests_query import generation_id_in
 def own_query(request: HttpRequest) -> dict[str, str]:
     """What the address asks; of people of organizations it names one of theirs, whether they did so or not.
 
-    Another organization, and its projects and keys, are a 404 as if there were none.
+    Another organization, and its projects and keys, are a 404 as if there were none, and so is each deployment: what runs a model is
+    the installation's own affair.
     """
     query, user = request.GET.dict(), request.user
     if access.is_operator(user):
         return query
+    if query.get("deployment"):
+        raise Http404("There is no such deployment.")
     try:
         filters = filters_in(query)
     except ValueError:

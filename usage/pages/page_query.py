@@ -10,6 +10,7 @@ from django.utils.http import urlencode
 from accounts.models import APIKey, Organization, Project
 from usage.insights import Filters
 from usage.models import Outcome
+from usage.outcome import ANY_ERROR
 
 _MAX_ID = 2**63 - 1
 _FIELDS = {"organization": "organization_id", "project": "project_id", "key": "api_key_id", "model": "model", "outcome": "outcome"}
@@ -43,7 +44,7 @@ def filters_in(query: Mapping[str, str]) -> Filters:
         organization_id=_id(query, "organization"),
         project_id=_id(query, "project"),
         api_key_id=_id(query, "key"),
-        model=_text(query, "model"),
+        model=text_in(query, "model"),
         outcome=_outcome(query.get("outcome") or None),
     )
 
@@ -65,7 +66,14 @@ def _label(name: str, value: object) -> str:
     """How what is filtered by is called now; a number where it is not known."""
     models: dict[str, type[Any]] = {"organization": Organization, "project": Project, "key": APIKey}
     row = models[name].objects.filter(pk=value).first() if name in models else None
-    return str(row) if row else str(value).replace("_", " ")
+    if row:
+        return str(row)
+    return words(str(value)) if name == "outcome" else str(value)
+
+
+def words(outcome: str) -> str:
+    """An outcome as people read it: "client cancelled". Names that people have given, as of models, stay as they are."""
+    return outcome.replace("_", " ")
 
 
 def _id(query: Mapping[str, str], name: str) -> int | None:
@@ -77,7 +85,8 @@ def _id(query: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _text(query: Mapping[str, str], name: str) -> str | None:
+def text_in(query: Mapping[str, str], name: str) -> str | None:
+    """The text of that name; raises `ValueError` for one that no database takes."""
     text = query.get(name) or None
     if text is not None and "\x00" in text:
         raise ValueError(f"{name}: can't hold a NUL character.")
@@ -85,7 +94,7 @@ def _text(query: Mapping[str, str], name: str) -> str | None:
 
 
 def _outcome(name: str | None) -> str | None:
-    if name is not None and name not in Outcome.values:
+    if name is not None and name not in (*Outcome.values, ANY_ERROR):
         raise ValueError(f"outcome: {name[:40]!r} is none of {', '.join(Outcome.values)}.")
     return name
 

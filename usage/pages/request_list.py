@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -15,12 +17,13 @@ from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.models import APIKey, Organization, Project
-from usage import insights, receipts
+from usage import insights, receipts, retention
 from usage.insights import RequestFilters
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price, State, UsageSource
+from usage.outcome import ANY_ERROR
 from usage.pages import requests_query
 from usage.pages.own import own_query, removable
-from usage.pages.page_query import address
+from usage.pages.page_query import address, words
 from usage.pages.requests_waterfall import waterfall
 
 MAX_OPTIONS = 200
@@ -54,11 +57,12 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
         page = insights.requests_page(filters, query.get("after") or None)
     except ValueError as error:
         return _answer(request, "usage/requests.html", context | {"mistake": str(error)}, status=400)
-    if filters.id is not None and page.rows:
-        return redirect("admin:request", str(page.rows[0]))
+    if filters.id is not None and (page.rows or _entries(request, filters.id).exists()):
+        return redirect("admin:request", f"chatcmpl-{filters.id.hex}")
     asked = requests_query.complete(query, filters)
     context |= {
         "page": page,
+        "dropped_before": _dropped_before(filters, page),
         "chips": removable(request.user, requests_query.chips_of(query, filters)),
         "older_url": address("requests", asked | {"after": page.next_cursor}) if page.next_cursor else "",
         "newest_url": address("requests", asked) if query.get("after") else "",
@@ -67,6 +71,14 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
         **_form(request.user, filters, dialects),
     }
     return _answer(request, "usage/requests.html", context)
+
+
+def _dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
+    """Until when requests are missing that the list would have, were they not dropped; it says so at its end."""
+    kept_since = retention.horizon()
+    if kept_since is None or page.next_cursor is not None or (filters.since is not None and filters.since >= kept_since):
+        return None
+    return kept_since
 
 
 def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str]) -> dict[str, Any]:
@@ -80,8 +92,8 @@ def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str])
             _rows(access.seen_by(user, Organization.objects.all()), filters.organization_id),
             str(filters.organization_id or ""),
         ),
-        Select("model", "Model", _names(_models()), filters.model or ""),
-        Select("outcome", "Outcome", _names(Outcome.values), filters.outcome or ""),
+        Select("model", "Model", _names(_models(filters.model)), filters.model or ""),
+        Select("outcome", "Outcome", [(name, words(name)) for name in (ANY_ERROR, *Outcome.values)], filters.outcome or ""),
     ]
     rare = [
         Select("project", "Project", _rows(Project.objects.filter(**home).select_related("organization"), filters.project_id),
@@ -91,8 +103,8 @@ def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str])
         Select("source", "Tokens from", _names(UsageSource.values), filters.usage_source or ""),
     ]  # fmt: skip
     amounts = (filters.min_nanodollars, filters.max_nanodollars)
-    is_rare = any(each.chosen for each in rare) or any(amount is not None for amount in amounts)
-    return {"usual": usual, "rare": rare, "is_rare_open": is_rare}
+    is_rare = any(each.chosen for each in rare) or any(value is not None for value in (*amounts, filters.deployment))
+    return {"usual": usual, "rare": rare, "is_rare_open": is_rare, "has_deployments": access.is_operator(user), "time": filters.time}
 
 
 def _rows(rows: "QuerySet[Any]", chosen: int | None) -> list[tuple[str, str]]:
@@ -103,12 +115,13 @@ def _rows(rows: "QuerySet[Any]", chosen: int | None) -> list[tuple[str, str]]:
 
 
 def _names(names: Iterable[str]) -> list[tuple[str, str]]:
-    return [(name, name.replace("_", " ")) for name in names]
+    return [(name, name) for name in names]
 
 
-def _models() -> list[str]:
-    """The models that ever had a price: without one nothing is served."""
-    return list(Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS])
+def _models(chosen: str | None) -> list[str]:
+    """The models that ever had a price: without one nothing is served. And the chosen one, which one may look for all the same."""
+    found = list(Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS])
+    return found if chosen is None or chosen in found else [*found, chosen]
 
 
 @require_safe
@@ -118,7 +131,7 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
     found = requests_query.generation_id_in(generation_id)
     row = _visible(request).filter(pk=found).first() if found else None
     if row is None:
-        raise Http404("There is no such request.")
+        return _dropped_page(request, found)
     entries = LedgerEntry.objects.filter(generation=row).order_by("id")
     corrections = [entry for entry in entries if entry.kind == Kind.CORRECTION]
     context = {
@@ -126,6 +139,7 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         "row": row,
         "why": why_it_ended(row),
         "lines": receipts.line_items(row),
+        "attempts": receipts.attempts(row),
         "waterfall": waterfall(row, timezone.now()),
         "entries": entries,
         "corrections": corrections,
@@ -133,8 +147,32 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         "charge": next((entry for entry in entries if entry.kind == Kind.CHARGE), None),
         "may_correct": request.user.has_perm("usage.add_ledgerentry"),
         "is_open": row.state != State.SETTLED,
+        # What ran it, and where, is the installation's own affair.
+        "is_operator": access.is_operator(request.user),
     }
     return _answer(request, "usage/request.html", context)
+
+
+def _dropped_page(request: HttpRequest, generation_id: UUID | None) -> HttpResponse:
+    """What the books still know of a request whose generation was dropped: its entries. Raises `Http404` where there are none."""
+    kept_since = retention.horizon()
+    entries = list(_entries(request, generation_id)) if generation_id else []
+    if not entries or kept_since is None or entries[0].created_at >= kept_since:
+        raise Http404("There is no such request.")
+    context = {
+        "title": "Request",
+        "entries": entries,
+        "charge": entries[0],
+        "net_nanodollars": sum(entry.amount_nanodollars for entry in entries),
+        "dropped_before": kept_since,
+    }
+    return _answer(request, "usage/request_dropped.html", context)
+
+
+def _entries(request: HttpRequest, generation_id: UUID) -> "QuerySet[LedgerEntry]":
+    """The request's ledger entries, in order, if the person may read them."""
+    entries = LedgerEntry.objects.filter(generation_id=generation_id).select_related("organization", "project", "api_key")
+    return access.seen_by(request.user, entries.order_by("id"))
 
 
 def _visible(request: HttpRequest) -> "QuerySet[Generation]":
@@ -144,7 +182,7 @@ def _visible(request: HttpRequest) -> "QuerySet[Generation]":
 
 _ENDS = {
     Outcome.CLIENT_CANCELLED: "Its client left, or asked for it to stop; what was generated by then is charged.",
-    Outcome.WORKER_LOST: "Its worker was lost. The reaper closed it and charged what had reached the client.",
+    Outcome.WORKER_LOST: "The process that ran it was lost; what had reached the client by then is charged.",
     Outcome.NOT_STARTED: "No worker took it in time. It never ran, so nothing is charged.",
 }
 _FINISHES = {

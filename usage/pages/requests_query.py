@@ -4,14 +4,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from usage import insights, pricing
 from usage.insights import RequestFilters
 from usage.models import UsageSource
-from usage.pages.page_query import TIME, Chip, address, chips, filters_in, filters_query, only
+from usage.pages.page_query import TIME, Chip, address, chips, filters_in, filters_query, only, text_in
 
-_OWN = {"dialect": "dialect", "source": "usage source", "min": "cost from $", "max": "cost to $"}
+_OWN = {"dialect": "dialect", "source": "usage source", "deployment": "deployment", "min": "cost from $", "max": "cost to $"}
+_RANGE = TIME[:3]
+_TIME = (*TIME, "time")
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
@@ -23,11 +26,13 @@ def generation_id_in(text: str) -> UUID | None:
 
 def parse(query: Mapping[str, str], now: datetime) -> RequestFilters:
     """The filters that an address asks for; raises `ValueError` with a text for its reader. Without a range: all time."""
-    over = insights.parse_range(query, now) if only(query, TIME[:3]) else None
+    over = insights.parse_range(query, now) if only(query, _RANGE) else None
     return RequestFilters(
         **asdict(filters_in(query)),
+        time=_time(query.get("time")),
         dialect=_dialect(query.get("dialect")),
         usage_source=_source(query.get("source")),
+        deployment=text_in(query, "deployment"),
         since=over.start if over else None,
         until=over.end if over else None,
         min_nanodollars=_amount(query, "min"),
@@ -38,26 +43,39 @@ def parse(query: Mapping[str, str], now: datetime) -> RequestFilters:
 
 def complete(query: Mapping[str, str], filters: RequestFilters) -> dict[str, object]:
     """The query that asks for the same, without a place in the list."""
-    return {**only(query, (*TIME, *_OWN)), **filters_query(filters)}
+    return {**only(query, (*_TIME, *_OWN)), **filters_query(filters)}
 
 
 def chips_of(query: Mapping[str, str], filters: RequestFilters) -> list[Chip]:
     """All filters that are set, each with the address without it."""
     asked = complete(query, filters)
     own = [Chip(f"{text}: {query[name]}", _without(asked, (name,))) for name, text in _OWN.items() if query.get(name)]
-    time = only(query, TIME[:3])
-    if time:
-        text = (
-            f"last {time['days']} days"
-            if "days" in time and len(time) == 1
-            else " ".join(f"{name} {value}" for name, value in time.items())
-        )
-        own.append(Chip(text, _without(asked, TIME)))
+    if only(query, _RANGE):
+        own.append(Chip(_range(query, filters), _without(asked, _TIME)))
     return [*chips("requests", asked, filters), *own]
+
+
+def _range(query: Mapping[str, str], filters: RequestFilters) -> str:
+    """The range of time in words."""
+    time = only(query, (*_RANGE, "time_zone"))
+    text = " ".join(f"{name} {value}" for name, value in time.items())
+    if set(time) == {"days"}:
+        text = "today" if time["days"] == "1" else f"last {time['days']} days"
+    return f"settled: {text}" if filters.time == "settled" else text
 
 
 def _without(asked: Mapping[str, object], names: tuple[str, ...]) -> str:
     return address("requests", {name: value for name, value in asked.items() if name not in names})
+
+
+def _time(name: str | None) -> Literal["admitted", "settled"]:
+    match name or "admitted":
+        case "admitted":
+            return "admitted"
+        case "settled":
+            return "settled"
+        case other:
+            raise ValueError(f"time: {other[:40]!r} is neither 'admitted' nor 'settled'.")
 
 
 def _dialect(name: str | None) -> str | None:

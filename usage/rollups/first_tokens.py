@@ -11,6 +11,7 @@ from math import log2
 from django.db import transaction
 from django.db.models import Sum
 
+from usage import retention
 from usage.models import ClosedDay, DailyFirstTokens, DailyTotals, Dimension, Kind, LedgerEntry
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS, DAY, midnight
@@ -49,6 +50,11 @@ def count_next() -> date | None:
     row = ClosedDay.objects.filter(has_first_tokens=False).order_by("day").first()
     if row is None:
         return None
+    kept_since = retention.horizon()
+    if kept_since is not None and row.day < kept_since.date():
+        # It was counted before its generations were dropped, and nobody can count it anew.
+        ClosedDay.objects.filter(day=row.day).update(has_first_tokens=True)
+        return row.day
     requests, counts = _counted(row.day)
     with transaction.atomic():
         is_closed = ClosedDay.objects.select_for_update().filter(day=row.day, has_first_tokens=False).exists()

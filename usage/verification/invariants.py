@@ -7,23 +7,25 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
-from usage import pricing
+from usage import pricing, retention
 from usage.database.sql import fetch_all
-from usage.models import CHARGED, Generation, Kind, LedgerEntry, Outcome, State, UsageSource
+from usage.models import CHARGED, Generation, Kind, LedgerEntry, Outcome, RetentionHorizon, State, UsageSource
 from usage.pricing import Tokens
+from usage.rollups import closed_days
 from usage.verification.differences import Difference
 
 LATE = timedelta(minutes=1)
 """A lease that ran out so long ago should have been taken over: a hundred times over, with the default settings."""
 PROTECTING = {
     "sqlite": ("usage_ledgerentry_never_updates", "usage_ledgerentry_never_deletes", "usage_ledgerseal_never_updates",
-               "usage_ledgerseal_never_deletes"),
-    "postgresql": ("usage_ledgerentry_never_changes", "usage_ledgerseal_never_changes"),
+               "usage_ledgerseal_never_deletes", "usage_generation_never_deletes"),
+    "postgresql": ("usage_ledgerentry_never_changes", "usage_ledgerseal_never_changes", "usage_generation_never_deletes",
+                   "usage_generation_never_truncates"),
 }  # fmt: skip
-"""The triggers that keep the ledger as it is."""
+"""The triggers that keep the ledger as it is, and generations until they are exported."""
 REOPENING = {
     "sqlite": ("usage_hourlyusage_insert_reopens_its_day", "usage_hourlyusage_update_reopens_its_day"),
     "postgresql": ("usage_hourlyusage_reopens_its_day",),
@@ -55,7 +57,7 @@ def nothing_is_stuck(now: datetime) -> Iterator[Difference]:
 def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
     """I4: a charge never exceeds its hold, and only a charge of all that was held has an overage."""
     charge = LedgerEntry.objects.filter(generation=OuterRef("generation"), kind=Kind.CHARGE).values("amount_nanodollars")
-    rows = _entries(since).filter(kind__in=CHARGED).select_related("generation").annotate(charged=Subquery(charge))
+    rows = _entries(since).filter(_WITH_ROW, kind__in=CHARGED).select_related("generation").annotate(charged=Subquery(charge))
     held = F("generation__reserved_nanodollars")
     for entry in rows.filter(Q(kind=Kind.CHARGE, amount_nanodollars__gt=held) | Q(kind=Kind.OVERAGE) & ~Q(charged=held)):
         assert entry.generation is not None
@@ -64,10 +66,26 @@ def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
 
 
 def rows_are_protected() -> Iterator[Difference]:
-    """I6: the database refuses to change the ledger and its seals."""
+    """I6: the database refuses to change the ledger and its seals, and to delete a generation that is not exported."""
     names = PROTECTING[connection.vendor]
     if (found := _triggers(names)) != len(names):
         yield Difference("I6 immutable", "the ledger's triggers", str(len(names)), str(found))
+
+
+def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
+    """I15: what was charged since the horizon has its generation; of what was charged before, as many are gone as were exported."""
+    gone = _entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
+    kept_since = retention.horizon()
+    for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
+        yield Difference("I15 kept", f"{entry.kind} {entry.pk}", f"{entry.request_id}", "no such generation")
+    for dropped in RetentionHorizon.objects.order_by("day"):
+        span = (closed_days.midnight(dropped.after), closed_days.midnight(dropped.day))
+        if since and span[1] <= since:
+            continue
+        expected = dropped.generations_count if dropped.finished_at else dropped.dropped_count
+        charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=span[0], created_at__lt=span[1])
+        if (count := charges.exclude(_HAS_ROW).count()) != expected:
+            yield Difference("I15 kept", f"settled from {dropped.after} to {dropped.day}", f"{expected} dropped", f"{count} gone")
 
 
 def late_hours_reopen_days() -> Iterator[Difference]:
@@ -114,23 +132,30 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
 
 
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
-    """I11: the tokens in the ledger are the tokens of the generation, which its client was told."""
+    """I11: the tokens in the ledger are the tokens of the generation, which its client was told; both are of one moment."""
     wrong = (
         _entries(since)
-        .filter(kind=Kind.CHARGE)
+        .filter(_WITH_ROW, kind=Kind.CHARGE)
         .exclude(
             prompt_tokens=F("generation__prompt_tokens"),
             cached_tokens=Coalesce("generation__cached_tokens", 0),
             completion_tokens=F("generation__completion_tokens"),
             reasoning_tokens=Coalesce("generation__reasoning_tokens", 0),
             outcome=F("generation__outcome"),
+            created_at=F("generation__settled_at"),
         )
     )
     for entry in wrong.select_related("generation"):
         row = entry.generation
         assert row is not None
-        told = f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}"
-        yield Difference("I11 told = charged", str(row), told, f"{entry.prompt_tokens}+{entry.completion_tokens}, {entry.outcome}")
+        told = f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}, {row.settled_at}"
+        charged = f"{entry.prompt_tokens}+{entry.completion_tokens}, {entry.outcome}, {entry.created_at}"
+        yield Difference("I11 told = charged", str(row), told, charged)
+
+
+_HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))
+_WITH_ROW = Q(generation__state__in=State.values)
+"""What has its generation still, joined with it: the generations of older entries are dropped."""
 
 
 def _generations(since: datetime | None) -> QuerySet[Generation]:

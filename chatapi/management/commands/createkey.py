@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--project", default="default", metavar="NAME", help="the part of it that calls (default: default)")
         parser.add_argument("--name", default="default", metavar="NAME", help="what the key is called in lists (default: default)")
         parser.add_argument("--test", action="store_true", help="a ck_test_ key: reaches only the sandbox engine and costs nothing")
-        parser.add_argument("--admin", action="store_true", help="it may also read its organization's usage and manage its keys")
+        parser.add_argument("--admin", action="store_true", help="it may also read all of its organization's usage and costs")
         parser.add_argument(
             "--scope",
             action="append",

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from usage import bills, pricing
+from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
 from usage.reconciliation import Terms, compare
@@ -40,7 +41,7 @@ class Command(BaseCommand):
         terms = Terms(options["since"], options["until"], options["deployment"], names, prices, options["tolerance"])
         try:
             gaps = list(compare(bills.read(options["file"]), terms))
-        except bills.NotABill as error:
+        except (bills.NotABill, Dropped) as error:
             raise CommandError(str(error)) from error
         for gap in gaps:
             self.stderr.write(str(gap))

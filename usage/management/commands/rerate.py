@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from usage.errors import Dropped
 from usage.management import arguments
 from usage.pages.shown import usd
 from usage.rerating import Order, rerate
@@ -28,6 +29,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Correct and say by how much."""
         order = Order(options["model"], options["since"], options["until"], options["by"])
-        done = rerate(order, is_dry_run=options["dry_run"])
+        try:
+            done = rerate(order, is_dry_run=options["dry_run"])
+        except Dropped as error:
+            raise CommandError(str(error)) from error
         told = "would be corrected" if options["dry_run"] else "corrected"
         self.stdout.write(f"{done.corrected} of {done.charges} charges {told}, by {usd(done.difference_nanodollars)} in sum.")

@@ -8,8 +8,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
 from accounts.models import Organization
-from usage import seals, seeding
+from usage import retention, seals, seeding
 from usage.database.clock import database_now
+from usage.errors import Dropped
 from usage.management import arguments
 from usage.models import Generation, LedgerEntry
 from usage.rollups import first_tokens
@@ -56,6 +57,10 @@ class Command(BaseCommand):
             raise CommandError("There is usage in this database already. If made-up requests may be mixed with it for ever, add --add.")
         if Organization.objects.filter(name__startswith=f"{plan.name} organization").exists():
             raise CommandError(f"What seed {plan.seed} makes is here already; take another --seed.")
+        try:
+            retention.refuse_before(plan.begin)
+        except Dropped as error:
+            raise CommandError(f"{error} That is: fewer --days.") from error
         self._begin()
         seeding.sow(plan, lambda done: self._tell(f"{done:,} of {plan.generations:,} generations"))
         seeding.analyze()

@@ -28,5 +28,7 @@ class Command(BaseCommand):
         except (exports.NotAnExport, OSError) as error:
             raise CommandError(str(error)) from error
         counts = sum(manifest["entries"].values())
+        generations = f" and {manifest['generations']['count']} generations" if "generations" in manifest else ""
         owed = usd(sum(manifest["amount_nanodollars"].values()))
-        self.stdout.write(f"The export is as it was signed: {counts} entries from {manifest['from']} to {manifest['to']}, {owed} in sum.")
+        period = f"from {manifest['from']} to {manifest['to']}"
+        self.stdout.write(f"The export is as it was signed: {counts} entries{generations} {period}, {owed} in sum.")

@@ -1,13 +1,16 @@
 """`manage.py verifyledger`: check the books; exit 1 on any difference."""
 
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, transaction
 
 from usage.database.clock import database_now
 from usage.management import arguments
-from usage.models import LedgerSeal
-from usage.verification import Report, verify
+from usage.models import LedgerCheck, LedgerSeal
+from usage.verification import Report, ledger_checks, verify
+from usage.verification.ledger_checks import Found
 
 
 class Command(BaseCommand):
@@ -15,7 +18,7 @@ class Command(BaseCommand):
 
     help = (
         "Check the books: one charge per generation, amounts that recompute, budgets, credit and hourly usage equal to the ledger, "
-        "nothing stuck, nothing changed since it was sealed. "
+        "nothing stuck, nothing changed since it was sealed. The Overview shows when, and what was found. "
         "Safe on a live system. Exits with 1 and prints each difference when anything does not add up."
     )
 
@@ -27,7 +30,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the report; raise `CommandError` (exit 1) on a difference."""
-        report = verify(since=options["since"], now=database_now())
+        since, now = options["since"], database_now()
+        report = verify(since=since, now=now)
+        self._record(now, since, report)
         for note in report.notes:
             self.stdout.write(f"Note: {note}.")
         problems = [str(difference) for difference in report.differences]
@@ -42,7 +47,17 @@ class Command(BaseCommand):
         if report.newest_seal:
             self.stdout.write(f"Newest seal: {report.newest_seal}")
 
+    def _record(self, now: datetime, since: datetime | None, report: Report) -> None:
+        """For the Overview. Who may only read, or finds the database busy, still gets the report."""
+        try:
+            generations = report.generations if since is None else ledger_checks.settled_since(since)
+            with transaction.atomic():
+                ledger_checks.record(now, [Found(LedgerCheck(checked_at=now), since, generations, report.differences)])
+        except DatabaseError as error:
+            self.stderr.write(f"The check is not on record, so the Overview won't show it: {error}")
+
 
 def _summary(report: Report) -> str:
     entries = f"{report.entries} ledger entries ({report.sealed_entries} sealed)"
-    return f"{report.generations} generations ({report.open_generations} open), {entries}"
+    dropped = f", {report.dropped_generations} more exported and dropped" if report.dropped_generations else ""
+    return f"{report.generations} generations ({report.open_generations} open){dropped}, {entries}"

@@ -1,0 +1,216 @@
+"""`GET /metrics`: who may read it, and that it says what the books say."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from pytest_django.fixtures import Settings
+
+from chatapi.api import metrics
+from chatapi.models import ServedModel
+from tests.cast import Person, admit, run
+from tests.installation import ROOT
+from usage import corrections, ledger
+from usage.database.clock import database_now
+from usage.models import BudgetLimit, Generation, HourlyUsage, Kind, LedgerCheck, LedgerEntry, LedgerSeal, Outcome
+from usage.pricing import Tokens
+from usage.rollups import closed_days
+
+TOKEN = "a-token-of-16-or-more"
+Samples = dict[tuple[str, frozenset[str]], float]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is such a page, and each read of it is a read of the books."""
+    settings.METRICS_TOKEN = TOKEN
+    monkeypatch.setattr(metrics, "KEEP_S", 0.0)
+
+
+def ask(authorization: str = f"Bearer {TOKEN}", **headers: str) -> Any:
+    return Client().get("/metrics", headers={"authorization": authorization, **headers})
+
+
+def samples() -> Samples:
+    """Each number by its name and the values of its labels."""
+    families = parse_text(ask().content.decode())
+    return {(each.name, frozenset(each.labels.values())): each.value for family in families for each in family.samples}
+
+
+def number(found: Samples, name: str, *labels: str) -> float:
+    return found[f"chatapi_{name}", frozenset(labels)]
+
+
+@pytest.fixture
+def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
+    """Every outcome, an overage, corrections both ways; a request that waits and one that runs."""
+    for outcome in Outcome:
+        run(alice, outcome=outcome)
+    run(charlie, tokens=Tokens(1_000, 90_000, reasoning_tokens=7))
+    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE).earliest("id")
+    corrections.correct(charge.pk, -20, reason="cut off", recorded_by="alice")
+    corrections.correct(charge.pk, 5, reason="not so much", recorded_by="alice")
+    running = admit(alice)
+    ledger.claim(database_now(), [ledger.Claim(running.pk, "worker-1", 6_000)])
+    return admit(alice)
+
+
+# ---- who gets in
+
+
+def test_without_the_setting_there_is_no_such_page(db: None, settings: Settings) -> None:
+    settings.METRICS_TOKEN = ""
+    assert [ask().status_code, ask("").status_code, ask("Bearer ").status_code] == [404, 404, 404]
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer é"])
+def test_without_the_token_nobody_gets_in_and_no_database_is_asked(authorization: str) -> None:
+    answer = ask(authorization)
+    assert (answer.status_code, answer["WWW-Authenticate"]) == (401, 'Bearer realm="metrics"')
+    assert TOKEN not in answer.content.decode()
+
+
+def test_a_clients_key_is_no_token(alice: Person) -> None:
+    assert ask(f"Bearer {alice.key}").status_code == 401
+
+
+def test_the_scheme_may_be_in_any_case_and_nothing_is_kept_on_the_way(db: None) -> None:
+    answer = ask(f"bearer {TOKEN}")
+    assert answer.status_code == 200
+    assert "no-store" in answer["Cache-Control"]
+
+
+# ---- what it says
+
+
+def test_requests_are_counted_by_outcome_and_by_model(used: Generation) -> None:
+    found = samples()
+    for outcome in Outcome:
+        assert number(found, "requests_total", outcome) == Generation.objects.filter(outcome=outcome).count() > 0
+    assert number(found, "model_requests_total", "small") == 6
+    assert number(found, "model_failed_requests_total", "small") == 3
+
+
+def test_tokens_are_those_of_the_ledger(used: Generation) -> None:
+    found, charges = samples(), LedgerEntry.objects.filter(kind=Kind.CHARGE)
+    for kind, column in {"input": "prompt_tokens", "output": "completion_tokens"}.items():
+        assert number(found, "tokens_total", "small", kind) == sum(charges.values_list(column, flat=True))
+    for column in ("cached_tokens", "reasoning_tokens"):
+        assert number(found, f"{column}_total", "small") == sum(charges.values_list(column, flat=True)) > 0
+
+
+def test_money_is_that_of_the_ledger_to_the_nanodollar(used: Generation) -> None:
+    found = samples()
+
+    def dollars(name: str, *labels: str) -> int:
+        return round(number(found, f"{name}_dollars_total", "small", *labels) * 10**9)
+
+    by_kind = {kind: list(LedgerEntry.objects.filter(kind=kind).values_list("amount_nanodollars", flat=True)) for kind in Kind}
+    assert dollars("charged") == sum(by_kind[Kind.CHARGE] + by_kind[Kind.OVERAGE])
+    assert (number(found, "overages_total", "small"), dollars("overage")) == (1, sum(by_kind[Kind.OVERAGE]))
+    assert [dollars("corrected", direction) for direction in ("raised", "lowered")] == [5, 20]
+    assert [number(found, "corrections_total", "small", direction) for direction in ("raised", "lowered")] == [1, 1]
+
+
+def test_what_is_counted_stays_when_its_day_is_closed(used: Generation, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counters(found: Samples) -> Samples:
+        return {name: value for name, value in found.items() if name[0].endswith("_total")}
+
+    before, tomorrow = counters(samples()), database_now() + timedelta(days=1, hours=2)
+    monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
+    assert closed_days.close_next()
+    assert counters(samples()) == before
+
+
+def test_what_was_never_used_is_zero_and_not_missing(alice: Person, small: ServedModel) -> None:
+    found = samples()
+    assert [number(found, "requests_total", outcome) for outcome in Outcome] == [0] * len(Outcome)
+    run(alice)
+    assert number(samples(), "overage_dollars_total", "small") == 0
+
+
+def test_it_tells_what_waits_runs_and_is_late(used: Generation) -> None:
+    minute_ago = database_now() - timedelta(minutes=1)
+    Generation.objects.filter(pk=used.pk).update(admitted_at=minute_ago, lease_expires_at=minute_ago)
+    found = samples()
+    assert [number(found, "generations_in_flight", state) for state in ("queued", "running")] == [1, 1]
+    assert 60 <= number(found, "queue_oldest_age_seconds") < 120
+    assert 60 <= number(found, "lease_overdue_seconds") < 120
+    assert number(found, "ledger_unsealed_entries") == LedgerEntry.objects.count()
+
+
+@pytest.mark.parametrize(("limit", "near", "at"), [(1_000, 1, 1), (290_000, 1, 0), (1_000_000, 0, 0)])
+def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int, at: int) -> None:
+    run(alice)
+    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="ever", limit_nanodollars=limit)
+    found = samples()
+    assert (number(found, "budgets_near_limit"), number(found, "budgets_at_limit")) == (near, at)
+
+
+# ---- how it says it
+
+
+def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
+    answer = ask(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert answer["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in parse_openmetrics(answer.content.decode())}  # type: ignore[no-untyped-call]
+    assert {"chatapi_requests", "chatapi_overage_dollars", "chatapi_generations_in_flight"} <= names
+
+
+def test_labels_name_models_and_our_own_words_and_no_tenants(used: Generation, alice: Person) -> None:
+    text = ask().content.decode()
+    labels = {name for family in parse_text(text) for each in family.samples for name in each.labels}
+    assert labels == {"model", "outcome", "kind", "direction", "state"}
+    for trace in ("Acme", "Umbrella", "alice", "charlie", alice.api_key.public, used.pk.hex):
+        assert trace not in text
+
+
+@pytest.fixture
+def kept(db: None) -> datetime:
+    """Books that were sealed and checked, and found wrong, at this moment."""
+    now = database_now()
+    digests = {"previous_digest": "0" * 64, "digest": "1" * 64, "fingerprints": b""}
+    LedgerSeal.objects.create(first_id=1, last_id=1, entries_count=1, sum_nanodollars=0, sealed_at=now, **digests)
+    LedgerCheck.objects.create(checked_at=now, differences=3, first_difference="I2: …")
+    return now
+
+
+def test_it_tells_when_the_books_were_sealed_and_checked(kept: datetime) -> None:
+    found = samples()
+    for name in ("seal", "check"):
+        assert number(found, f"ledger_last_{name}_timestamp_seconds") == kept.timestamp()
+    assert number(found, "ledger_differences") == 3
+
+
+def test_the_manual_names_each_metric(used: Generation, kept: datetime) -> None:
+    manual = (ROOT / "docs" / "metrics.md").read_text()
+    there = {name for name, _ in samples()}
+    assert set(re.findall(r"\bchatapi_\w+", manual)) == there
+
+
+def test_a_model_may_have_any_name(alice: Person) -> None:
+    name = 'quo"ted\\and\nbroken'
+    run(alice)
+    HourlyUsage.objects.update(model=name)
+    assert number(samples(), "model_requests_total", name) == 1
+
+
+def test_all_that_is_asked_of_the_database_is_a_few_questions(used: Generation) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        ask()
+    assert len(queries) <= 30
+
+
+def test_who_asks_again_within_a_second_gets_the_same(
+    used: Generation, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    first = ask().content
+    monkeypatch.setattr(metrics, "KEEP_S", 60.0)
+    with django_assert_num_queries(0):
+        assert ask().content == first

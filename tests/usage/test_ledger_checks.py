@@ -1,0 +1,214 @@
+"""Checks of the books on record: made by people and each hour, and what the Overview says of them."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import chain
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
+from django.test import Client
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from chatapi.worker import housekeeping
+from tests.cast import Person, run
+from usage import insights, seals
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
+from usage.models import Budget, LedgerCheck
+from usage.verification import checks, ledger_checks
+from usage.verification.differences import Difference
+from usage.verification.ledger_checks import Found
+
+WRONG = Difference("I2 conservation", "key/1/ever/1970-01-01", "posted 1 pending 0", "posted 2 pending 0")
+LONG = timedelta(days=36_500)
+"""Instead of an hour: none ends while a test runs."""
+
+
+def set_budget(posted_nanodollars: int) -> None:
+    """What the budget of alice's key says of today, right or wrong."""
+    assert Budget.objects.filter(scope="key", period="day").update(posted_nanodollars=posted_nanodollars) == 1
+
+
+def record(*differences: Difference, hours: float | None = None, age: timedelta = timedelta()) -> None:
+    """A check of the last so many hours, or of everything."""
+    now = database_now() - age
+    ledger_checks.record(now, [Found(LedgerCheck(checked_at=now), now - timedelta(hours=hours) if hours else None, 1, differences)])
+
+
+def found() -> tuple[int, str] | None:
+    """What the Overview is told."""
+    last = insights.health().last_check
+    return (last.differences, last.first_difference) if last else None
+
+
+def test_verifyledger_is_on_record(alice: Person) -> None:
+    run(alice)
+    call_command("verifyledger")
+    row = LedgerCheck.objects.get()
+    assert (row.since, row.hour, row.generations, row.differences, row.first_difference) == (None, None, 1, 0, "")
+    assert found() == (0, "")
+
+
+def test_verifyledger_of_a_part_says_of_which(alice: Person) -> None:
+    run(alice)
+    call_command("verifyledger", "--since", "2030-01-01")
+    row = LedgerCheck.objects.get()
+    assert row.since is not None
+    assert (row.since.year, row.generations) == (2030, 0)
+
+
+def test_what_verifyledger_finds_is_on_record_until_it_finds_nothing(alice: Person) -> None:
+    run(alice)
+    posted = Budget.objects.get(scope="key", period="day").posted_nanodollars
+    set_budget(posted + 1)
+    with pytest.raises(CommandError, match="1 differences"):
+        call_command("verifyledger")
+    count, first = found() or (0, "")
+    assert (count, first[:15]) == (1, "I2 conservation")
+    set_budget(posted)
+    call_command("verifyledger")
+    assert found() == (0, "")
+
+
+def test_a_check_that_can_not_be_on_record_is_made_all_the_same(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(now: datetime, items: list[Found]) -> None:
+        raise OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr(ledger_checks, "record", refuse)
+    call_command("verifyledger")
+    out, err = capsys.readouterr()
+    assert "The books are right" in out
+    assert "readonly" in err
+
+
+@pytest.mark.parametrize(("hours", "is_resolved"), [(None, True), (48, True), (2, False)])
+def test_a_difference_is_open_until_a_check_of_as_much_finds_none(db: None, hours: float | None, is_resolved: bool) -> None:
+    record(WRONG, hours=47, age=timedelta(minutes=5))
+    record(hours=hours)
+    assert found() == ((0, "") if is_resolved else (1, str(WRONG)))
+
+
+def test_an_older_check_resolves_nothing(db: None) -> None:
+    record(WRONG)
+    record(age=timedelta(minutes=1))
+    assert found() == (1, str(WRONG))
+
+
+def test_the_newest_checks_are_kept_and_what_is_open(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_checks, "KEEP", 3)
+    record(WRONG, age=timedelta(hours=10))
+    for hours in range(9, 1, -1):
+        record(hours=1, age=timedelta(hours=hours))
+    assert LedgerCheck.objects.count() == 4
+    assert found() == (1, str(WRONG))
+
+
+def test_of_all_processes_one_makes_the_hours_check(db: None) -> None:
+    now = database_now().replace(minute=10)
+    first, *others = [*ledger_checks.begin(now, [None]), *ledger_checks.begin(now + timedelta(minutes=49), [None, None])]
+    assert first is not None
+    assert others == [None, None]
+    assert ledger_checks.begin(now + timedelta(minutes=50), [None]) != [None]
+
+
+def test_a_check_that_was_given_up_says_nothing(db: None) -> None:
+    ledger_checks.begin(database_now(), [None])
+    assert insights.health().last_check is None
+
+
+# ---- the hour's check
+
+
+def keep_house(times: int = 2) -> None:
+    """So many processes keep the house at once, until the hour's check is done."""
+
+    async def until_checked() -> None:
+        commits = [GroupCommit() for _ in range(times)]
+        keeping = [asyncio.create_task(housekeeping.keep_house(each)) for each in commits]
+        while not await commits[0].read(LedgerCheck.objects.filter(differences__isnull=False).exists):
+            await asyncio.sleep(0.02)
+        for task in keeping:
+            task.cancel()
+        for each in commits:
+            await each.close()
+
+    asyncio.run(asyncio.wait_for(until_checked(), 30))
+
+
+@pytest.fixture
+def one_hour(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_checks, "EVERY", LONG)
+
+
+def test_the_housekeeping_checks_the_books_once(one_hour: None, alice: Person) -> None:
+    run(alice)
+    keep_house()
+    row = LedgerCheck.objects.get()
+    assert (row.generations, row.differences, row.first_difference) == (1, 0, "")
+    assert row.since == row.checked_at - ledger_checks.WINDOWS[0]
+
+
+def test_the_housekeeping_tells_the_log_what_is_wrong(one_hour: None, alice: Person, caplog: pytest.LogCaptureFixture) -> None:
+    run(alice)
+    set_budget(1)
+    keep_house(times=1)
+    (row,) = LedgerCheck.objects.all()
+    assert row.differences
+    (error,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert row.first_difference in error.getMessage()
+
+
+def test_what_takes_too_long_is_checked_for_a_shorter_time(one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(alice)
+    set_budget(1)
+    usual = seals.check
+
+    def slow(since: datetime) -> Iterator[Difference]:
+        if database_now() - since > timedelta(hours=24):
+            raise OperationalError("interrupted")
+        return usual(since)
+
+    monkeypatch.setattr(seals, "check", slow)
+    keep_house(times=1)
+    row = LedgerCheck.objects.get()
+    assert row.since == row.checked_at - ledger_checks.WINDOWS[1]
+    assert row.differences  # of the day's budget, which needs the longer time
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL's own limit is its server's")
+def test_a_check_takes_no_longer_than_reads_may(settings: object, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "DATABASE_TIMEOUT_MS", 1)
+    monkeypatch.setattr("usage.insights.time_limit._STEPS", 1)
+    slow = checks(None)[0]
+    with pytest.raises(OperationalError, match="interrupted"):
+        ledger_checks.look(lambda: chain.from_iterable(slow() for _ in range(10_000)))
+
+
+# ---- the Overview
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [(None, "never"), ((), "no difference"), ((WRONG,), '<span class="badge bad">1 difference</span>')],
+)
+def test_the_overview_says_what_the_last_check_found(root: Client, differences: tuple[Difference, ...] | None, said: str) -> None:
+    if differences is not None:
+        record(*differences)
+    page = root.get("/admin/").content.decode()
+    told = page[page.index("Ledger last checked") :]
+    told = told[: told.index("</dd>")]
+    assert said in told
+    assert (str(WRONG) in told) is bool(differences)

@@ -1,0 +1,124 @@
+"""Who looks at the Live page's feed, and that it ends for those who may not look any more."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.testing import WebsocketCommunicator
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from accounts.models import Member, Role
+from accounts.signed_in import SignIn, who_may
+from chatapi.asgi import application
+from tests.admin_pages import client_of
+from tests.cast import Person, admit
+from usage.pages import live_feed
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TICK_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks that are short, and snapshots that belong to this test's event loop."""
+    live_feed.snapshots_of.cache_clear()
+    monkeypatch.setattr(live_feed.Snapshots.__init__, "__defaults__", (TICK_S,))
+    monkeypatch.setattr(live_feed, "VIEWERS", live_feed.Viewers(live_feed._see, TICK_S))
+
+
+@pytest.fixture
+async def feed() -> AsyncIterator[Callable[[Client], Any]]:
+    """Opens feeds with the cookies of a browser."""
+    opened: list[WebsocketCommunicator] = []
+
+    def listen(client: Client) -> WebsocketCommunicator:
+        cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
+        headers = [(b"cookie", cookies.encode()), (b"origin", b"http://127.0.0.1"), (b"host", b"127.0.0.1")]
+        opened.append(WebsocketCommunicator(application, "/admin/live/feed", headers))
+        return opened[-1]
+
+    yield listen
+    for each in opened:
+        await each.disconnect()
+
+
+async def end_of(feed: WebsocketCommunicator) -> int:
+    """The code with which it is closed, after what it still tells."""
+    while True:
+        message = await feed.receive_output(timeout=5)
+        if message["type"] == "websocket.close":
+            return int(message["code"])
+
+
+def removed(alice: Person, client: Client) -> None:
+    Member.objects.filter(user=alice.user).delete()
+
+
+def deactivated(alice: Person, client: Client) -> None:
+    User.objects.filter(pk=alice.user.pk).update(is_active=False)
+
+
+def signed_out(alice: Person, client: Client) -> None:
+    client.logout()
+
+
+def given_another_password(alice: Person, client: Client) -> None:
+    alice.user.set_password("another-passphrase")
+    alice.user.save()
+
+
+@pytest.mark.parametrize("leave", [removed, deactivated, signed_out, given_another_password])
+async def test_the_feed_ends_for_who_may_not_look_any_more(feed: Any, alice: Person, leave: Callable[[Person, Client], None]) -> None:
+    row = await sync_to_async(admit)(alice)
+    client = await sync_to_async(client_of)(alice.user)
+    told = feed(client)
+    assert (await told.connect())[0]
+    assert [each["id"] for each in json.loads(await told.receive_from())["rows"]] == [str(row)]
+    await sync_to_async(leave)(alice, client)
+    assert await end_of(told) == live_feed.RELOAD
+    again = feed(client)
+    assert not (await again.connect())[0]
+
+
+async def test_the_feed_ends_when_the_person_sees_other_organizations(feed: Any, alice: Person, charlie: Person) -> None:
+    theirs = await sync_to_async(admit)(charlie)
+    client = await sync_to_async(client_of)(alice.user)
+    told = feed(client)
+    assert (await told.connect())[0]
+    assert json.loads(await told.receive_from())["rows"] == []
+    await Member.objects.acreate(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
+    assert await end_of(told) == live_feed.RELOAD
+    again = feed(client)
+    assert (await again.connect())[0]
+    assert [each["id"] for each in json.loads(await again.receive_from())["rows"]] == [str(theirs)]
+
+
+async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed: Any) -> None:
+    clerk = await User.objects.acreate_user("clerk", is_staff=True)
+    permission = await Permission.objects.aget(codename="view_generation")
+    for take in (clerk.user_permissions.clear, lambda: User.objects.filter(pk=clerk.pk).update(is_staff=False)):
+        await clerk.user_permissions.aadd(permission)
+        told = feed(await sync_to_async(client_of)(clerk))
+        assert (await told.connect())[0]
+        await sync_to_async(take)()
+        assert await end_of(told) == live_feed.RELOAD
+
+
+async def test_a_visitor_is_told_nothing(feed: Any, db: None) -> None:
+    assert not (await feed(Client()).connect())[0]
+
+
+def test_many_are_asked_about_in_four_queries(alice: Person, bob: Person, charlie: Person) -> None:
+    people = [person.user for person in (alice, bob, charlie)] + [User.objects.create_superuser(f"root {n}") for n in range(5)]
+    people += [User.objects.create_user(f"clerk {n}", is_staff=True) for n in range(5)]
+    sign_ins = [SignIn(user.pk, str(client_of(user).session.session_key), user.get_session_auth_hash()) for user in people]
+    with CaptureQueriesContext(connection) as queries:
+        allowed = who_may("usage.view_generation", sign_ins)
+    assert len(queries) == 4
+    assert list(allowed) == sign_ins[:8], "clerks have no permission"

@@ -1,0 +1,175 @@
+"""Each of the Overview's numbers leads to the rows that it counts."""
+
+import re
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.models import Organization
+from chatapi.models import Deployment
+from tests.admin_pages import client_of, downloaded
+from tests.cast import PRICE, Person, admit, run
+from usage import prices
+from usage.database.clock import database_now
+from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
+from usage.pages.figures import Change
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """Allowed everything."""
+    return client_of(User.objects.create_superuser("root"))
+
+
+def listed(client: Client, url: str) -> set[Any]:
+    """The ids of the requests that stand there."""
+    return {row.pk for row in client.get(url).context["page"].rows}
+
+
+def card(client: Client, title: str, query: str = "") -> Any:
+    """One of the Overview's cards."""
+    return next(each for each in client.get(f"/admin/{query}").context["cards"] if each.title.startswith(title))
+
+
+def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person) -> None:
+    long_ago = database_now() - timedelta(days=20)
+    inside, late, early = run(alice), run(alice), run(alice)
+    Generation.objects.filter(pk=late.pk).update(admitted_at=database_now() - timedelta(hours=5))
+    Generation.objects.filter(pk=early.pk).update(admitted_at=long_ago, settled_at=long_ago)
+    HourlyUsage.objects.update(requests=2)
+    admit(alice)
+    cards = {each.title.partition(",")[0]: each for each in root.get("/admin/").context["cards"]}
+    url = cards["Requests"].url
+    assert cards["Requests"].exact == "2"
+    assert listed(root, url) == {inside.pk, late.pk}
+    for title in ("Spend", "Tokens", "First token"):
+        lines = [line for line in cards[title].lines if line.name != "beyond holds"]
+        assert {cards[title].url, *(line.url for line in lines)} == {url}
+
+
+def test_the_error_rate_leads_to_every_kind_of_failure(root: Client, alice: Person) -> None:
+    failed = {run(alice, outcome=outcome).pk for outcome in (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)}
+    run(alice, outcome=Outcome.CLIENT_CANCELLED)
+    errors = card(root, "Error rate")
+    assert errors.exact == "3 of 4 requests"
+    assert listed(root, errors.url) == failed
+    assert [len(listed(root, line.url)) for line in errors.lines] == [1, 1, 1]
+    assert listed(root, card(root, "Error rate", "?outcome=failed").url) < failed
+    assert "outcome: any error" in root.get(errors.url).content.decode()
+
+
+def test_what_failed_in_any_way_is_never_anothers(alice: Person, charlie: Person) -> None:
+    theirs = run(charlie, outcome=Outcome.FAILED)
+    client = client_of(alice.user)
+    assert listed(client, "/admin/requests/?outcome=any_error") == set()
+    assert str(theirs) not in downloaded(client, "/admin/requests/export.csv?outcome=any_error")
+    assert client.get("/admin/?outcome=any_error").status_code == 400
+
+
+def test_what_the_reaper_closed_and_what_never_started_lead_to_themselves(root: Client, alice: Person) -> None:
+    lost, not_started = run(alice, outcome=Outcome.WORKER_LOST), run(alice, outcome=Outcome.NOT_STARTED)
+    old = run(alice, outcome=Outcome.WORKER_LOST)
+    HourlyUsage.objects.filter(outcome=Outcome.WORKER_LOST).update(requests=1)
+    long_ago = database_now() - timedelta(days=3)
+    Generation.objects.filter(pk=old.pk).update(admitted_at=long_ago, settled_at=long_ago)
+    health = root.get("/admin/").context["health"]
+    assert (health["now"].lost, health["now"].not_started) == (1, 1)
+    assert listed(root, health["lost_url"]) == {lost.pk}
+    assert listed(root, health["not_started_url"]) == {not_started.pk}
+
+
+@pytest.mark.parametrize(("period", "is_bounded"), [("day", True), ("month", True), ("ever", False)])
+def test_what_a_budget_has_spent_leads_to_its_period(root: Client, alice: Person, charlie: Person, period: str, is_bounded: bool) -> None:
+    Organization.objects.filter(pk=alice.project.organization_id).update(time_zone="Pacific/Auckland")
+    row, old = run(alice), run(alice)
+    run(charlie)
+    Generation.objects.filter(pk=old.pk).update(admitted_at=database_now() - timedelta(days=62))
+    BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period=period, limit_nanodollars=10**9)
+    (meter,) = root.get("/admin/").context["budgets"]
+    assert listed(root, meter.spent_url) == ({row.pk} if is_bounded else {row.pk, old.pk})
+    assert parse_qs(urlsplit(meter.spent_url).query).get("time_zone") == (["Pacific/Auckland"] if is_bounded else None)
+
+
+def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Person, small: Any) -> None:
+    name = Deployment.objects.get().name
+    served, failed = run(alice, deployment=name), run(alice, deployment=name, outcome=Outcome.WORKER_LOST)
+    run(alice, deployment="spare")
+    run(alice, deployment=name, outcome=Outcome.CLIENT_CANCELLED)
+    (row,) = root.get("/admin/").context["deployments"].rows
+    run(alice, deployment=name)  # later than what the page has counted
+    assert (row.requests, len(listed(root, row.requests_url))) == (3, 3)
+    assert served.pk in listed(root, row.requests_url)
+    assert (row.failed, listed(root, row.errors_url)) == (1, {failed.pk})
+
+
+def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -> None:
+    run(alice)
+    assert 'name="deployment" value="sandbox"' in root.get("/admin/requests/?deployment=sandbox").content.decode()
+    client = client_of(alice.user)
+    assert 'name="deployment"' not in client.get("/admin/requests/").content.decode()
+    for path in ("/admin/requests/", "/admin/requests/export.csv"):
+        assert client.get(f"{path}?deployment=sandbox").status_code == 404
+
+
+def test_both_percentiles_are_compared_with_the_period_before(root: Client, alice: Person) -> None:
+    run(alice, first_token_ms=80)
+    before = run(alice, first_token_ms=40)
+    Generation.objects.filter(pk=before.pk).update(admitted_at=database_now() - timedelta(days=1))
+    speed = card(root, "First token", f"?days=1&organization={alice.project.organization_id}")
+    assert [(line.name, line.change) for line in speed.lines] == [("p95", Change("+102 %", "up")), ("measured", None)]
+    assert speed.change == Change("+102 %", "up")  # each to within 5 %
+
+
+# ---- the chart's columns
+
+
+def choices(client: Client, query: str) -> dict[str, bool]:
+    """What the chart's columns can be, and which they are."""
+    return {choice.text: choice.is_chosen for choice in client.get(f"/admin/{query}").context["question"].buckets()}
+
+
+def test_columns_are_hours_or_days_as_one_chooses(root: Client, alice: Person) -> None:
+    run(alice)
+    assert choices(root, "") == {"Hours": False, "Days": True}
+    page = root.get("/admin/?days=7&group=key")
+    hours = page.context["question"].buckets()[0].url
+    assert f'href="{hours}"'.replace("&", "&amp;") in page.content.decode()
+    chosen = root.get(hours)
+    assert "By hour and key" in chosen.content.decode()
+    assert len(chosen.context["chart"].columns) > 6 * 24
+    kept = {choice.text: choice.url for choice in chosen.context["question"].days()}
+    assert all("bucket=hour" in url and "group=key" in url for url in kept.values())
+    assert '<input type="hidden" name="bucket" value="hour">' in chosen.content.decode()
+
+
+@pytest.mark.parametrize("query", ["?days=90&bucket=hour", "?start=2026-01-01&end=2026-06-30&bucket=hour", "?days=90"])
+def test_too_many_hours_give_way_to_days(root: Client, alice: Person, query: str) -> None:
+    run(alice)
+    assert choices(root, query) == {}
+    page = root.get(f"/admin/{query}")
+    assert "Hours: up to 31 days" in page.content.decode()
+    assert page.context["question"].over.bucket == "day"
+
+
+# ---- names
+
+
+def test_names_that_people_gave_stay_as_they_are(root: Client, alice: Person, small: Any) -> None:
+    run(alice, outcome=Outcome.CLIENT_CANCELLED)
+    for path in ("/admin/", "/admin/requests/"):
+        chips = re.sub(r"<[^>]*>|\s+", " ", root.get(f"{path}?model=my_model&outcome=client_cancelled").content.decode())
+        assert "model: my_model" in chips
+        assert "outcome: client cancelled" in chips
+    assert '<option value="my_model" selected>my_model</option>' in root.get("/admin/requests/?model=my_model").content.decode()
+
+
+def test_a_models_name_is_offered_as_it_is(root: Client, alice: Person, small: Any) -> None:
+    prices.change("my_model", PRICE)
+    form = root.get("/admin/requests/").content.decode()
+    for option in ("my_model", "client cancelled", "any error"):
+        assert f">{option}</option>" in form

@@ -1,0 +1,81 @@
+"""What people of organizations are not told about a request: which worker ran it, and which deployment answered."""
+
+import json
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from tests.admin_pages import client_of
+from tests.cast import Person, admit, run
+from usage import ledger
+from usage.database.clock import database_now
+from usage.models import Outcome
+from usage.pages.live import difference, snapshot
+from usage.settlement import Attempt
+
+SECRETS = ("azure-east-7", "worker-1")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.WORKER_LOST, Outcome.FAILED])
+def test_a_receipt_tells_operators_what_ran_it_and_nobody_else(alice: Person, outcome: Outcome) -> None:
+    row = run(alice, deployment="azure-east-7", outcome=outcome)
+    for path in (f"/admin/requests/{row}", f"/admin/usage/generation/{row.pk}/change/"):
+        own, operators = (client_of(user).get(path).content.decode() for user in (alice.user, User.objects.create_superuser(path)))
+        assert [secret in own for secret in SECRETS] == [False, False]
+        assert [secret in operators for secret in SECRETS] == [True, True]
+        assert "Attempts" in own
+
+
+def test_the_attempts_are_told_without_what_was_tried(alice: Person) -> None:
+    log = [Attempt("azure-east-7", "upstream_timeout", 61_000), Attempt("azure-west-2", "", 90)]
+    row = run(alice, deployment="azure-west-2", attempts=2, attempt_log=log)
+    pages = [client_of(user).get(f"/admin/requests/{row}").content.decode() for user in (alice.user, User.objects.create_superuser("root"))]
+    for hidden in ("azure-east-7", "azure-west-2", "1 min"):
+        assert [hidden in page for page in pages] == [False, True]
+    assert ["upstream_timeout" in page for page in pages] == [True, True]
+
+
+def test_the_api_tells_a_key_no_more_than_a_person(alice: Person) -> None:
+    row = run(alice, deployment="azure-east-7")
+    answer = alice.get(f"/v1/generations/{row}").content.decode()
+    assert not any(secret in answer for secret in SECRETS)
+
+
+def read(answer: Any) -> str:
+    """A streamed file."""
+
+    async def gather() -> bytes:
+        return b"".join([part async for part in answer.streaming_content])
+
+    return async_to_sync(gather)().decode()
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_an_export_of_requests_has_what_its_reader_may_know(alice: Person, form: str) -> None:
+    run(alice, deployment="azure-east-7")
+    files = {}
+    for name, user in (("own", alice.user), ("operators", User.objects.create_superuser("root"))):
+        files[name] = read(client_of(user).get(f"/admin/requests/export.{form}"))
+    assert "deployment" not in files["own"]
+    assert "azure-east-7" in files["operators"]
+    assert "attempts" in files["own"]
+
+
+@pytest.mark.parametrize("query", ["deployment=azure-east-7", "deployment__startswith=a", "worker=worker-1", "worker__contains=1"])
+def test_nothing_is_found_by_what_ran_it(alice: Person, query: str) -> None:
+    run(alice, deployment="azure-east-7")
+    client = client_of(alice.user)
+    assert client.get(f"/admin/usage/generation/?{query}").status_code in {302, 400}
+    listed = [client.get(f"/admin/requests/?{text}").content.decode().count('<td class="time">') for text in (query, f"{query}x")]
+    assert listed[0] == listed[1], "the address asks for nothing by these names"
+
+
+def test_the_live_feed_names_no_worker(alice: Person) -> None:
+    row = admit(alice)
+    ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
+    (told,) = json.loads(difference({}, snapshot({}), 0))["rows"]
+    assert told["state"] == "running"
+    assert "worker-1" not in json.dumps(told) + client_of(alice.user).get("/admin/live/").content.decode()

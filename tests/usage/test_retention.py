@@ -1,0 +1,419 @@
+"""Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing is found."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, transaction
+from django.test import Client
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts import keys
+from accounts.audit.models import AuditEntry
+from accounts.models import APIKey, Organization
+from chatapi import identity
+from tests.usage.conftest import completed, run
+from tests.usage.emptying import without_triggers
+from usage import corrections, durable_files, generation_export, insights, ledger, retention, rollups, seals, seeding
+from usage.database.clock import database_now
+from usage.errors import NotBooked
+from usage.insights import Filters, Range
+from usage.insights.buckets import BucketQuery, buckets
+from usage.models import (
+    Budget,
+    ClosedDay,
+    DailyFirstTokens,
+    DailyTotals,
+    DailyUsage,
+    Generation,
+    HourlyUsage,
+    Kind,
+    LedgerEntry,
+    LedgerSeal,
+    Outcome,
+    RetentionHorizon,
+    State,
+)
+from usage.retention import dropping
+from usage.rollups import first_tokens
+from usage.rollups.closed_days import DAY, midnight
+from usage.seeding import Plan
+from usage.verification import verify
+
+TODAY = datetime.now(UTC).date()
+BEFORE = TODAY - 37 * DAY
+"""What is settled before this day is dropped: some days of the six that there are."""
+
+
+Ask = Callable[..., ledger.Admission]
+
+
+@pytest.fixture
+def books(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six days with a request every five hours, on both sides of `BEFORE`."""
+    monkeypatch.setattr(dropping, "BATCH", 4)
+    with transaction.atomic():
+        for hours in range(0, 6 * 24, 5):
+            moment = midnight(TODAY - 40 * DAY) + timedelta(hours=hours, minutes=7)
+            ledger.admit(moment, [admission := ask(id=id_of(moment), model=f"model-{hours % 3}")])
+            outcome = Outcome.FAILED if hours % 7 == 0 else Outcome.COMPLETED
+            ledger.settle(moment, [completed(run(admission, moment), outcome=outcome, first_token_ms=10 + hours)])
+        rollups.rebuild()
+    tidy_up()
+
+
+@pytest.fixture
+def seeded_books(db: None) -> None:
+    """A month of all that there is: overages, discounts, test keys, failures."""
+    with transaction.atomic():
+        seeding.sow(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
+    tidy_up()
+
+
+def id_of(moment: datetime) -> UUID:
+    """A UUIDv7 of that moment."""
+    return UUID(int=int(moment.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
+
+
+def tidy_up() -> None:
+    """Correct one of the oldest today, seal, and count the days."""
+    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=1).order_by("created_at")[0]
+    corrections.correct(charge.pk, -1, reason="story", recorded_by="alice")
+    seals.seal(timedelta(0))
+    while first_tokens.count_next():
+        pass
+
+
+def drop(folder: Path, before: date = BEFORE, *options: str) -> str:
+    """Run the command; what it says."""
+    said = StringIO()
+    call_command("dropgenerations", f"--before={before}", f"--to={folder}", *options, stdout=said)
+    return said.getvalue()
+
+
+def old() -> list[UUID]:
+    return list(Generation.objects.filter(settled_at__lt=midnight(BEFORE)).order_by("id").values_list("id", flat=True))
+
+
+def tables() -> list[object]:
+    """All that a rebuild makes anew, and how soon requests began."""
+    found: list[object] = []
+    for table in (HourlyUsage, DailyUsage, DailyTotals, DailyFirstTokens, ClosedDay):
+        names = [field.attname for field in table._meta.concrete_fields if field.name != "id"]
+        found.append(sorted(table.objects.values_list(*names), key=str))
+    return found
+
+
+def told() -> list[object]:
+    """What pages, the usage API and the books say of those days."""
+    over = Range(midnight(TODAY - 61 * DAY), midnight(TODAY - 30 * DAY), "day")
+    found: list[object] = [
+        insights.totals(over),
+        insights.first_token_ms(over),
+        insights.first_token_ms(over, Filters(outcome="completed")),
+    ]
+    found += [insights.series(over, group_by) for group_by in ("organization", "project", "key", "model", "outcome")]
+    organization = LedgerEntry.objects.values_list("organization_id", flat=True)[0]
+    for width in ("minute", "hour", "day"):
+        found.append(buckets(BucketQuery(organization, width, over.start, over.end, ("model",))))
+    found += [list(table.objects.order_by("pk").values()) for table in (LedgerEntry, LedgerSeal, Budget)]
+    return found
+
+
+# ---- what stays
+
+
+def test_the_books_say_the_same_before_and_after(seeded_books: None, tmp_path: Path) -> None:
+    newer = list(Generation.objects.filter(settled_at__gte=midnight(BEFORE)).order_by("id").values())
+    count, before, made = len(old()), [told(), tables()], Generation.objects.count()
+    assert 0 < count < made == 400
+    said = drop(tmp_path / "export", BEFORE, "--by=alice")
+    assert f"Dropped {count} generations settled before {BEFORE}" in said
+    assert list(Generation.objects.order_by("id").values()) == newer
+    assert [told(), tables()] == before
+    report = verify(now=database_now())
+    assert (report.differences, report.generations, report.dropped_generations) == ([], made - count, count)
+    assert verify(since=midnight(BEFORE - DAY)).differences == []
+
+
+def test_rebuilding_makes_the_same_tables_without_the_generations(books: None, tmp_path: Path) -> None:
+    before = tables()
+    drop(tmp_path / "export")
+    call_command("rollup", stdout=StringIO())
+    assert tables() == before
+    assert rollups.rebuild().days_before == len(before[1])  # type: ignore[arg-type]
+    assert verify().differences == []
+
+
+def test_the_export_has_every_row_with_all_its_columns(books: None, tmp_path: Path) -> None:
+    rows = {str(row): row for row in Generation.objects.filter(pk__in=old())}
+    drop(tmp_path / "export")
+    lines = [json.loads(line) for line in (tmp_path / "export" / "generations.ndjson").read_text().splitlines()]
+    assert sorted(line["id"] for line in lines) == sorted(rows)
+    for line in lines:
+        row = rows[line["id"]]
+        assert line.keys() == set(generation_export.COLUMNS)
+        assert datetime.fromisoformat(line["settled_at"]) == row.settled_at
+        assert (line["amount_nanodollars"], line["first_token_ms"]) == (row.amount_nanodollars, row.first_token_ms)
+
+
+def test_a_changed_byte_of_the_export_is_found(books: None, tmp_path: Path) -> None:
+    drop(tmp_path / "export")
+    for name in ("usage.ndjson", "generations.ndjson", "manifest.json"):
+        call_command("verifyexport", str(tmp_path / "export"), stdout=StringIO())
+        path = tmp_path / "export" / name
+        written = path.read_bytes()
+        path.write_bytes(written.replace(b"1", b"2", 1))
+        with pytest.raises(CommandError, match="signed"):
+            call_command("verifyexport", str(tmp_path / "export"))
+        path.write_bytes(written)
+
+
+def test_it_is_known_who_dropped_what(books: None, tmp_path: Path) -> None:
+    count = len(old())
+    drop(tmp_path / "export", BEFORE, "--by=alice")
+    row, entry = RetentionHorizon.objects.get(), AuditEntry.objects.get(object_type="usage.retentionhorizon")
+    assert (row.day, row.generations_count, row.dropped_count, row.recorded_by) == (BEFORE, count, count, "alice")
+    assert row.finished_at is not None
+    assert (entry.actor, entry.action, entry.object_name) == ("alice", "dropped generations", str(BEFORE))
+    assert entry.changes["export_digest"] == [None, row.export_digest]
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended(books: None, tmp_path: Path) -> None:
+    first, all_old = BEFORE - DAY, len(old())
+    drop(tmp_path / "first", first)
+    assert "nothing to drop" in drop(tmp_path / "none", first)
+    drop(tmp_path / "second")
+    counts = [json.loads((tmp_path / name / "manifest.json").read_text())["generations"]["count"] for name in ("first", "second")]
+    assert (sum(counts), min(counts) > 0) == (all_old, True)
+    assert old() == []
+    assert verify().differences == []
+
+
+# ---- what stops it
+
+
+def leave_one_open() -> None:
+    row = Generation.objects.filter(pk__in=old())[0]
+    row.pk, row.state, row.settled_at = UUID(int=7), State.RUNNING, None
+    row.save(force_insert=True)
+
+
+def reopen_a_day() -> None:
+    hour = HourlyUsage.objects.filter(hour__lt=midnight(BEFORE))[0]
+    HourlyUsage.objects.filter(pk=hour.pk).update(requests=hour.requests)
+
+
+def leave_one_unsealed() -> None:
+    with without_triggers():
+        LedgerSeal.objects.all().delete()
+
+
+def change_an_amount() -> None:
+    Generation.objects.filter(pk=old()[0]).update(amount_nanodollars=1)
+
+
+STOPPING: dict[str, Callable[[], None]] = {
+    "1 requests of before are not settled": leave_one_open,
+    "not added up by day yet": reopen_a_day,
+    "not all ledger entries of before are sealed": leave_one_unsealed,
+    "The books are not right: I7 exact money": change_an_amount,
+}
+
+
+@pytest.mark.parametrize("reason", STOPPING)
+def test_it_refuses_while_the_books_are_not_ready(books: None, tmp_path: Path, reason: str) -> None:
+    STOPPING[reason]()
+    before = Generation.objects.count()
+    with pytest.raises(CommandError, match=f"(?i){reason}"):
+        drop(tmp_path / "export")
+    assert (Generation.objects.count(), RetentionHorizon.objects.count(), list(tmp_path.iterdir())) == (before, 0, [])
+
+
+def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="kept for 35 days at least"):
+        drop(tmp_path / "export", TODAY - 34 * DAY)
+
+
+def test_it_writes_over_nothing(books: None, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(CommandError, match="is in use"):
+        drop(tmp_path)
+    call_command("exportusage", "--from=2020-01-01", "--to=2030-01-01", f"--output={tmp_path / 'other'}", stdout=StringIO())
+    with pytest.raises(CommandError, match="holds another export"):
+        drop(tmp_path / "other")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert old()
+
+
+def test_a_dry_run_writes_nothing(books: None, tmp_path: Path) -> None:
+    count = len(old())
+    assert f"Would export {count} generations settled before {BEFORE}" in drop(tmp_path / "export", BEFORE, "--dry-run")
+    assert (len(old()), RetentionHorizon.objects.count(), list(tmp_path.iterdir())) == (count, 0, [])
+
+
+# ---- killed
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+PLACES: list[tuple[Any, str, int]] = [
+    (generation_export, "write", 1),  # the export is half done
+    (durable_files, "sync_folder", 1),  # it is whole, and has not its name yet
+    (durable_files, "sync_folder", 2),  # nothing knows of it yet
+    (dropping, "record", 1),  # nothing is dropped yet
+    (dropping, "_drop", 1),  # a batch was not committed
+    (dropping, "_drop", 3),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "hit"), PLACES, ids=lambda each: str(getattr(each, "__name__", each)))
+def test_whatever_kills_it_the_next_run_finishes(
+    books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, hit: int
+) -> None:
+    real, hits, count = getattr(module, name), 0, len(old())
+
+    def dying(*args: Any) -> Any:
+        nonlocal hits
+        hits += 1
+        found = real(*args)
+        if hits == hit:
+            raise Killed
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, dying)
+        with pytest.raises(Killed):
+            drop(tmp_path / "export")
+    assert verify().differences == []
+    assert (len(old()) < count) == (hit == 3)
+    drop(tmp_path / "export")
+    row = RetentionHorizon.objects.get()
+    assert (row.dropped_count, row.finished_at is None, old()) == (count, False, [])
+    assert verify().differences == []
+    call_command("verifyexport", str(tmp_path / "export"), stdout=StringIO())
+
+
+def test_half_an_export_is_written_anew(books: None, tmp_path: Path) -> None:
+    (tmp_path / "export.partial").mkdir()
+    (tmp_path / "export.partial" / "generations.ndjson").write_text("{")
+    drop(tmp_path / "export")
+    call_command("verifyexport", str(tmp_path / "export"), stdout=StringIO())
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+# ---- what is missing that should not be
+
+
+def test_the_database_lets_nobody_delete_what_was_settled_since(books: None, tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match="retention horizon"), transaction.atomic():
+        Generation.objects.filter(pk=old()[0])._raw_delete("default")
+    drop(tmp_path / "export")
+    with pytest.raises(IntegrityError, match="retention horizon"), transaction.atomic():
+        Generation.objects.all()._raw_delete("default")
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_generation_that_was_not_exported_is_missed(books: None, tmp_path: Path, is_old: bool) -> None:
+    drop(tmp_path / "export", BEFORE - DAY)
+    RetentionHorizon.objects.create(
+        day=BEFORE,
+        after=BEFORE - DAY,
+        generations_count=len(old()),
+        export="",
+        export_digest="",
+        recorded_by="",
+        recorded_at=database_now(),
+    )
+    assert verify().differences == []
+    row = Generation.objects.get(pk=old()[0]) if is_old else Generation.objects.latest("id")
+    with without_triggers():
+        Generation.objects.filter(pk=row.pk)._raw_delete("default")
+    (difference,) = verify().differences
+    subject = f"settled from {BEFORE - DAY} to {BEFORE}" if is_old else f"charge {LedgerEntry.objects.get(generation=row.pk).pk}"
+    assert (difference.invariant, difference.subject) == ("I15 kept", subject)
+
+
+# ---- what needs the rows
+
+
+def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
+    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
+    drop(tmp_path / "export")
+    with pytest.raises(NotBooked, match="Grant credit instead"):
+        corrections.correct(charge.pk, -1, reason="too late", recorded_by="alice")
+    period, bill = [f"--from={BEFORE - DAY}", f"--to={TODAY}"], tmp_path / "bill.csv"
+    bill.write_text("date,model,requests\n")
+    for command in (["rerate", "--model=model-0", *period], ["reconcile", str(bill), *period], ["seedusage", "--add", "--days=60"]):
+        with pytest.raises(CommandError, match=f"settled before {BEFORE} .* were exported and dropped"):
+            call_command(*command)
+    call_command("rerate", "--model=model-0", f"--from={BEFORE}", f"--to={TODAY}", stdout=StringIO())
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def test_pages_say_what_was_dropped(books: None, tmp_path: Path, root: Client) -> None:
+    charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
+    drop(tmp_path / "export")
+    notice = f"settled before {BEFORE} (UTC) were exported and dropped"
+    assert notice in root.get(f"/admin/requests/?start={BEFORE - 3 * DAY}&end={BEFORE - DAY}").content.decode()
+    assert notice not in root.get(f"/admin/requests/?start={BEFORE}").content.decode()
+    found = root.get("/admin/requests/", {"id": str(charge.request_id)}, follow=True)
+    assert (found.status_code, found.redirect_chain[0][0]) == (200, f"/admin/requests/{charge.request_id}")
+    assert notice in found.content.decode()
+    assert f"/admin/usage/ledgerentry/{charge.pk}/change/" in found.content.decode()
+    for path in ("", f"{charge.pk}/change/"):
+        assert (
+            str(charge.request_id)
+            in root.get(f"/admin/usage/ledgerentry/{path}", {"kind__exact": "charge"} if not path else {}).content.decode()
+        )
+
+
+def test_the_form_says_why_a_dropped_charge_is_not_corrected(books: None, tmp_path: Path, root: Client) -> None:
+    charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
+    drop(tmp_path / "export")
+    url = f"/admin/ledger/{charge.pk}/correct"
+    (token,) = re.findall(r'name="token" value="([^"]+)"', root.get(url).content.decode())
+    form = {"direction": "back", "amount": "0.00000001", "reason": "late", "token": token}
+    for step in ("preview", "book"):
+        assert "Grant credit instead" in root.post(url, form | {"step": step}).content.decode()
+
+
+def test_clients_get_no_receipt_of_what_was_dropped(books: None, tmp_path: Path) -> None:
+    charge = LedgerEntry.objects.filter(generation__in=old()).order_by("created_at")[0]
+    key: APIKey = APIKey.objects.get(pk=charge.api_key_id or 0)
+    _, secret = keys.create_key(key.project, name="reader")
+    client = Client(headers={"authorization": f"Bearer {secret}"})
+    assert client.get(f"/v1/generations/{charge.request_id}").status_code == 200
+    drop(tmp_path / "export")
+    assert client.get(f"/v1/generations/{charge.request_id}").status_code == 404
+
+
+def test_a_stranger_sees_nothing_of_what_was_dropped(books: None, tmp_path: Path, charlie: Any) -> None:
+    charge = LedgerEntry.objects.filter(generation__in=old()).order_by("created_at")[0]
+    drop(tmp_path / "export")
+    client = Client()
+    client.force_login(charlie.user)
+    assert client.get(f"/admin/requests/{charge.request_id}").status_code == 404
+    assert Organization.objects.filter(pk=charge.organization_id).exists()
+
+
+def test_what_is_kept_begins_at_the_horizon(books: None, tmp_path: Path) -> None:
+    assert retention.horizon() is None
+    drop(tmp_path / "export")
+    assert retention.horizon() == midnight(BEFORE)

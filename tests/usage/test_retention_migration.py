@@ -1,0 +1,80 @@
+"""Migration 0007: the ledger stays immutable and as it was, there and back, and there is no way back once something was dropped."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.core.management import call_command
+from django.db import IntegrityError, connection, transaction
+
+from tests.usage.conftest import NOW, completed, run
+from usage import corrections, ledger, seals
+from usage.database.clock import database_now
+from usage.models import LedgerEntry, RetentionHorizon
+from usage.verification import verify
+
+Ask = Callable[..., ledger.Admission]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def migrate(*to: str) -> None:
+    call_command("migrate", *to, verbosity=0)
+
+
+@pytest.fixture
+def books(ask: Ask) -> Iterator[None]:
+    """A charge, corrected and sealed; whatever happens, the schema is the newest one afterwards."""
+    with transaction.atomic():
+        ledger.admit(NOW, [admission := ask()])
+        ledger.settle(NOW, [completed(run(admission))])
+    corrections.correct(LedgerEntry.objects.get().pk, -1, reason="story", recorded_by="alice")
+    seals.seal()
+    yield
+    RetentionHorizon.objects.all().delete()
+    migrate()
+
+
+def execute(sql: str) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def ledger_is_immutable() -> bool:
+    for sql in ("UPDATE usage_ledgerentry SET amount_nanodollars = 0", "DELETE FROM usage_ledgerentry", "DELETE FROM usage_ledgerseal"):
+        with pytest.raises(IntegrityError, match="never changed"):
+            execute(sql)
+    return True
+
+
+def schema() -> list[tuple[str, str]]:
+    """The ledger's triggers, indexes and, on SQLite, its columns."""
+    found = {
+        "sqlite": "SELECT name, sql FROM sqlite_master WHERE tbl_name = 'usage_ledgerentry' ORDER BY name",
+        "postgresql": """SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'usage_ledgerentry'
+            UNION SELECT tgname, '' FROM pg_trigger WHERE tgrelid = 'usage_ledgerentry'::regclass AND NOT tgisinternal ORDER BY 1""",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(found[connection.vendor])
+        return list(cursor.fetchall())
+
+
+def test_the_ledger_is_immutable_there_and_back(books: None) -> None:
+    entries, there = list(LedgerEntry.objects.order_by("id").values()), schema()
+    migrate("usage", "0006")
+    assert list(LedgerEntry.objects.order_by("id").values()) == entries
+    assert ledger_is_immutable()
+    with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
+        execute("DELETE FROM usage_generation")
+    migrate()
+    assert (list(LedgerEntry.objects.order_by("id").values()), schema()) == (entries, there)
+    assert ledger_is_immutable()
+    with pytest.raises(IntegrityError, match="retention horizon"):
+        execute("DELETE FROM usage_generation")
+    assert verify().differences == []
+
+
+def test_there_is_no_way_back_once_something_was_dropped(books: None) -> None:
+    day = NOW.date()
+    RetentionHorizon.objects.create(day=day, after=day, generations_count=0, recorded_by="", recorded_at=database_now())
+    with pytest.raises(RuntimeError, match="no way back"):
+        migrate("usage", "0006")
+    assert ledger_is_immutable()
