@@ -1,28 +1,22 @@
 """Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing is found."""
 
 import json
-import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
-from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from accounts import keys
 from accounts.audit.models import AuditEntry
-from accounts.models import APIKey, Organization
-from chatapi import identity
-from tests.usage.conftest import completed, run
 from tests.usage.emptying import without_triggers
-from usage import corrections, durable_files, generation_export, insights, ledger, retention, rollups, seals, seeding
+from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
+from usage import corrections, durable_files, generation_export, insights, ledger, rollups, seeding
 from usage.database.clock import database_now
 from usage.errors import NotBooked
 from usage.insights import Filters, Range
@@ -38,36 +32,22 @@ from usage.models import (
     Kind,
     LedgerEntry,
     LedgerSeal,
-    Outcome,
     RetentionHorizon,
     State,
 )
 from usage.retention import dropping
-from usage.rollups import first_tokens
 from usage.rollups.closed_days import DAY, midnight
 from usage.seeding import Plan
 from usage.verification import verify
-
-TODAY = datetime.now(UTC).date()
-BEFORE = TODAY - 37 * DAY
-"""What is settled before this day is dropped: some days of the six that there are."""
-
 
 Ask = Callable[..., ledger.Admission]
 
 
 @pytest.fixture
 def books(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six days with a request every five hours, on both sides of `BEFORE`."""
+    """The old books, to be dropped in several batches."""
     monkeypatch.setattr(dropping, "BATCH", 4)
-    with transaction.atomic():
-        for hours in range(0, 6 * 24, 5):
-            moment = midnight(TODAY - 40 * DAY) + timedelta(hours=hours, minutes=7)
-            ledger.admit(moment, [admission := ask(id=id_of(moment), model=f"model-{hours % 3}")])
-            outcome = Outcome.FAILED if hours % 7 == 0 else Outcome.COMPLETED
-            ledger.settle(moment, [completed(run(admission, moment), outcome=outcome, first_token_ms=10 + hours)])
-        rollups.rebuild()
-    tidy_up()
+    write(ask)
 
 
 @pytest.fixture
@@ -76,31 +56,6 @@ def seeded_books(db: None) -> None:
     with transaction.atomic():
         seeding.sow(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
     tidy_up()
-
-
-def id_of(moment: datetime) -> UUID:
-    """A UUIDv7 of that moment."""
-    return UUID(int=int(moment.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
-
-
-def tidy_up() -> None:
-    """Correct one of the oldest today, seal, and count the days."""
-    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=1).order_by("created_at")[0]
-    corrections.correct(charge.pk, -1, reason="story", recorded_by="alice")
-    seals.seal(timedelta(0))
-    while first_tokens.count_next():
-        pass
-
-
-def drop(folder: Path, before: date = BEFORE, *options: str) -> str:
-    """Run the command; what it says."""
-    said = StringIO()
-    call_command("dropgenerations", f"--before={before}", f"--to={folder}", *options, stdout=said)
-    return said.getvalue()
-
-
-def old() -> list[UUID]:
-    return list(Generation.objects.filter(settled_at__lt=midnight(BEFORE)).order_by("id").values_list("id", flat=True))
 
 
 def tables() -> list[object]:
@@ -358,62 +313,3 @@ def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
         with pytest.raises(CommandError, match=f"settled before {BEFORE} .* were exported and dropped"):
             call_command(*command)
     call_command("rerate", "--model=model-0", f"--from={BEFORE}", f"--to={TODAY}", stdout=StringIO())
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-def test_pages_say_what_was_dropped(books: None, tmp_path: Path, root: Client) -> None:
-    charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
-    drop(tmp_path / "export")
-    notice = f"settled before {BEFORE} (UTC) were exported and dropped"
-    assert notice in root.get(f"/admin/requests/?start={BEFORE - 3 * DAY}&end={BEFORE - DAY}").content.decode()
-    assert notice not in root.get(f"/admin/requests/?start={BEFORE}").content.decode()
-    found = root.get("/admin/requests/", {"id": str(charge.request_id)}, follow=True)
-    assert (found.status_code, found.redirect_chain[0][0]) == (200, f"/admin/requests/{charge.request_id}")
-    assert notice in found.content.decode()
-    assert f"/admin/usage/ledgerentry/{charge.pk}/change/" in found.content.decode()
-    for path in ("", f"{charge.pk}/change/"):
-        assert (
-            str(charge.request_id)
-            in root.get(f"/admin/usage/ledgerentry/{path}", {"kind__exact": "charge"} if not path else {}).content.decode()
-        )
-
-
-def test_the_form_says_why_a_dropped_charge_is_not_corrected(books: None, tmp_path: Path, root: Client) -> None:
-    charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
-    drop(tmp_path / "export")
-    url = f"/admin/ledger/{charge.pk}/correct"
-    (token,) = re.findall(r'name="token" value="([^"]+)"', root.get(url).content.decode())
-    form = {"direction": "back", "amount": "0.00000001", "reason": "late", "token": token}
-    for step in ("preview", "book"):
-        assert "Grant credit instead" in root.post(url, form | {"step": step}).content.decode()
-
-
-def test_clients_get_no_receipt_of_what_was_dropped(books: None, tmp_path: Path) -> None:
-    charge = LedgerEntry.objects.filter(generation__in=old()).order_by("created_at")[0]
-    key: APIKey = APIKey.objects.get(pk=charge.api_key_id or 0)
-    _, secret = keys.create_key(key.project, name="reader")
-    client = Client(headers={"authorization": f"Bearer {secret}"})
-    assert client.get(f"/v1/generations/{charge.request_id}").status_code == 200
-    drop(tmp_path / "export")
-    assert client.get(f"/v1/generations/{charge.request_id}").status_code == 404
-
-
-def test_a_stranger_sees_nothing_of_what_was_dropped(books: None, tmp_path: Path, charlie: Any) -> None:
-    charge = LedgerEntry.objects.filter(generation__in=old()).order_by("created_at")[0]
-    drop(tmp_path / "export")
-    client = Client()
-    client.force_login(charlie.user)
-    assert client.get(f"/admin/requests/{charge.request_id}").status_code == 404
-    assert Organization.objects.filter(pk=charge.organization_id).exists()
-
-
-def test_what_is_kept_begins_at_the_horizon(books: None, tmp_path: Path) -> None:
-    assert retention.horizon() is None
-    drop(tmp_path / "export")
-    assert retention.horizon() == midnight(BEFORE)

@@ -1,0 +1,58 @@
+"""Books that are old enough for retention: some days of requests, on both sides of the day before which they are dropped."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from uuid import UUID
+
+from django.core.management import call_command
+from django.db import transaction
+
+from chatapi import identity
+from tests.usage.conftest import completed, run
+from usage import corrections, ledger, rollups, seals
+from usage.models import Generation, Kind, LedgerEntry, Outcome
+from usage.rollups import first_tokens
+from usage.rollups.closed_days import DAY, midnight
+
+TODAY = datetime.now(UTC).date()
+BEFORE = TODAY - 37 * DAY
+"""What is settled before this day is dropped: some days of the six that there are."""
+
+
+def write(ask: Callable[..., ledger.Admission]) -> None:
+    """Six days with a request every five hours, on both sides of `BEFORE`."""
+    with transaction.atomic():
+        for hours in range(0, 6 * 24, 5):
+            moment = midnight(TODAY - 40 * DAY) + timedelta(hours=hours, minutes=7)
+            ledger.admit(moment, [admission := ask(id=id_of(moment), model=f"model-{hours % 3}")])
+            outcome = Outcome.FAILED if hours % 7 == 0 else Outcome.COMPLETED
+            ledger.settle(moment, [completed(run(admission, moment), outcome=outcome, first_token_ms=10 + hours)])
+        rollups.rebuild()
+    tidy_up()
+
+
+def id_of(moment: datetime) -> UUID:
+    """A UUIDv7 of that moment."""
+    return UUID(int=int(moment.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
+
+
+def tidy_up() -> None:
+    """Correct one of the oldest today, seal, and count the days."""
+    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=1).order_by("created_at")[0]
+    corrections.correct(charge.pk, -1, reason="story", recorded_by="alice")
+    seals.seal(timedelta(0))
+    while first_tokens.count_next():
+        pass
+
+
+def drop(folder: Path, before: date = BEFORE, *options: str) -> str:
+    """Run the command; what it says."""
+    said = StringIO()
+    call_command("dropgenerations", f"--before={before}", f"--to={folder}", *options, stdout=said)
+    return said.getvalue()
+
+
+def old() -> list[UUID]:
+    return list(Generation.objects.filter(settled_at__lt=midnight(BEFORE)).order_by("id").values_list("id", flat=True))
