@@ -261,4 +261,4 @@ def test_an_empty_list_says_what_to_do_next(root: Client) -> None:
     assert "loadcatalog docs/catalog.example.toml" in page
     assert "Add a deployment" in text(root.get("/admin/chatapi/deployment/"))
     assert "Set a price" in text(root.get("/admin/usage/price/"))
-    assert "No results found" in text(root.get("/admin/chatapi/servedmodel/?q=nothing"))
+    assert "Nothing here fits" in text(root.get("/admin/chatapi/servedmodel/?q=nothing"))
