@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 from django.db import connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
@@ -24,6 +26,15 @@ def pytest_configure() -> None:
 def django_db_setup(django_db_setup: None) -> None:
     """As pytest-django sets the database up; the ledger lets itself be emptied between tests."""
     let_tests_empty_tables(connection)
+    connection_created.connect(_let_transactions_wait)
+    connections.close_all()
+
+
+def _let_transactions_wait(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """A test is one transaction, and idle for as long as the machine is busy with something else."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET idle_in_transaction_session_timeout = 0")
 
 
 @pytest.fixture
