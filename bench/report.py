@@ -128,12 +128,6 @@ GOALS = (
         lambda results, target: results.median(target, lag_p99_ms),
         bound=40,
     ),
-    Goal(
-        "paced",
-        "the same lag p99, ratio to the Starlette pass-through",
-        lambda results, target: results.ratio(target, BASELINE, lag_p99_ms),
-        bound=0.3,
-    ),
 )
 
 

@@ -20,7 +20,6 @@ from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable, connect
 from chatapi.task_queue import TaskQueue
-from chatapi.turnstile import Turnstile
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import LEASE_MS, Rates
 from chatapi.web.tickets import Tickets
@@ -51,7 +50,6 @@ class Services:
         self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._enqueue = Batch(self._enqueue_all)
-        self.turnstile = Turnstile()
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
         self.discounts: Snapshot[dict[int, int]] = Snapshot(lambda: self.commits.read(prices.current_discounts))

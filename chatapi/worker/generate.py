@@ -45,11 +45,10 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     claim = ledger.Claim(generation_id, process.name, settings.LEASE_MS)
-    async with process.turnstile.passing():
-        (job, cancelled), claimed = await asyncio.gather(
-            _job(process, generation_id),
-            _patiently(lambda: process.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
-        )
+    (job, cancelled), claimed = await asyncio.gather(
+        _job(process, generation_id),
+        _patiently(lambda: process.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
+    )
     failpoint("claim.after")
     run = Run(claimed, job.inbox if job else "", runs_on=job is not None and job.runs_on)
     if cancelled:

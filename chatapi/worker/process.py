@@ -17,7 +17,6 @@ from chatapi.batch import Batch
 from chatapi.catalog import Snapshot
 from chatapi.delta_stream import Cancellation, DeltaStream, connect
 from chatapi.models import Engine as EngineName
-from chatapi.turnstile import Turnstile
 from chatapi.wire import tokens
 from chatapi.worker import deployments
 from chatapi.worker.deployments import Health, Route
@@ -49,7 +48,6 @@ class Process:
         self.commits = GroupCommit()
         self.stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.jobs = Batch(self.stream.jobs)
-        self.turnstile = Turnstile()
         self.publisher = Publisher(self.stream)
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
         self.routes: Snapshot[dict[str, list[Route]]] = Snapshot(lambda: self.commits.read(deployments.load))

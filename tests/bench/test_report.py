@@ -53,7 +53,7 @@ def test_a_table_has_a_row_for_each_target() -> None:
 
 
 def test_a_goal_says_met_missed_or_not_measured() -> None:
-    saturate, _sequential, paced, _paced_ratio = GOALS
+    saturate, _sequential, paced = GOALS
     assert saturate.verdict(results(), "chatapi").endswith("**1.20**, wanted ≥ 1.1: met")
     assert saturate.verdict(results(), "passthrough-starlette").endswith("**1.00**, wanted ≥ 1.1: MISSED")
     assert paced.verdict(results(), "chatapi").endswith("not measured")
