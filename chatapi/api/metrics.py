@@ -8,11 +8,13 @@ what the catalog has served; a client can't add one) and our own words; nothing 
 """
 
 import hmac
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -22,6 +24,8 @@ from prometheus_client.registry import Collector
 
 from usage import insights
 from usage.insights import Health, ModelCounters
+
+log = logging.getLogger(__name__)
 
 KEEP_S = 1.0
 """How old numbers may be: however many ask, the books are read once in this time."""
@@ -36,7 +40,7 @@ _DOLLAR = 1_000_000_000
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The numbers in the format that is accepted; 401 without the token, 404 where there is none."""
+    """The numbers in the format that is accepted; 401 without the token, 404 where there is none, 503 while the books can't be read."""
     if not settings.METRICS_TOKEN:
         raise Http404
     if not _has_token(request):
@@ -44,7 +48,12 @@ def metrics(request: HttpRequest) -> HttpResponse:
             "Send the token.\n", status=401, content_type="text/plain", headers={"WWW-Authenticate": 'Bearer realm="metrics"'}
         )
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return HttpResponse(encode(_books), content_type=content_type)
+    try:
+        return HttpResponse(encode(_books), content_type=content_type)
+    except (OperationalError, InterfaceError) as error:
+        # To Prometheus the target is down, as it should be: numbers that are missing are no zeros.
+        log.warning("metrics: the database is not available: %s", error)
+        return HttpResponse("The database does not answer.\n", status=503, content_type="text/plain")
 
 
 def _has_token(request: HttpRequest) -> bool:

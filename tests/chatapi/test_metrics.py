@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -16,7 +16,7 @@ from chatapi.api import metrics
 from chatapi.models import ServedModel
 from tests.cast import Person, admit, run
 from tests.installation import ROOT
-from usage import corrections, ledger
+from usage import corrections, insights, ledger
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, Generation, HourlyUsage, Kind, LedgerCheck, LedgerEntry, LedgerSeal, Outcome
 from usage.pricing import Tokens
@@ -78,6 +78,16 @@ def test_without_the_token_nobody_gets_in_and_no_database_is_asked(authorization
 
 def test_a_clients_key_is_no_token(alice: Person) -> None:
     assert ask(f"Bearer {alice.key}").status_code == 401
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_while_the_books_cannot_be_read_there_are_no_numbers(db: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def read() -> None:
+        raise error("server closed the connection: host=db.internal")
+
+    monkeypatch.setattr(insights, "counters", read)
+    response = ask()
+    assert (response.status_code, response.content) == (503, b"The database does not answer.\n")
 
 
 def test_the_scheme_may_be_in_any_case_and_nothing_is_kept_on_the_way(db: None) -> None:

@@ -14,20 +14,13 @@ from accounts import keys
 from accounts.models import APIKey, Organization
 from tests.usage.old_books import BEFORE, drop, old, write
 from usage import ledger, retention
-from usage.models import (
-    Kind,
-    LedgerEntry,
-)
-from usage.retention import dropping
+from usage.models import Kind, LedgerEntry
 from usage.rollups.closed_days import DAY, midnight
-
-Ask = Callable[..., ledger.Admission]
 
 
 @pytest.fixture
-def books(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def books(ask: Callable[..., ledger.Admission]) -> None:
     """The old books, some of which are to be dropped."""
-    monkeypatch.setattr(dropping, "BATCH", 4)
     write(ask)
 
 
