@@ -4,8 +4,9 @@ import gc
 import resource
 import sys
 
-YOUNG_OBJECTS = 20_000
-"""So many new objects before the collector looks for garbage: a stream makes thousands that die by themselves."""
+YOUNG_OBJECTS = 50_000
+"""By how many objects more than before the collector looks for garbage: a running stream has a hundred, an ended one leaves none. Each
+thousand that it looks at stops all streams for a millisecond."""
 
 SWITCH_INTERVAL_S = 0.000_5
 """How long a thread may keep the interpreter when another waits for it. The database's thread asks for it back after every statement,

@@ -16,6 +16,7 @@ from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
+    Failed,
     Finished,
     FinishReason,
     Reasoning,
@@ -142,7 +143,7 @@ class ChunkReader:
         self.has_started = False
         self.is_done = False
         """Nothing more is to be read: `[DONE]` came, or every choice has ended and one of them by our limit."""
-        self.failure: UpstreamError | None = None
+        self.failure: Failed | None = None
         """Why nothing more can be read; what `read` returned before still counts."""
 
     @property
@@ -164,8 +165,8 @@ class ChunkReader:
                     self._read_chunk(_decode(event), batch)
                 if self.is_done:
                     break
-        except UpstreamError as failure:
-            self.failure = failure
+        except UpstreamError as error:
+            self.failure = error.failure
         if batch and not self.has_started:
             self.has_started = True
             batch.insert(0, self._started)
@@ -177,7 +178,7 @@ class ChunkReader:
         if self.is_done or before is not None:
             return []
         deltas = self.read(events)
-        if self.failure is not before and self.failure.failure is INVALID_RESPONSE:
+        if self.failure is INVALID_RESPONSE:
             self.failure = None
         return deltas
 
@@ -192,7 +193,7 @@ class ChunkReader:
         upstreams ignore `n`), but then it must have said that it is done.
         """
         if self.failure is not None:
-            raise self.failure
+            raise UpstreamError(self.failure)
         if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
             raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
         usage = None if self.is_cut or self._usage is None else _usage(self._usage)

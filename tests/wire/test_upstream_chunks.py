@@ -361,4 +361,4 @@ documents = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.
 def test_no_document_breaks_the_reader(document: Any) -> None:
     reader = new_reader()
     reader.read([event(document)])
-    assert reader.failure is None or reader.failure.failure.status >= 400
+    assert reader.failure is None or reader.failure.status >= 400

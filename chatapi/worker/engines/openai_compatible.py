@@ -137,6 +137,8 @@ class _Exchange:
             self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
+        # They refer to this object too; garbage in circles has to be collected, and every stream waits meanwhile.
+        self._watchdog = self._response = None
 
     def _deltas(self, data: bytes) -> list[AnyDelta]:
         if not data:

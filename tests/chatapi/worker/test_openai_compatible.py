@@ -1,6 +1,7 @@
 """The engine against a real HTTP server that misbehaves in every way it knows."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -390,3 +391,30 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
 async def test_it_asks_nobody_without_its_key(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
     _, error = await failed(engine, call_of(upstream.url, api_key_env="NOT_SET_ANYWHERE"))
     assert (error.failure.code, upstream.calls) == ("upstream_authentication", [])
+
+
+@pytest.mark.parametrize("script", ["tokens=5", "error_frame=2,error_type=server_error", "status=500", "client leaves"])
+async def test_it_leaves_no_garbage_in_circles(engine: OpenAICompatibleEngine, upstream: Upstream, script: str) -> None:
+    """All streams of a process wait while its collector looks for such."""
+    leaves = script == "client leaves"
+    call = call_of(upstream.url, "" if leaves else script)
+
+    async def one() -> None:
+        with suppress(EngineError):
+            async with aclosing(engine.stream(call)) as batches:
+                async for _ in batches:
+                    if leaves:
+                        return
+
+    await one()
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(5):
+            await one()
+        gc.collect()
+        found = [item for item in gc.garbage if type(item).__module__.startswith(("aiohttp.client", "chatapi"))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert found == []
