@@ -11,22 +11,19 @@ under a newer fence, what an older holder still writes is refused, and in the sa
 a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a reader that sees a gap asks the log.
 """
 
-import asyncio
+import hashlib
 import struct
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import NoScriptError
 
+from chatapi.redis_client import Line, in_time
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
@@ -34,8 +31,6 @@ RUN_TTL_MS = 2 * 3_600_000
 """How long a job and its log live if nobody ever ends them; longer than any generation may run."""
 INBOX_TTL_MS = 60_000
 """How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
-REPLY_TIMEOUT_S = 3.0
-"""How long a command may take, a blocking read included: a Redis that is frozen is as good as none."""
 
 CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
 """What those hear who still listen to a cancelled generation: it must not look like a good end."""
@@ -85,34 +80,7 @@ for i = 3, #ARGV, 2 do
 end
 return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
-
-
-class _NeverAgain(Retry):
-    """A lost reply of XADD would be written twice."""
-
-    def __init__(self) -> None:
-        super().__init__(NoBackoff(), 0)
-
-    async def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
-        """Call once; raises `RedisError` also where uvloop raises RuntimeError, on a connection that was reset."""
-        try:
-            return await super().call_with_retry(*args, **kwargs)
-        except RuntimeError as error:
-            raise RedisConnectionError(str(error)) from error
-
-
-def connect(url: str, *, max_connections: int = 64) -> Redis:
-    """A client that never retries by itself: a lost reply of XADD would write twice."""
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=max_connections,
-        timeout=5,
-        socket_timeout=None,
-        socket_connect_timeout=2,
-        retry=_NeverAgain(),
-        health_check_interval=0,
-    )
-    return Redis.from_pool(pool)
+_PUBLISH_SHA1 = hashlib.sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
 
 
 class Cancellation(Enum):
@@ -129,17 +97,6 @@ LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 class StreamUnavailable(Exception):
     """Redis can't be reached, or has lost what should be there."""
-
-
-@asynccontextmanager
-async def _in_time() -> AsyncIterator[None]:
-    """Raises `RedisError` when what is inside takes too long."""
-    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which on Python 3.11 swallows cancellations.
-    try:
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
-            yield
-    except TimeoutError as error:
-        raise RedisTimeoutError("Redis does not answer") from error
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -192,7 +149,7 @@ class DeltaStream:
         self.redis = redis
         self._prefix = prefix
         self._ttl_ms = ttl_ms
-        self._publish = redis.register_script(_PUBLISH)
+        self._publishing, self._reading = Line(redis), Line(redis)
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 
@@ -209,7 +166,7 @@ class DeltaStream:
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
         """Each one's job, None when it has expired or Redis has lost it; and whether the generation is cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
-        async with _in_time():
+        async with in_time():
             found = await self.redis.mget(keys)
         jobs = [self._job_decoder.decode(cast(bytes, data)) if data else None for data in found[: len(ids)]]
         return [(job, _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
@@ -223,21 +180,24 @@ class DeltaStream:
             frames.setdefault(entry.inbox, []).append(entry.frame())
         # One argument for all frames: redis-py's cost is by the argument.
         arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
-        async with _in_time():
-            refused = cast(list[bytes], await self._publish(args=[self._prefix, self._ttl_ms, *arguments]))
+        command = ("EVALSHA", _PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments)
+        try:
+            refused = await self._publishing.call(*command)
+        except NoScriptError:
+            await self._publishing.call("SCRIPT", "LOAD", _PUBLISH)
+            refused = await self._publishing.call(*command)
         return {UUID(id_hex.decode()) for id_hex in refused}
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         """The inbox's entries behind the one named `after`, waiting for the first: their names and frames."""
-        async with _in_time():
-            found = await self.redis.xread({self.key("inbox", name): after}, block=block_ms, count=64)
-        entries = cast(list[tuple[bytes, list[LogEntry]]], found or [])
-        return [(entry_name, _frames(fields[b"b"])) for _, own in entries for entry_name, fields in own]
+        found = await self._reading.call("XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after)
+        entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
+        return [(entry_name, _frames(frames)) for entry_name, (_, frames) in entries]
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         """Shut the log for every older fence and answer what it holds: what the client may have seen."""
         key = self.key("log", generation_id.hex)
-        async with _in_time(), self.redis.pipeline(transaction=True) as pipe:
+        async with in_time(), self.redis.pipeline(transaction=True) as pipe:
             # Entry <fence>-0 comes before the holder's own deltas (their seq is at least 1) and carries no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
@@ -252,7 +212,7 @@ class DeltaStream:
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
         """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some of them."""
-        async with _in_time():
+        async with in_time():
             entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
         batches = _batches(entries)
         found = [delta for first_seq, batch in batches for delta in batch[max(0, after_seq + 1 - first_seq) :]]
@@ -266,7 +226,7 @@ class DeltaStream:
 
         Answers the name of the last entry read and the deltas. Raises `StreamUnavailable` when some of them are lost.
         """
-        async with _in_time():
+        async with in_time():
             key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
             entries = cast(list[LogEntry], await self.redis.xrange(key, min=start, count=256))
         found: list[AnyDelta] = []
@@ -281,14 +241,14 @@ class DeltaStream:
 
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
         """Tell whichever worker runs or will run the generation to stop it."""
-        async with _in_time(), self.redis.pipeline(transaction=False) as pipe:
+        async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             pipe.set(self.key("cancelled", generation_id.hex), why.value, px=ttl_ms)
             pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
         """Those that are cancelled: for what the channel's message did not reach."""
-        async with _in_time():
+        async with in_time():
             found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
         return {generation_id: why for generation_id, value in zip(ids, found, strict=True) if (why := _cancellation(value))}
 
@@ -303,14 +263,14 @@ class DeltaStream:
 
     async def still_alive(self, inboxes: Sequence[str]) -> set[str]:
         """Those of the inboxes whose web process lives."""
-        async with _in_time():
+        async with in_time():
             found = await self.redis.mget([self.key("web", name) for name in inboxes])
         return {name for name, value in zip(inboxes, found, strict=True) if value is not None}
 
     async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> None:
         """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now."""
         key = self.key("web", inbox)
-        async with _in_time(), self.redis.pipeline(transaction=False) as pipe:
+        async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             # Not SET at once: a Redis that is full refuses it, and workers would take this process for dead.
             pipe.pexpire(key, ttl_ms)
             pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)

@@ -15,8 +15,9 @@ from redis.exceptions import RedisError
 from accounts import access
 from accounts.audit import recorder
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream, connect
+from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.pages import catalog_pages, deployment_health, deployment_pages, price_pages
+from chatapi.redis_client import connect
 from chatapi.wire.dialects import DIALECTS
 from usage.models import Generation, State
 from usage.pages import audit, booking, exports, live, overview, request_list

@@ -18,7 +18,8 @@ from chatapi import catalog
 from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable, connect
+from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable
+from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import LEASE_MS, Rates

@@ -15,8 +15,9 @@ from redis.exceptions import RedisError
 
 from chatapi.batch import Batch
 from chatapi.catalog import Snapshot
-from chatapi.delta_stream import Cancellation, DeltaStream, connect
+from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.models import Engine as EngineName
+from chatapi.redis_client import connect
 from chatapi.wire import tokens
 from chatapi.worker import deployments
 from chatapi.worker.deployments import Health, Route

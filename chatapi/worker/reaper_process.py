@@ -7,7 +7,8 @@ from contextlib import suppress
 import uvloop
 from django.conf import settings
 
-from chatapi.delta_stream import DeltaStream, connect
+from chatapi.delta_stream import DeltaStream
+from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
 from chatapi.worker.housekeeping import keep_house
 from chatapi.worker.reaper import Reaper

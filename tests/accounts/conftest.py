@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import connect
+from chatapi.redis_client import connect
 from tests.chatapi.worker.processes import Valkey
 
 

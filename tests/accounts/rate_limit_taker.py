@@ -10,7 +10,7 @@ from uuid import uuid4
 from accounts.errors import RateLimited
 from accounts.limits import MINUTE_MS, Counts, Limit
 from accounts.rate_limits import RateLimits
-from chatapi.delta_stream import connect
+from chatapi.redis_client import connect
 
 
 async def main(socket: str, prefix: str, most: int) -> int:

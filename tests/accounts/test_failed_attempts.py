@@ -13,7 +13,7 @@ from accounts import api_keys, failed_attempts, keys
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
 from accounts.failed_attempts import FailedAttempts
 from accounts.models import APIKey
-from chatapi.delta_stream import connect
+from chatapi.redis_client import connect
 from tests.cast import Person
 
 MOST = 5

@@ -18,7 +18,7 @@ from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
 from chatapi.batch import Batch
-from chatapi.delta_stream import connect
+from chatapi.redis_client import connect
 from tests.chatapi.worker.processes import Valkey
 
 LEASE_MS = 60_000

@@ -9,7 +9,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable, connect
+from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
+from chatapi.redis_client import connect
 from chatapi.web.inbox import Follower, Inbox
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage

@@ -10,7 +10,8 @@ import pytest
 import uvloop
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import DeltaStream, connect
+from chatapi.delta_stream import DeltaStream
+from chatapi.redis_client import connect
 from chatapi.serving import embedded_valkey
 from tests.chaos_proxy import Blackhole, ChaosProxy, DropReplyOnce, Pass, Stall, Throttle
 from tests.fake_completion import WORDS

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, connect
+from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.redis_client import connect
 from chatapi.web import resumption
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed, Text

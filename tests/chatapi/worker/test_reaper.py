@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from chatapi.delta_stream import DeltaStream, Entry, connect
+from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.redis_client import connect
 from chatapi.wire import deltas
 from chatapi.wire.deltas import Failed, Text
 from chatapi.worker.reaper import Reaper
