@@ -20,10 +20,9 @@ from uuid import UUID
 
 import msgspec
 from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
-from chatapi.redis_client import Line, in_time
+from chatapi.redis_client import Command, Line, in_time
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
@@ -149,7 +148,7 @@ class DeltaStream:
         self.redis = redis
         self._prefix = prefix
         self._ttl_ms = ttl_ms
-        self._publishing, self._reading = Line(redis), Line(redis)
+        self._publishing, self._reading, self._asking = Line(redis), Line(redis), Line(redis)
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 
@@ -159,16 +158,15 @@ class DeltaStream:
 
     # ---- the request
 
-    def keep_job(self, pipe: Pipeline, generation_id: UUID, job: Job) -> None:
-        """Put the job into the caller's pipeline, so that keeping and enqueueing cost one round trip."""
-        pipe.set(self.key("job", generation_id.hex), self._job_encoder.encode(job), px=RUN_TTL_MS)
+    def keeping(self, generation_id: UUID, job: Job) -> Command:
+        """The command that keeps the job, so that keeping and enqueueing cost one round trip."""
+        return "SET", self.key("job", generation_id.hex), self._job_encoder.encode(job), "PX", RUN_TTL_MS
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
         """Each one's job, None when it has expired or Redis has lost it; and whether the generation is cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
-        async with in_time():
-            found = await self.redis.mget(keys)
-        jobs = [self._job_decoder.decode(cast(bytes, data)) if data else None for data in found[: len(ids)]]
+        found = await self._asking.call("MGET", *keys)
+        jobs = [self._job_decoder.decode(data) if data else None for data in found[: len(ids)]]
         return [(job, _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
 
     # ---- deltas

@@ -1,7 +1,7 @@
 """Connections to Redis that never repeat a command by themselves and never wait for ever."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 REPLY_TIMEOUT_S = 3.0
@@ -56,10 +57,13 @@ async def in_time() -> AsyncIterator[None]:
         raise RedisTimeoutError("Redis does not answer") from error
 
 
-class Line:
-    """One connection of a client's, kept for a command that is sent hundreds of times a second.
+Command = Sequence[bytes | str | int]
 
-    A client's own way, through its pool, retries and metrics, costs as much again as the command. One command at a time; after an
+
+class Line:
+    """One connection of a client's, kept for commands that are sent hundreds of times a second.
+
+    A client's own way, through its pool, retries and metrics, costs as much again as the command. One round trip at a time; after an
     error the connection is made anew. It is closed with its client.
     """
 
@@ -70,11 +74,41 @@ class Line:
 
     async def call(self, *command: bytes | str | int) -> Any:
         """The command's reply as RESP3 has it (bytes, ints, lists, dicts); raises `RedisError`."""
+        [reply] = await self.calls([command])
+        return reply
+
+    async def calls(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies of commands that go together; raises `RedisError`, also when one of them is refused and the others are not."""
         async with self._turn, in_time():
             try:
-                if self._connection is None:
-                    self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-                await self._connection.send_command(*command, check_health=False)
-                return await self._connection.read_response()
+                replies = await self._exchange(commands)
             except RuntimeError as error:  # uvloop's, on a connection that was reset
                 raise RedisConnectionError(str(error)) from error
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise reply
+        return replies
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        connection = await self._connected()
+        packed = connection.pack_commands(commands)
+        await connection.send_packed_command(packed, check_health=False)
+        return [await _reply(connection) for _ in commands]
+
+    async def _connected(self) -> AbstractConnection:
+        """The connection; one that Redis has closed meanwhile is left behind, which no command is lost by."""
+        if self._connection is None:
+            self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        # redis-py's own question, `can_read_destructive`, is a read with a timeout of nothing, and as dear as the command.
+        reader = self._connection._reader
+        if reader is not None and (reader.at_eof() or reader.exception()):
+            await self._connection.disconnect(nowait=True)
+        return self._connection
+
+
+async def _reply(connection: AbstractConnection) -> Any:
+    """The next reply, a refusal too: those of the other commands are to be read."""
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error

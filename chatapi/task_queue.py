@@ -1,7 +1,7 @@
 """Writes a generation's id as the Celery message that a worker pops from Redis.
 
 `apply_async` costs half a millisecond and blocks; this is a template that Celery and kombu themselves made once, and one LPUSH that the
-caller puts into its own pipeline: `pipe.lpush(queue.key, queue.message(generation_id))`.
+caller sends with others: `"LPUSH", queue.key, queue.message(generation_id)`.
 The message's `v` is the version of its arguments, so that old and new workers can share a queue.
 """
 

@@ -19,7 +19,7 @@ from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable
-from chatapi.redis_client import connect
+from chatapi.redis_client import Command, Line, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import LEASE_MS, Rates
@@ -50,6 +50,7 @@ class Services:
         self.inbox = Inbox(self.stream, secrets.token_hex(8), tick_s=min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000)
         self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        self._jobs, self._messages = Line(self._streams), Line(self._broker)
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
@@ -102,21 +103,18 @@ class Services:
         """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""
         try:
             await self._enqueue((generation_id, job))
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError) as error:
             if await self._withdraw(generation_id):
                 raise StreamUnavailable(str(error)) from error
 
     async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
-        messages = [self.queue.message(generation_id.hex) for generation_id, _ in jobs]
-        async with asyncio.timeout(5), self._streams.pipeline(transaction=False) as pipe:
-            for generation_id, job in jobs:
-                self.stream.keep_job(pipe, generation_id, job)
-            if self._broker is self._streams:
-                pipe.lpush(self.queue.key, *messages)
-            await pipe.execute()
-        if self._broker is not self._streams:
-            async with asyncio.timeout(5):
-                await self._broker.lpush(self.queue.key, *messages)
+        keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]
+        enqueueing: Command = ("LPUSH", self.queue.key, *(self.queue.message(generation_id.hex) for generation_id, _ in jobs))
+        if self._broker is self._streams:
+            await self._jobs.calls([*keeping, enqueueing])
+        else:
+            await self._jobs.calls(keeping)
+            await self._messages.call(*enqueueing)
         return [None] * len(jobs)
 
     def abandon(self, generation_id: UUID) -> None:

@@ -181,9 +181,7 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
 
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:
     generation_id = identity.new_id()
-    async with stream.redis.pipeline() as pipe:
-        stream.keep_job(pipe, generation_id, Job("web", b"{}"))
-        await pipe.execute()
+    await stream.redis.execute_command(*stream.keeping(generation_id, Job("web", b"{}")))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])

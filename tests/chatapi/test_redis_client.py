@@ -1,0 +1,84 @@
+"""A line to a real Valkey: what it answers, refuses, loses, and is asked afterwards."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError, ResponseError
+
+from chatapi import redis_client
+from chatapi.redis_client import Line, connect
+from tests.chatapi.worker.processes import Valkey
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    with Valkey(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def line(valkey: Valkey) -> AsyncIterator[Line]:
+    redis = connect(f"unix://{valkey.socket}")
+    yield Line(redis)
+    await redis.aclose()
+
+
+async def test_commands_that_go_together_are_answered_in_their_order(line: Line) -> None:
+    assert await line.calls([("SET", "name", "value"), ("GET", "name"), ("LLEN", "list")]) == [b"OK", b"value", 0]
+
+
+async def test_a_refused_command_is_an_error_and_the_others_are_done(line: Line) -> None:
+    with pytest.raises(ResponseError, match="wrong number"):
+        await line.calls([("SET", "first", "1"), ("SET", "second"), ("SET", "third", "3")])
+    assert await line.call("MGET", "first", "second", "third") == [b"1", None, b"3"]
+
+
+async def test_those_who_call_at_once_get_their_own_replies(line: Line) -> None:
+    replies = await asyncio.gather(*(line.call("ECHO", number) for number in range(50)))
+    assert replies == [b"%d" % number for number in range(50)]
+
+
+async def test_a_reply_that_nobody_waited_for_is_not_the_next_ones(line: Line) -> None:
+    waiting = asyncio.ensure_future(line.call("BLPOP", "empty", 0))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await line.call("ECHO", "mine") == b"mine"
+
+
+async def test_a_server_that_comes_back_between_two_commands_is_not_noticed(line: Line, valkey: Valkey) -> None:
+    assert await line.call("ECHO", 1) == b"1"
+    await asyncio.to_thread(valkey.stop)
+    await asyncio.to_thread(valkey.start)
+    assert await line.call("ECHO", 2) == b"2"
+
+
+async def test_a_server_that_is_away_is_an_error_until_it_is_back(line: Line, valkey: Valkey) -> None:
+    waiting = asyncio.ensure_future(line.call("BLPOP", "empty", 0))
+    await asyncio.sleep(0.01)
+    valkey.stop()
+    with pytest.raises(RedisError):
+        await waiting
+    with pytest.raises(RedisError):
+        await line.call("ECHO", 1)
+    valkey.start()
+    assert await line.call("ECHO", 2) == b"2"
+
+
+async def test_a_server_that_hangs_is_an_error_in_time(line: Line, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_client, "REPLY_TIMEOUT_S", 0.1)
+    assert await line.call("ECHO", 1) == b"1"
+    pid = valkey.client.info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RedisError, match="does not answer"):
+            await line.call("ECHO", 2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    monkeypatch.undo()
+    assert await line.call("ECHO", 3) == b"3"
