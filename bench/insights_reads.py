@@ -85,6 +85,10 @@ def pages() -> Iterator[tuple[str, Read]]:
     yield "/admin/requests/", partial(_get, client, reverse("admin:requests"))
     yield "/admin/requests/ that nobody made", partial(_get, client, reverse("admin:requests"), model="nothing")
     yield "/admin/requests/ of 90 days, dear ones", partial(_get, client, reverse("admin:requests"), days=90, min="0.012")
+    for name, value in filters.items():
+        narrowed = {"days": 30, "time": "settled", name: value}
+        yield f"/admin/requests/ settled in 30 days, of one {name}", partial(_get, client, reverse("admin:requests"), **narrowed)
+    yield "/admin/requests/ of a deployment", partial(_get, client, reverse("admin:requests"), days=90, deployment="nowhere")
     yield "/admin/requests/… a receipt", partial(_get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))]))
     yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(_get, client, reverse("admin:live"))
     for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
