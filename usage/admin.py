@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import QuerySet, Sum
+from django.db.models import Exists, OuterRef, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
@@ -265,8 +265,9 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
         return exports.row(row) | {"created_at": row.created_at, "amount_usd": table_exports.usd(row.amount_nanodollars)}
 
     def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may add entries, for what settling has written."""
-        charges = LedgerEntry.objects.filter(pk=object_id or 0, kind__in=CHARGED)
+        """Whoever may add entries, for what settling has written and no retention has dropped since."""
+        kept = Generation.objects.filter(pk=OuterRef("generation_id"))
+        charges = LedgerEntry.objects.filter(Exists(kept), pk=object_id or 0, kind__in=CHARGED)
         return request.user.has_perm("usage.add_ledgerentry") and charges.exists()
 
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")

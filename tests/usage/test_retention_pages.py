@@ -52,6 +52,9 @@ def test_the_form_says_why_a_dropped_charge_is_not_corrected(books: None, tmp_pa
     charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
     drop(tmp_path / "export")
     url = f"/admin/ledger/{charge.pk}/correct"
+    kept = LedgerEntry.objects.filter(kind=Kind.CHARGE, generation__settled_at__gte=midnight(BEFORE))[0]
+    pages = {entry: root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/").content.decode() for entry in (kept, charge)}
+    assert ["/correct" in page for page in pages.values()] == [True, False]
     (token,) = re.findall(r'name="token" value="([^"]+)"', root.get(url).content.decode())
     form = {"direction": "back", "amount": "0.00000001", "reason": "late", "token": token}
     for step in ("preview", "book"):

@@ -18,8 +18,8 @@ from django.views.decorators.http import require_safe
 from accounts import access, memberships
 from accounts.audit.models import AuditEntry
 from usage.models import Generation, LedgerEntry
+from usage.pages.choices import MAX_OPTIONS, Choice, by_name, search_address
 from usage.pages.page_query import Chip, address
-from usage.pages.request_list import MAX_OPTIONS, Select
 from usage.pages.shown import usd
 
 PAGE = 50
@@ -96,18 +96,23 @@ def _without(asked: dict[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in asked.items() if key != name}
 
 
-def _selects(request: HttpRequest, query: dict[str, str]) -> list[Select]:
+def _selects(request: HttpRequest, query: dict[str, str]) -> list[Choice]:
     """People who may have acted, and kinds of what pages change; what is asked for is always among them."""
-    known = memberships.known_to(request.user).filter(is_active=True).order_by("username")
-    people = list(known.values_list("username", flat=True)[:MAX_OPTIONS])
     kinds = {page.model._meta.label_lower: _kind(page.model._meta.label_lower) for page in admin.site._registry.values()}
-    chosen, kind = query.get("person", ""), query.get("type", "")
-    people += [chosen] if chosen and chosen not in people else []
+    kind = query.get("type", "")
     kinds |= {kind: _kind(kind)} if kind else {}
     return [
-        Select("person", "Person", [(name, name) for name in people], chosen),
-        Select("type", "Kind", sorted(kinds.items(), key=lambda each: each[1]), kind),
+        _people(request.user, query.get("person", "")),
+        Choice("type", "Kind", sorted(kinds.items(), key=lambda each: each[1]), kind),
     ]
+
+
+def _people(user: access.Person, chosen: str) -> Choice:
+    known = memberships.known_to(user).filter(is_active=True).order_by("username")
+    names = list(known.values_list("username", flat=True)[: MAX_OPTIONS + 1])
+    if len(names) > MAX_OPTIONS:
+        return Choice("person", "Person", [], chosen, search_address("accounts", "member", "user"))
+    return by_name("person", "Person", names if chosen in ("", *names) else [*names, chosen], chosen)
 
 
 def _line(entry: AuditEntry) -> Line:

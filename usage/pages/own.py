@@ -10,6 +10,7 @@ from accounts import access
 from accounts.models import APIKey, Organization, Project
 from usage.insights import Filters
 from usage.models import BudgetLimit, Generation
+from usage.pages.choices import numbered
 from usage.pages.page_query import Chip, filters_in
 from usage.pages.requests_query import generation_id_in
 
@@ -20,7 +21,7 @@ def own_query(request: HttpRequest) -> dict[str, str]:
     Another organization, and its projects and keys, are a 404 as if there were none, and so is each deployment: what runs a model is
     the installation's own affair.
     """
-    query, user = request.GET.dict(), request.user
+    query, user = numbered(request.GET.dict(), request.user), request.user
     if access.is_operator(user):
         return query
     if query.get("deployment"):

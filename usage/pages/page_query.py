@@ -81,7 +81,7 @@ def _id(query: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID):
-        raise ValueError(f"{name}: {text[:40]!r} is not the number of one.")
+        raise ValueError(f"{name}: {text[:40]!r} is neither the number nor the name of exactly one.")
     return int(text)
 
 

@@ -1,7 +1,6 @@
 """The list of requests, newest first, and each one's page: its receipt."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -22,22 +21,10 @@ from usage.insights import RequestFilters
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price, State, UsageSource
 from usage.outcome import ANY_ERROR
 from usage.pages import requests_query
+from usage.pages.choices import MAX_OPTIONS, Choice, by_name, by_row
 from usage.pages.own import own_query, removable
 from usage.pages.page_query import address, words
 from usage.pages.requests_waterfall import waterfall
-
-MAX_OPTIONS = 200
-"""The most that a select offers; more nobody scrolls through."""
-
-
-@dataclass(frozen=True, slots=True)
-class Select:
-    """A filter with a few values: pairs of what is sent and what is read."""
-
-    name: str
-    label: str
-    options: Sequence[tuple[str, str]]
-    chosen: str
 
 
 def check_permission(request: HttpRequest) -> None:
@@ -85,37 +72,24 @@ def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str])
     """What there is to choose from; projects and keys are those of the chosen organization."""
     home = {} if filters.organization_id is None else {"organization": filters.organization_id}
     keys_home = {f"project__{name}": value for name, value in home.items()}
+    organizations = access.seen_by(user, Organization.objects.all())
+    projects = access.seen_by(user, Project.objects.filter(**home).select_related("organization"))
+    api_keys = access.seen_by(user, APIKey.objects.filter(**keys_home))
+    outcomes = [(name, words(name)) for name in (ANY_ERROR, *Outcome.values)]
     usual = [
-        Select(
-            "organization",
-            "Organization",
-            _rows(access.seen_by(user, Organization.objects.all()), filters.organization_id),
-            str(filters.organization_id or ""),
-        ),
-        Select("model", "Model", _names(_models(filters.model)), filters.model or ""),
-        Select("outcome", "Outcome", [(name, words(name)) for name in (ANY_ERROR, *Outcome.values)], filters.outcome or ""),
+        by_row("organization", "Organization", organizations, filters.organization_id),
+        by_name("model", "Model", _models(filters.model), filters.model),
+        Choice("outcome", "Outcome", outcomes, filters.outcome or ""),
     ]
     rare = [
-        Select("project", "Project", _rows(Project.objects.filter(**home).select_related("organization"), filters.project_id),
-               str(filters.project_id or "")),
-        Select("key", "Key", _rows(APIKey.objects.filter(**keys_home), filters.api_key_id), str(filters.api_key_id or "")),
-        Select("dialect", "Dialect", _names(dialects), filters.dialect or ""),
-        Select("source", "Tokens from", _names(UsageSource.values), filters.usage_source or ""),
-    ]  # fmt: skip
+        by_row("project", "Project", projects, filters.project_id),
+        by_row("key", "Key", api_keys, filters.api_key_id),
+        by_name("dialect", "Dialect", dialects, filters.dialect),
+        by_name("source", "Tokens from", UsageSource.values, filters.usage_source),
+    ]
     amounts = (filters.min_nanodollars, filters.max_nanodollars)
     is_rare = any(each.chosen for each in rare) or any(value is not None for value in (*amounts, filters.deployment))
     return {"usual": usual, "rare": rare, "is_rare_open": is_rare, "has_deployments": access.is_operator(user), "time": filters.time}
-
-
-def _rows(rows: "QuerySet[Any]", chosen: int | None) -> list[tuple[str, str]]:
-    found = {row.pk: str(row) for row in rows[:MAX_OPTIONS]}
-    if chosen is not None and chosen not in found:
-        found |= {row.pk: str(row) for row in rows.model._default_manager.filter(pk=chosen)} or {chosen: f"number {chosen}"}
-    return [(str(key), text) for key, text in found.items()]
-
-
-def _names(names: Iterable[str]) -> list[tuple[str, str]]:
-    return [(name, name) for name in names]
 
 
 def _models(chosen: str | None) -> list[str]:
