@@ -155,7 +155,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
             return function()
     except (OperationalError, InterfaceError) as error:
         connection.close()
-        log.warning("the database is not available: %s", error)
+        log.warning("the database is away, or too slow: %s", error)
         raise DatabaseUnavailable(str(error)) from error
 
 
