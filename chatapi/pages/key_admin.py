@@ -58,6 +58,11 @@ class KeyList(ChangeList):
         self.result_list = rows
 
 
+def _question(title: str, description: str, submit: str) -> dict[str, Any]:
+    """A dialog that asks back and nothing else."""
+    return {"title": title, "description": description, "form_class": None, "form_submit_text": submit}
+
+
 @admin.register(APIKey)
 class APIKeyAdmin(TenantAdmin, ModelAdmin):
     """API keys. A secret is shown once, as the answer to its making; keys are revoked and never deleted."""
@@ -253,12 +258,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         permissions=["key"],
         icon="timer_off",
         url_path="end-previous",
-        dialog={
-            "title": "End the old secret now?",
-            "description": "Whoever still uses the secret from before the rotation is refused within a second.",
-            "form_class": None,
-            "form_submit_text": "End it",
-        },
+        dialog=_question(
+            "End the old secret now?", "Whoever still uses the secret from before the rotation is refused within a second.", "End it"
+        ),
     )
     def end_previous(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         """End the overlap of a rotation before its time."""
@@ -270,12 +272,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         permissions=["key"],
         icon="pause",
         url_path="disable",
-        dialog={
-            "title": "Disable this key?",
-            "description": "It is refused within a second, and its running requests end, until someone enables it again.",
-            "form_class": None,
-            "form_submit_text": "Disable",
-        },
+        dialog=_question(
+            "Disable this key?", "It is refused within a second, and its running requests end, until someone enables it again.", "Disable"
+        ),
     )
     def disable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         """Refuse this key for the time being."""
@@ -287,12 +286,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         permissions=["key"],
         icon="play_arrow",
         url_path="enable",
-        dialog={
-            "title": "Enable this key?",
-            "description": "It works again at once.",
-            "form_class": None,
-            "form_submit_text": "Enable",
-        },
+        dialog=_question("Enable this key?", "It works again at once.", "Enable"),
     )
     def enable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         """Take this key again."""
@@ -305,12 +299,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         icon="block",
         url_path="revoke",
         variant=ActionVariant.DANGER,
-        dialog={
-            "title": "Revoke this key?",
-            "description": "It is refused within a second, for good, with all its secrets. There is no way back.",
-            "form_class": None,
-            "form_submit_text": "Revoke",
-        },
+        dialog=_question(
+            "Revoke this key?", "It is refused within a second, for good, with all its secrets. There is no way back.", "Revoke"
+        ),
     )
     def revoke_one(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         """Refuse this key for good."""
