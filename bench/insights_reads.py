@@ -73,7 +73,7 @@ def pages() -> Iterator[tuple[str, Read]]:
     """Every page that lists or adds up, as its reader gets it: the whole request, rendered."""
     client = Client()
     client.force_login(User.objects.create_superuser("bench"))
-    busiest, key = _busiest()
+    busiest, key = busiest_key()
     for days in (1, 7, 30, 90):
         yield f"/admin/ {days} days", partial(_get, client, reverse("admin:index"), days=days)
     for group in ("organization", "project", "key", "outcome"):
@@ -98,7 +98,7 @@ def pages() -> Iterator[tuple[str, Read]]:
 
 def routes() -> Iterator[tuple[str, Read]]:
     """The organization's routes, by its admin key."""
-    busiest, _ = _busiest()
+    busiest, _ = busiest_key()
     _, secret = keys.create_key(busiest, name="bench", is_admin=True)
     client = Client(headers={"authorization": f"Bearer {secret}"})
     end = database_now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -139,7 +139,7 @@ def _get(client: Client, path: str, **query: Any) -> None:
     assert status == 200, f"{path} {query}: {status} {response.content[:200]!r}"
 
 
-def _busiest() -> tuple[Project, APIKey]:
+def busiest_key() -> tuple[Project, APIKey]:
     """The key that is used most, and its project."""
     key = APIKey.objects.filter(project__organization=Organization.objects.order_by("id")[0]).order_by("id")[0]
     return key.project, key
@@ -147,7 +147,7 @@ def _busiest() -> tuple[Project, APIKey]:
 
 def _open_some() -> None:
     """Requests that wait for a worker, and will for a day."""
-    project, key = _busiest()
+    project, key = busiest_key()
     asked = {
         "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk, "time_zone": "UTC", "is_test": False,
         "model": "seed-small", "endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "choices_count": 1,

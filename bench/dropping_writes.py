@@ -1,0 +1,82 @@
+"""Writes requests beside `manage.py dropgenerations`; runs inside Django."""
+
+import asyncio
+import sys
+import time
+from datetime import timedelta
+
+from django.core.management import call_command
+from django.db import connection
+
+from bench.insights_reads import busiest_key
+from bench.measurement import percentiles_ms
+from chatapi import identity
+from usage import ledger
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
+from usage.models import Generation, Outcome, UsageSource
+from usage.pricing import Price, Tokens
+from usage.rollups import closed_days, first_tokens
+
+PACE_S = 0.02
+ALONE_S = 15.0
+KEPT_DAYS = 40
+
+
+def measure(generations: int, folder: str) -> None:
+    """Fill the database and print how long writes take, alone and beside the command."""
+    call_command("migrate", verbosity=0)
+    call_command("seedusage", generations=generations)
+    while closed_days.close_next() or first_tokens.count_next():
+        pass
+    before = database_now().date() - timedelta(days=KEPT_DAYS)
+    rows = Generation.objects.filter(settled_at__lt=before).count()
+    print(f"\n## {connection.vendor}: {rows:,} of {generations:,} generations to drop\n")
+    print("| writes of a request | requests | p50 ms | p95 ms | p99 ms | max ms |\n|---|---|---|---|---|---|")
+    asyncio.run(_measure([sys.executable, "manage.py", "dropgenerations", f"--before={before}", f"--to={folder}/export"]))
+
+
+async def _measure(command: list[str]) -> None:
+    commits = GroupCommit()
+    admission = await commits.read(_admission)
+    try:
+        _print("alone", await _write(commits, admission, asyncio.create_task(asyncio.sleep(ALONE_S))))
+        dropping = await asyncio.create_subprocess_exec(*command)
+        _print("beside dropgenerations", await _write(commits, admission, asyncio.create_task(dropping.wait())))
+        assert dropping.returncode == 0
+    finally:
+        await commits.close()
+
+
+def _admission() -> dict[str, object]:
+    project, key = busiest_key()
+    return {
+        "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk, "time_zone": "UTC", "is_test": False,
+        "model": "seed-small", "endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "choices_count": 1,
+        "sampled_count": 1, "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "price": Price(1_000, 100, 2_000),
+        "queue_ttl_ms": 60_000,
+    }  # fmt: skip
+
+
+async def _write(commits: GroupCommit, admission: dict[str, object], until: "asyncio.Task[object]") -> list[float]:
+    """Seconds that each request took, one every `PACE_S` or as fast as they go."""
+    took = []
+    while not until.done():
+        began = time.perf_counter()
+        await _one(commits, ledger.Admission(id=identity.new_id(), **admission))  # type: ignore[arg-type]
+        took.append(time.perf_counter() - began)
+        await asyncio.sleep(PACE_S - took[-1])
+    return took
+
+
+async def _one(commits: GroupCommit, admission: ledger.Admission) -> None:
+    await commits.write(ledger.admit, admission)
+    claimed = await commits.write(ledger.claim, ledger.Claim(admission.id, "bench", 15_000))
+    ending = ledger.Settlement(admission.id, claimed.fence, Outcome.COMPLETED, Tokens(100, 64), UsageSource.UPSTREAM, "stop", attempts=1)
+    await commits.write(ledger.settle, ending)
+
+
+def _print(name: str, took: list[float]) -> None:
+    all_ms = percentiles_ms(took)
+    assert all_ms is not None
+    print(f"| {name} | {len(took)} | {all_ms.p50:.1f} | {all_ms.p95:.1f} | {all_ms.p99:.1f} | {max(took) * 1_000:.0f} |", flush=True)
