@@ -79,7 +79,7 @@ def test_a_list_is_taken_as_a_file_while_its_rows_are_counted(page: Page, instal
         page.get_by_role("link", name="CSV", exact=True).click()
     rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
     assert charged["id"] in {row["id"] for row in rows}
-    expect(page.locator("[data-export] [role=status]")).to_contain_text(f": {len(rows)} row")
+    expect(page.locator("[data-export] [role=status]")).to_contain_text(f": {len(rows):,} row")
     page.goto(f"{installation.url}/admin/audit/")
     expect(page.locator("table.audit tbody tr").first).to_contain_text("exported")
 

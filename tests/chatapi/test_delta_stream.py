@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
-from chatapi.redis_client import connect
+from chatapi.redis_client import Line, connect
 from chatapi.web.inbox import Follower, Inbox
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
@@ -181,7 +181,7 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
 
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:
     generation_id = identity.new_id()
-    await stream.redis.execute_command(*stream.keeping(generation_id, Job("web", b"{}")))
+    await Line(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
