@@ -5,11 +5,12 @@ import os
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 from django.core.management import call_command
 from django.db import connection
 
-from bench.insights_reads import busiest_key
+from bench.insights_reads import admission_terms
 from bench.measurement import percentiles_ms
 from chatapi import identity
 from usage import ledger
@@ -40,32 +41,22 @@ def measure(generations: int, folder: str) -> None:
 
 async def _measure(command: list[str]) -> None:
     commits = GroupCommit()
-    admission = await commits.read(_admission)
+    terms = await commits.read(admission_terms) | {"price": Price(1_000, 100, 2_000)}
     try:
-        _print("alone", await _write(commits, admission, asyncio.create_task(asyncio.sleep(ALONE_S))))
+        _print("alone", await _write(commits, terms, asyncio.create_task(asyncio.sleep(ALONE_S))))
         dropping = await asyncio.create_subprocess_exec(*command)
-        _print("beside dropgenerations", await _write(commits, admission, asyncio.create_task(dropping.wait())))
+        _print("beside dropgenerations", await _write(commits, terms, asyncio.create_task(dropping.wait())))
         assert dropping.returncode == 0
     finally:
         await commits.close()
 
 
-def _admission() -> dict[str, object]:
-    project, key = busiest_key()
-    return {
-        "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk, "time_zone": "UTC", "is_test": False,
-        "model": "seed-small", "endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "choices_count": 1,
-        "sampled_count": 1, "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "price": Price(1_000, 100, 2_000),
-        "queue_ttl_ms": 60_000,
-    }  # fmt: skip
-
-
-async def _write(commits: GroupCommit, admission: dict[str, object], until: "asyncio.Task[object]") -> list[float]:
+async def _write(commits: GroupCommit, terms: dict[str, Any], until: "asyncio.Task[object]") -> list[float]:
     """Seconds that each request took, one every `PACE_S` or as fast as they go."""
     took = []
     while not until.done():
         began = time.perf_counter()
-        await _one(commits, ledger.Admission(id=identity.new_id(), **admission))  # type: ignore[arg-type]
+        await _one(commits, ledger.Admission(id=identity.new_id(), **terms))
         took.append(time.perf_counter() - began)
         await asyncio.sleep(PACE_S - took[-1])
     return took

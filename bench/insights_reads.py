@@ -145,14 +145,19 @@ def busiest_key() -> tuple[Project, APIKey]:
     return key.project, key
 
 
-def _open_some() -> None:
-    """Requests that wait for a worker, and will for a day."""
+def admission_terms() -> dict[str, Any]:
+    """What a request of the busiest key asks for: an admission but its id. It has no price."""
     project, key = busiest_key()
-    asked = {
+    return {
         "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk, "time_zone": "UTC", "is_test": False,
         "model": "seed-small", "endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "choices_count": 1,
         "sampled_count": 1, "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "price": Price(0, 0, 0), "queue_ttl_ms": 86_400_000,
     }  # fmt: skip
+
+
+def _open_some() -> None:
+    """Requests that wait for a worker, and will for a day."""
+    asked = admission_terms()
     for _ in range(0, OPEN_GENERATIONS, 100):
         with transaction.atomic():
-            ledger.admit(database_now(), [ledger.Admission(id=identity.new_id(), **asked) for _ in range(100)])  # type: ignore[arg-type]
+            ledger.admit(database_now(), [ledger.Admission(id=identity.new_id(), **asked) for _ in range(100)])
