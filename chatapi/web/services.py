@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from accounts import authentication
 from accounts.authentication import Caller, CallerCache
+from accounts.errors import NotAuthenticated
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import RateLimits
 from chatapi import catalog
@@ -53,6 +54,7 @@ class Services:
         self._jobs, self._messages = Line(self._streams), Line(self._broker)
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
+        self._look_ups = Batch(self._look_up_all)
         self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
         self.discounts: Snapshot[dict[int, int]] = Snapshot(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
@@ -97,7 +99,15 @@ class Services:
 
     async def _look_up(self, key: str, address: str) -> Caller:
         with attempts.permitted(address, key):
-            return await self.commits.read(authentication.look_up, key)
+            found = await self._look_ups(key)
+            if found is None:
+                raise NotAuthenticated("not a valid key")
+            return found
+
+    async def _look_up_all(self, keys: Sequence[str]) -> list[Caller | None]:
+        """A busy key whose time in the cache is over is looked up for all that ask at once, not by each of them."""
+        found = await self.commits.read(authentication.look_up_all, set(keys))
+        return [found.get(key) for key in keys]
 
     async def enqueue(self, generation_id: UUID, job: Job) -> None:
         """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""

@@ -1,5 +1,6 @@
 """The hot routes count wrong keys by address, as Django's do, and ask the database for nobody who has sent too many."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from pytest_django.fixtures import Settings
 from accounts import api_keys
 from accounts.authentication import Caller, CallerCache
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
+from chatapi.batch import Batch
 from chatapi.web.services import Services
 
 MOST = 3
@@ -24,12 +26,12 @@ class Process(Services):
         self.good = api_keys.generate(is_test=False)
         self.asked: list[str] = []
         self.commits: Any = SimpleNamespace(read=self._read)
+        self._look_ups = Batch(self._look_up_all)
 
-    async def _read(self, look_up: Callable[..., Any], key: str) -> Caller:
-        self.asked.append(key)
-        if key != self.good:
-            raise NotAuthenticated("unknown")
-        return Caller(1, 1, 1, False, False, "", "UTC")
+    async def _read(self, look_up: Callable[..., Any], keys: set[str]) -> dict[str, Caller]:
+        self.asked += keys
+        await asyncio.sleep(0)
+        return {self.good: Caller(1, 1, 1, False, False, "", "UTC")} if self.good in keys else {}
 
 
 @pytest.fixture
@@ -59,3 +61,14 @@ async def test_a_key_that_was_right_is_looked_up_again(address: str) -> None:
     await process.authenticate(f"Bearer {process.good}", address)
     await fail(process, address)
     assert (await process.authenticate(f"Bearer {process.good}", address)).api_key_id == 1
+
+
+async def test_a_busy_key_is_looked_up_for_all_at_once(address: str) -> None:
+    process = Process()
+    wrong = api_keys.generate(is_test=False)
+    asking = [process.authenticate(f"Bearer {key}", address) for key in [process.good] * 20 + [wrong]]
+    *callers, refused = await asyncio.gather(*asking, return_exceptions=True)
+    assert [caller.api_key_id for caller in callers if isinstance(caller, Caller)] == [1] * 20
+    assert isinstance(refused, NotAuthenticated)
+    # One for the first, and one for all who came meanwhile.
+    assert process.asked.count(process.good) <= 2
