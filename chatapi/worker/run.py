@@ -37,9 +37,6 @@ class Run:
         self._on_disconnect: OnDisconnect | None = None
         self._scope: asyncio.Timeout | None = None
 
-    def __hash__(self) -> int:
-        return hash(self.id)
-
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
         """The scope to run an engine in: `stop` ends it with a TimeoutError from whatever it awaits."""
