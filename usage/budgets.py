@@ -26,11 +26,10 @@ def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -
     return tuple(f"{scope.value}/{scope_id}/{period.value}/{start}" for scope, scope_id in scopes for period, start in periods)
 
 
-def hold(amounts: Mapping[str, int]) -> None:
-    """Add each amount to its budget's pending, all or nothing; must run in a transaction.
+def hold(amounts: Mapping[str, int]) -> bool:
+    """Add each amount to its budget's pending, or none of them: False when a budget has no room or does not exist (see `rooms`).
 
-    Raises `BudgetExceeded` for the first budget that has no room or does not exist (see `rooms`); the caller then
-    rolls back to before the call.
+    Must run in a transaction.
     """
     _lock(amounts)
     values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
@@ -45,9 +44,21 @@ def hold(amounts: Mapping[str, int]) -> None:
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )
-    refused = sorted(amounts.keys() - {budget_id for (budget_id,) in held})
-    if refused:
-        raise BudgetExceeded(refused[0], is_in_flight=True)
+    if len(held) == len(amounts):
+        return True
+    _release({budget_id: amounts[budget_id] for (budget_id,) in held})
+    return False
+
+
+def _release(amounts: Mapping[str, int]) -> None:
+    """Take back what was held a moment ago. A savepoint would do it too, and cost every request that fits two more statements."""
+    if amounts:
+        values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
+        execute(
+            f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars - hold.amount FROM hold
+            WHERE b.id = hold.target""",  # noqa: S608
+            parameters,
+        )
 
 
 @dataclass(slots=True)

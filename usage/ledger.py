@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import connection
 
 from usage import budgets, idempotency, pricing
 from usage.database.clock import local_day
@@ -86,14 +86,8 @@ def _repeated(known: AlreadyAdmitted, results: Mapping[UUID, UUID | BudgetExceed
 
 
 def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
-    try:
-        with transaction.atomic():
-            _hold(now, items)
-    except BudgetExceeded:
-        # One of them does not fit, or a budget's first request is among them: each for itself, then.
-        results = _hold_what_fits(now, items)
-    else:
-        results = [item.id for item in items]
+    # When one of them does not fit, or a budget's first request is among them: each for itself.
+    results: list[UUID | BudgetExceeded] = [item.id for item in items] if _hold(now, items) else _hold_what_fits(now, items)
     fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
     if fitting:
         insert("usage_generation", _COLUMNS, [_row(now, item) for item in fitting])
@@ -102,14 +96,14 @@ def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExcee
     return results
 
 
-def _hold(now: datetime, items: Sequence[Admission]) -> None:
+def _hold(now: datetime, items: Sequence[Admission]) -> bool:
+    """Hold what all of them may cost, or nothing; whether it is held."""
     amounts: defaultdict[str, int] = defaultdict(int)
     for item in items:
-        if item.reserved_nanodollars:
+        if reserved := item.reserved_nanodollars:
             for budget_id in _budget_ids(now, item):
-                amounts[budget_id] += item.reserved_nanodollars
-    if amounts:
-        budgets.hold(amounts)
+                amounts[budget_id] += reserved
+    return not amounts or budgets.hold(amounts)
 
 
 def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
@@ -119,8 +113,9 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
     for item in items:
         refused = budgets.take(rooms, _budget_ids(now, item), item.reserved_nanodollars)
         results.append(refused or item.id)
-    _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
-    return results
+    is_held = _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
+    # A limit that was lowered since we looked: look again.
+    return results if is_held else _hold_what_fits(now, items)
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:

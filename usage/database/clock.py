@@ -5,18 +5,15 @@ from zoneinfo import ZoneInfo
 
 from django.db import connection
 
-_QUERIES = {
-    "postgresql": "SELECT clock_timestamp()",
-    "sqlite": "SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')",
-}
+from usage.database.sql import fetch_all
 
 
 def database_now() -> datetime:
-    """The database's time now, in UTC."""
-    with connection.cursor() as cursor:
-        cursor.execute(_QUERIES[connection.vendor])
-        (now,) = cursor.fetchone()
-    return now if isinstance(now, datetime) else datetime.fromisoformat(now).replace(tzinfo=UTC)
+    """The database's time now, in UTC; SQLite has none of its own, as it runs in this process."""
+    if connection.vendor == "sqlite":
+        return datetime.now(UTC)
+    now: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
+    return now
 
 
 def local_day(now: datetime, time_zone: str) -> date:

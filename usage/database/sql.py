@@ -1,14 +1,15 @@
 """Batches of values as one SQL statement, the same text for SQLite and PostgreSQL.
 
-The ORM costs several times what the database does for these rows; all that is hot in the books goes through here.
+The ORM costs several times what the database does for these rows, and Django's cursor, which looks for placeholders with a regular
+expression, as much as SQLite; all that is hot in the books goes through here, on the driver's own connection.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 
 
 def rows_of_values(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
@@ -28,23 +29,30 @@ def insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], co
     )
 
 
-def fetch_all(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run one statement and return its rows."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return list(cursor.fetchall())
+def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement and return its rows; none when it returns nothing.
+
+    `%s` stands for a parameter wherever it is, and no other `%` may be in the text. Raises the errors of `django.db`.
+    """
+    own: Any = connections[DEFAULT_DB_ALIAS]
+    if own.queries_logged or own.execute_wrappers:  # somebody watches what Django runs
+        with own.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return _rows(cursor)
+    own.ensure_connection()
+    own.validate_no_broken_transaction()
+    with own.wrap_database_errors:
+        return _rows(own.connection.execute(sql.replace("%s", "?") if own.vendor == "sqlite" else sql, parameters))
 
 
-def execute(sql: str, parameters: Sequence[Any]) -> None:
-    """Run one statement that returns nothing."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
+def execute(sql: str, parameters: Sequence[Any] = ()) -> None:
+    """Run one statement whose rows nobody wants; see `fetch_all`."""
+    fetch_all(sql, parameters)
 
 
 def db_value(value: Any) -> Any:
     """The value as this database's driver takes it."""
-    adapt = _ADAPTERS.get(type(value))
-    return value if adapt is None else adapt(value)
+    return _adapted([[value]])[0]
 
 
 def to_uuid(value: Any) -> UUID:
@@ -57,10 +65,14 @@ def to_date(value: Any) -> date:
     return value if isinstance(value, date) else date.fromisoformat(value)
 
 
-_ADAPTERS: dict[type, Callable[[Any], Any]] = {
-    UUID: lambda value: value if connection.features.has_native_uuid_field else value.hex,
-    datetime: lambda value: connection.ops.adapt_datetimefield_value(value),  # noqa: PLW0108  a connection is its thread's
-    date: lambda value: connection.ops.adapt_datefield_value(value),  # noqa: PLW0108
+_ADAPTERS: Mapping[str, Mapping[type, Callable[[Any], Any]]] = {
+    # What Django writes into these columns.
+    "sqlite": {
+        UUID: lambda value: value.hex,
+        datetime: lambda value: str(value.astimezone(UTC).replace(tzinfo=None)),
+        date: str,
+    },
+    "postgresql": {},
 }
 
 
@@ -70,4 +82,9 @@ def _placeholders(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _adapted(rows: Iterable[Sequence[Any]]) -> list[Any]:
-    return [db_value(value) for row in rows for value in row]
+    adapter = _ADAPTERS[connections[DEFAULT_DB_ALIAS].vendor].get
+    return [value if (adapt := adapter(type(value))) is None else adapt(value) for row in rows for value in row]
+
+
+def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+    return [] if cursor.description is None else list(cursor.fetchall())
