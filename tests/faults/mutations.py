@@ -87,6 +87,13 @@ MUTATIONS = (
         ("tests/usage/test_ledger.py",),
     ),
     Mutation(
+        "what does not fit into one budget stays held on the others",
+        "usage/budgets.py",
+        "    _release({budget_id: amounts[budget_id] for (budget_id,) in held})\n",
+        "",
+        ("tests/usage/test_ledger.py",),
+    ),
+    Mutation(
         "what was delivered twice is handed out twice",
         "chatapi/web/inbox.py",
         "fresh = batch[self.seq + 1 - first_seq :]",

@@ -46,6 +46,14 @@ def test_exactly_as_many_are_admitted_as_fit(key: APIKey, ask: Ask) -> None:
     assert Generation.objects.count() == 3
 
 
+def test_what_does_not_fit_into_one_budget_is_held_on_none(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [ask()])
+    limit("key", key.pk, "month", 2 * HELD - 1)
+    (refused,) = ledger.admit(NOW, [ask()])
+    assert isinstance(refused, BudgetExceeded)
+    assert balances(key) == {(0, HELD)}
+
+
 @pytest.mark.parametrize("scope", ["organization", "project", "key"])
 @pytest.mark.parametrize("period", ["day", "month", "ever"])
 def test_every_budget_can_refuse(key: APIKey, ask: Ask, scope: str, period: str) -> None:

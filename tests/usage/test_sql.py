@@ -1,0 +1,50 @@
+"""The hot statements' way to the database: what goes in is what Django would write, what goes wrong is what it would raise."""
+
+from collections.abc import Callable
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
+
+from accounts.models import APIKey
+from tests.usage.conftest import NOW
+from usage import ledger
+from usage.database.sql import db_value, execute, fetch_all, to_date, to_uuid
+from usage.models import Generation
+
+Ask = Callable[..., ledger.Admission]
+
+
+def test_values_are_written_as_django_writes_them(key: APIKey, ask: Ask) -> None:
+    admission = ask()
+    ledger.admit(NOW, [admission])
+    row = Generation.objects.get(admitted_at=NOW, budget_day=NOW.date(), id=admission.id, is_test=False)
+    by_django = connection.ops.adapt_datetimefield_value(row.admitted_at)
+    [(found_id, day)] = fetch_all("SELECT id, budget_day FROM usage_generation WHERE admitted_at = %s", [by_django])
+    assert (to_uuid(found_id), to_date(day)) == (row.pk, NOW.date())
+    assert db_value(NOW) == by_django
+
+
+def test_errors_are_djangos(key: APIKey, ask: Ask) -> None:
+    admission = ask()
+    ledger.admit(NOW, [admission])
+    with pytest.raises(IntegrityError), transaction.atomic():
+        ledger.admit(NOW, [admission])
+    with pytest.raises(DatabaseError), transaction.atomic():
+        execute("SELECT nothing FROM nowhere")
+
+
+@pytest.mark.django_db
+def test_a_transaction_that_is_broken_is_not_used() -> None:
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(TransactionManagementError):
+            execute("SELECT 1")
+
+
+@pytest.mark.django_db
+def test_who_watches_sees_them() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert fetch_all("SELECT %s", [1]) == [(1,)]
+    assert len(queries) == 1
