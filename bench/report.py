@@ -62,6 +62,11 @@ def lag_p99_ms(measurement: Measurement) -> float | None:
     return measurement.lag_ms.p99 if measurement.lag_ms else None
 
 
+def cpu_us_per_token(measurement: Measurement) -> float | None:
+    """CPU time of all its processes for each token; None where it is not counted."""
+    return sum(cost.cpu_us_per_token for cost in own_cost(measurement).values()) or None
+
+
 @dataclass(frozen=True)
 class Results:
     """One scenario's measurements by target; position n of every list belongs to round n."""
@@ -89,6 +94,23 @@ class Results:
 
 
 @dataclass(frozen=True)
+class Yardstick:
+    """What the pass-through needs for the same: how fast this machine is, against the one on which a bound in ms was set."""
+
+    words: str
+    figure: Callable[[Results], float | None]
+    there: float
+
+    def reading(self, results: Results, value: float) -> str:
+        """What the value would be at the speed of that machine; nothing when the pass-through was not measured."""
+        here = self.figure(results)
+        if not here:
+            return ""
+        there = value * self.there / here
+        return f" ({there:.2f} at the speed of the bound: {self.words} of the pass-through {self.there} there, {here:.1f} here)"
+
+
+@dataclass(frozen=True)
 class Goal:
     """What chatapi should reach in a scenario."""
 
@@ -97,15 +119,17 @@ class Goal:
     figure: Callable[[Results, str], float | None]
     bound: float
     is_lower_bound: bool = False
+    yardstick: Yardstick | None = None
 
     def verdict(self, results: Results, target: str) -> str:
-        """One line: the figure, the bound, met or missed."""
+        """One line: the figure, the bound, met or missed; and what it would be on the machine where a bound in ms was set."""
         value = self.figure(results, target)
         if value is None:
             return f"- {target}: {self.words}: not measured"
         is_met = value >= self.bound if self.is_lower_bound else value <= self.bound
         sign = "≥" if self.is_lower_bound else "≤"
-        return f"- {target}: {self.words}: **{value:.2f}**, wanted {sign} {self.bound}: {'met' if is_met else 'MISSED'}"
+        reading = self.yardstick.reading(results, value) if self.yardstick else ""
+        return f"- {target}: {self.words}: **{value:.2f}**, wanted {sign} {self.bound}: {'met' if is_met else 'MISSED'}{reading}"
 
 
 GOALS = (
@@ -121,12 +145,14 @@ GOALS = (
         "added time to first token at 1 concurrent, ms",
         lambda results, target: results.added(target, DIRECT, ttft_p50_ms),
         bound=8,
+        yardstick=Yardstick("added ms", lambda results: results.added(BASELINE, DIRECT, ttft_p50_ms), there=0.9),
     ),
     Goal(
         "paced",
         "lag p99 of 200 paced streams, ms",
         lambda results, target: results.median(target, lag_p99_ms),
         bound=40,
+        yardstick=Yardstick("CPU µs per token", lambda results: results.median(BASELINE, cpu_us_per_token), there=140),
     ),
 )
 

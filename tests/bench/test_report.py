@@ -59,6 +59,15 @@ def test_a_goal_says_met_missed_or_not_measured() -> None:
     assert paced.verdict(results(), "chatapi").endswith("not measured")
 
 
+def test_a_goal_in_ms_says_what_it_would_be_where_it_was_set() -> None:
+    _saturate, sequential, _paced = GOALS
+    slow = {"direct": [measured(1)], "passthrough-starlette": [measured(1, ttft_ms=2.8)], "chatapi": [measured(1, ttft_ms=11)]}
+    verdict = sequential.verdict(Results(SCENARIOS["sequential"], slow), "chatapi")
+    assert verdict.endswith("MISSED (5.00 at the speed of the bound: added ms of the pass-through 0.9 there, 1.8 here)")
+    del slow["passthrough-starlette"]
+    assert sequential.verdict(Results(SCENARIOS["sequential"], slow), "chatapi").endswith("MISSED")
+
+
 def test_problems_of_all_rounds_are_added() -> None:
     runs = [measured(1, problems={"no usage": 1}), measured(1, problems={"no usage": 2, "timeout": 1}), measured(1)]
     assert problems(runs) == "no usage x 3; timeout x 1"
