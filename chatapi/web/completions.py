@@ -118,7 +118,6 @@ class Completions(Endpoint):
         later = "respond-async" in _preferences(self.header(b"prefer") or "")
         key = idempotency.of(self.header(b"idempotency-key"), self.endpoint, asked.request)
         admission = _admission(asked, self.endpoint, key)
-        await services.pace.turn()
         taken = await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
         self.identifying += taken.headers()
         try:

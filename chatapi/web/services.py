@@ -20,7 +20,6 @@ from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel, Snapshot
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable
-from chatapi.pace import Pace
 from chatapi.redis_client import Command, Line, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
@@ -60,7 +59,6 @@ class Services:
         self.discounts: Snapshot[dict[int, int]] = Snapshot(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
-        self.pace = Pace()
         self.is_closing = False
         """Set shortly before the process ends: streams that still run must end now."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -83,7 +81,6 @@ class Services:
         except (RedisError, OSError) as error:
             await services.commits.close()
             raise StreamUnavailable(str(error)) from error
-        services.in_background(services.pace.run())
         services.in_background(services.rates.renew())
         services.in_background(attempts.share_for_ever(services._streams, settings.REDIS_KEY_PREFIX))
         return services

@@ -44,7 +44,6 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 async def generate(process: Process, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
-    await process.pace.turn()
     claim = ledger.Claim(generation_id, process.name, settings.LEASE_MS)
     (job, cancelled), claimed = await asyncio.gather(
         _job(process, generation_id),

@@ -17,7 +17,6 @@ from chatapi.batch import Batch
 from chatapi.catalog import Snapshot
 from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.models import Engine as EngineName
-from chatapi.pace import Pace
 from chatapi.redis_client import connect
 from chatapi.wire import tokens
 from chatapi.worker import deployments
@@ -51,7 +50,6 @@ class Process:
         self.stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.jobs = Batch(self.stream.jobs)
         self.publisher = Publisher(self.stream)
-        self.pace = Pace()
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
         self.routes: Snapshot[dict[str, list[Route]]] = Snapshot(lambda: self.commits.read(deployments.load))
         self.health = Health()
@@ -63,8 +61,7 @@ class Process:
         """Run the loops while the process lives; at the end everything is published and closed."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
-        lasting = (self.publisher.run, self.pace.run, self._beat, self._listen, self._sweep, reaper.run)
-        loops = [asyncio.create_task(_for_ever(loop)) for loop in lasting]
+        loops = [asyncio.create_task(_for_ever(loop)) for loop in (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run)]
         try:
             yield self
             await self.publisher.drained()
