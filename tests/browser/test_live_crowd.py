@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,12 +14,20 @@ from tests.installation import ROOT, Installation, die_with_parent
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
-LONGEST_TASK_MS = 200
-"""Of the page's thread, in CPU time: what else runs on the machine is not the page's fault."""
-LONGEST_ANSWER_S = 5
-"""A liveness check and a completion, meanwhile, on a machine that has more to do."""
+CHANGING_CELLS = 2
+"""Of a row, from one message to the next: its tokens and their rate. (Its age changes by the page's own clock.)"""
 LARGEST_MESSAGE_BYTES = 300_000
 """Of one in which all of the thousand are new, or different."""
+
+WATCH = """() => {
+  window.changed = {cells: 0, rows: 0};
+  new MutationObserver((changes) => {
+    for (const {target} of changes) {
+      if (target.dataset.is !== "age") window.changed[target.id === "live-rows" ? "rows" : "cells"] += 1;
+    }
+  }).observe(document.getElementById("live-rows"), {childList: true, characterData: true, attributes: true, subtree: true});
+}"""
+"""Counts what becomes of the table: rows that come or go, and anything else in it."""
 
 
 @pytest.fixture
@@ -42,24 +49,12 @@ def crowd(installation: Installation) -> Iterator[None]:
     assert process.returncode == 0
 
 
-def seconds_to_answer(installation: Installation) -> float:
-    """How long a liveness check and a completion take, one after the other."""
-    began = time.monotonic()
+def ask(installation: Installation) -> None:
+    """A liveness check and a completion are answered."""
     assert installation.get("/healthz")[0] == 200
     with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
         answer = client.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
     assert answer.usage
-    return time.monotonic() - began
-
-
-def longest_task_ms(trace: bytes) -> float:
-    """The most CPU time that a page's main thread took for one task (Chromium's trace events, `tdur` in microseconds)."""
-    events = json.loads(trace)["traceEvents"]
-    named = [event for event in events if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"]
-    threads = {(event["pid"], event["tid"]) for event in named}
-    tasks = [event for event in events if event["name"] == "ThreadControllerImpl::RunTask" and (event["pid"], event["tid"]) in threads]
-    assert tasks
-    return float(max(task.get("tdur", 0) for task in tasks)) / 1_000  # one that began before the trace has none
 
 
 def test_a_thousand_in_flight_hurt_neither_browser_nor_server(page: Page, installation: Installation, crowd: None) -> None:
@@ -67,14 +62,16 @@ def test_a_thousand_in_flight_hurt_neither_browser_nor_server(page: Page, instal
     page.on("websocket", lambda feed: feed.on("framereceived", lambda message: messages.append(str(message))))
     with page.expect_websocket() as opened:
         page.goto(f"{installation.url}/admin/live/")
-    feed = opened.value
-    expect(page.locator("#live-rows tr")).to_have_count(SIZE)
-    browser = page.context.browser
-    assert browser
-    browser.start_tracing(page=page, categories=["toplevel"])
-    for _ in range(3):
-        feed.wait_for_event("framereceived")
-        assert seconds_to_answer(installation) < LONGEST_ANSWER_S
-    assert longest_task_ms(browser.stop_tracing()) < LONGEST_TASK_MS
-    assert [len(json.loads(message)["rows"]) for message in messages].count(SIZE) >= 3
+    expect(page.locator("#live-rows tr")).to_have_count(SIZE, timeout=30_000)
+    page.evaluate(WATCH)
+    seen = len(messages)
+    # What others ask meanwhile is in some messages, too: they may have a row more.
+    while sum(len(json.loads(message)["rows"]) >= SIZE for message in messages[seen:]) < 3:
+        opened.value.wait_for_event("framereceived")
+        ask(installation)
+    changed = page.evaluate("window.changed")
+    told = sum(len(json.loads(message)["rows"]) for message in messages[seen:])
+    gone = sum(len(json.loads(message)["gone"]) for message in messages[seen:])
+    assert changed["rows"] <= told - 3 * SIZE + gone, "rows of the thousand were made anew"
+    assert changed["cells"] <= CHANGING_CELLS * told, "cells were written that say the same as before"
     assert max(map(len, messages)) < LARGEST_MESSAGE_BYTES
