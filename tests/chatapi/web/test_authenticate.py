@@ -14,6 +14,7 @@ from accounts.authentication import Caller, CallerCache
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
 from chatapi.batch import Batch
 from chatapi.web.services import Services
+from usage.errors import DatabaseUnavailable
 
 MOST = 3
 
@@ -25,12 +26,15 @@ class Process(Services):
         self.callers = CallerCache(max_age_ms=0)
         self.good = api_keys.generate(is_test=False)
         self.asked: list[str] = []
+        self.is_database_away = False
         self.commits: Any = SimpleNamespace(read=self._read)
         self._look_ups = Batch(self._look_up_all)
 
     async def _read(self, look_up: Callable[..., Any], keys: set[str]) -> dict[str, Caller]:
         self.asked += keys
         await asyncio.sleep(0)
+        if self.is_database_away:
+            raise DatabaseUnavailable("away")
         return {self.good: Caller(1, 1, 1, False, False, "", "UTC")} if self.good in keys else {}
 
 
@@ -72,3 +76,13 @@ async def test_a_busy_key_is_looked_up_for_all_at_once(address: str) -> None:
     assert isinstance(refused, NotAuthenticated)
     # One for the first, and one for all who came meanwhile.
     assert process.asked.count(process.good) <= 2
+
+
+async def test_a_database_that_is_away_is_told_to_all_and_held_against_nobody(address: str) -> None:
+    process = Process()
+    process.is_database_away = True
+    asking = [process.authenticate(f"Bearer {process.good}", address) for _ in range(2 * MOST)]
+    told = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in told] == [DatabaseUnavailable] * 2 * MOST
+    process.is_database_away = False
+    assert (await process.authenticate(f"Bearer {process.good}", address)).api_key_id == 1
