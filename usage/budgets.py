@@ -72,7 +72,11 @@ class Room:
 
     def has(self, amount: int) -> bool:
         """Whether so much more may be held."""
-        return self.most_nanodollars is None or self.posted_nanodollars + self.pending_nanodollars + amount <= self.most_nanodollars
+        return self.would_have(self.pending_nanodollars + amount)
+
+    def would_have(self, amount: int) -> bool:
+        """Whether so much might be held if nothing else were."""
+        return self.most_nanodollars is None or self.posted_nanodollars + amount <= self.most_nanodollars
 
 
 def rooms(ids: Collection[str]) -> dict[str, Room]:
@@ -96,17 +100,22 @@ def _room(posted: int, pending: int, limit: int | None, credited: int | None) ->
 
 
 def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
-    """Hold the amount in the rooms of these budgets (`hold` then does in the database), or tell which one has none."""
+    """Hold the amount in the rooms of these budgets (`hold` then does in the database), or tell which one refuses."""
     if not amount:
         return None
-    for budget_id in sorted(ids):
-        room = known[budget_id]
-        if not room.has(amount):
-            would_fit = room.most_nanodollars is not None and room.posted_nanodollars + amount <= room.most_nanodollars
-            return BudgetExceeded(budget_id, is_in_flight=would_fit, is_credit=room.is_credit)
+    refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
+    if refusing:
+        return _refusal(known, refusing, amount)
     for budget_id in ids:
         known[budget_id].pending_nanodollars += amount
     return None
+
+
+def _refusal(known: Mapping[str, Room], refusing: Sequence[str], amount: int) -> BudgetExceeded:
+    """The first of those that refuse for good, if any does: trying again when running requests have ended would be for nothing."""
+    for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
+    told = (for_good or refusing)[0]
+    return BudgetExceeded(told, is_in_flight=not for_good, is_credit=known[told].is_credit)
 
 
 def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:

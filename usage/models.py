@@ -177,6 +177,7 @@ class IdempotencyKey(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["api_key", "digest"], name="one_generation_per_idempotency_key")]
+        indexes = [models.Index(fields=["generation_id"], name="idempotency_keys_by_generation")]
 
     def __str__(self) -> str:
         return f"{self.digest[:8]}… of key {self.api_key_id}"

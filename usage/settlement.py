@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from usage import budgets, pricing, rollups
+from usage import budgets, idempotency, pricing, rollups
 from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, to_date, to_uuid
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
@@ -51,6 +51,8 @@ class Settlement:
     attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
     last_token_ms: int | None = None
+    is_request_at_fault: bool = False
+    """Of a failure: the same request would fail again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,11 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Settled | Already
     results: list[Settled | AlreadyResolved] = []
     charges: list[_Charge] = []
     for item in items:
-        # Popped, so that the same generation twice in one batch is settled once.
-        row = rows.pop(item.id, None)
+        row = rows.get(item.id)
         if row is None or row.fence != item.fence:
             results.append(AlreadyResolved(str(item.id)))
             continue
+        del rows[item.id]  # the same generation twice in one batch is settled once
         charge = _Charge.of(row, item)
         charges.append(charge)
         results.append(Settled(item.id, item.tokens, charge.amount_nanodollars))
@@ -107,6 +109,10 @@ class _Open(NamedTuple):
             self.reasoning_per_mtok_nanodollars,
         )
 
+    @property
+    def budget_ids(self) -> tuple[str, ...]:
+        return budgets.ids_for(self.organization_id, self.project_id, self.api_key_id, self.budget_day)
+
 
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """The running ones among them, locked in id order."""
@@ -119,6 +125,10 @@ def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     )
     found = [_Open(*row)._replace(id=to_uuid(row[0]), budget_day=to_date(row[6])) for row in rows]
     return {row.id: row for row in found}
+
+
+MAY_FARE_BETTER = {Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST}
+"""Not a cancelled one: that is what someone has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,11 @@ class _Charge:
         is_waived = item.outcome != Outcome.COMPLETED and item.tokens.completion_tokens == 0
         return cls(row, item, is_waived, 0 if is_waived else pricing.amount(item.tokens, row.price))
 
+    @property
+    def frees_its_key(self) -> bool:
+        """It came to nothing, and the same request may fare better: its idempotency key must not repeat the failure."""
+        return self.is_waived and self.item.outcome in MAY_FARE_BETTER and not self.item.is_request_at_fault
+
 
 def _write(now: datetime, charges: Sequence[_Charge]) -> None:
     _update_generations(now, charges)
@@ -141,6 +156,8 @@ def _write(now: datetime, charges: Sequence[_Charge]) -> None:
     insert("usage_ledgerentry", Entry._fields, entries)
     _update_budgets(now, charges)
     rollups.add(entries)
+    # Last: a repeated request that waits for this row waits for no budget's meanwhile.
+    idempotency.release(charge.row.id for charge in charges if charge.frees_its_key)
 
 
 _COLUMNS = {
@@ -236,12 +253,12 @@ def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, 
 
 
 def _update_budgets(now: datetime, charges: Sequence[_Charge]) -> None:
+    moving = [charge for charge in charges if charge.row.reserved_nanodollars or charge.amount_nanodollars]
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for charge in charges:
-        row = charge.row
-        if not row.reserved_nanodollars:
-            continue
-        for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
+    for charge in moving:
+        for budget_id in charge.row.budget_ids:
             released, amount = changes[budget_id]
-            changes[budget_id] = (released + row.reserved_nanodollars, amount + charge.amount_nanodollars)
+            changes[budget_id] = (released + charge.row.reserved_nanodollars, amount + charge.amount_nanodollars)
+    # What held nothing may cost something, when its upstream makes more than it was asked for; its budgets may not be there.
+    budgets.ensure({budget_id for charge in moving if not charge.row.reserved_nanodollars for budget_id in charge.row.budget_ids})
     budgets.settle(now, changes)

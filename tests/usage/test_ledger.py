@@ -1,10 +1,13 @@
 """Stories of generations in the books: what is held, charged, released and refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from django.db import connection
+from pytest_django import DjangoAssertNumQueries
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
@@ -12,12 +15,13 @@ from usage import ledger, receipts
 from usage.errors import AlreadyResolved, BudgetExceeded
 from usage.idempotency import Idempotency
 from usage.models import Budget, Generation, HourlyUsage, IdempotencyKey, LedgerEntry, Outcome, UsageSource
-from usage.pricing import Tokens
+from usage.pricing import FREE, Price, Tokens
 from usage.settlement import Attempt
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
 HELD = 50_001
+FREE_INPUT = Price(0, 0, 2_000_000_000)
 
 
 def balances(key: APIKey) -> set[tuple[int, int]]:
@@ -87,13 +91,12 @@ def test_a_new_day_is_a_new_budget_in_the_organizations_time_zone(key: APIKey, a
 
 
 def test_a_free_request_holds_nothing(key: APIKey, ask: Ask) -> None:
-    from usage.pricing import FREE
-
     limit("key", key.pk, "ever", 0)
     (admitted,) = ledger.admit(NOW, [admission := ask(price=FREE)])
     assert admitted == admission.id
     ledger.settle(NOW, [completed(run(admission))])
     assert LedgerEntry.objects.get().amount_nanodollars == 0
+    assert not Budget.objects.exists()
     assert verify().differences == []
 
 
@@ -133,6 +136,16 @@ def test_the_reaper_fences_off_a_worker_whose_lease_ran_out(key: APIKey, ask: As
     assert isinstance(refused, AlreadyResolved)
     (again,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
     assert again.rows == []
+
+
+def test_a_zombie_in_the_same_batch_keeps_nobody_from_settling(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    zombie = run(admission)
+    later = NOW + timedelta(seconds=7)
+    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
+    newest = replace(zombie, fence=orphans.rows[0].fence)
+    refused, settled, again = ledger.settle(later, [completed(zombie), completed(newest), completed(newest)])
+    assert [isinstance(each, AlreadyResolved) for each in (refused, settled, again)] == [True, False, True]
 
 
 def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> None:
@@ -183,6 +196,35 @@ def test_what_goes_beyond_the_hold_is_an_entry_of_its_own(key: APIKey, ask: Ask)
     assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {"charge": HELD, "overage": 2_010_000 - HELD}
     assert HourlyUsage.objects.get().requests == 1
     assert verify().differences == []
+
+
+def test_what_held_nothing_and_costs_something_counts_in_its_budgets(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask(price=FREE_INPUT, max_output_tokens=0)])
+    assert not Budget.objects.exists()
+    ledger.settle(NOW, [completed(run(admission), completion=3)])
+    assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {"charge": 0, "overage": 6_000}
+    assert Budget.objects.count() == 9
+    assert balances(key) == {(6_000, 0)}
+    assert verify().differences == []
+
+
+def test_what_held_nothing_settles_beside_what_did(key: APIKey, ask: Ask) -> None:
+    free, held = ask(price=FREE_INPUT, max_output_tokens=0), ask()
+    ledger.admit(NOW, [free, held])
+    ledger.settle(NOW, [completed(run(free), completion=3), completed(run(held), prompt=10, completion=5)])
+    assert balances(key) == {(26_000, 0)}
+    assert verify().differences == []
+
+
+def test_settling_what_was_held_costs_six_statements_at_most(
+    key: APIKey, ask: Ask, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    first, second = ask(), ask()
+    ledger.admit(NOW, [first, second])
+    settlements = [completed(run(first)), completed(run(second))]
+    # The budgets' locks are one of them.
+    with django_assert_num_queries(6 if connection.features.has_select_for_update else 5):
+        ledger.settle(NOW, settlements)
 
 
 def test_a_withdrawn_request_releases_its_hold(key: APIKey, ask: Ask) -> None:

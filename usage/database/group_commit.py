@@ -68,7 +68,7 @@ class GroupCommit:
         return await future
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run a function that only reads, in a thread with a connection of its own; raises `DatabaseUnavailable`."""
+        """Run a function in a thread with its own connection; raises `DatabaseUnavailable`. One that writes brings its own transactions."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, lambda: _guarded(lambda: function(*args, **kwargs)))
 

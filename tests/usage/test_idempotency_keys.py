@@ -1,0 +1,195 @@
+"""Idempotency keys in the books: who holds one, for how long, which ends give it back, and what asking for it costs."""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from accounts.models import APIKey
+from tests.usage.conftest import NOW, completed, run
+from usage import idempotency, ledger
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
+from usage.errors import AlreadyAdmitted
+from usage.idempotency import KEPT, Idempotency
+from usage.models import Generation, IdempotencyKey, Outcome, UsageSource
+from usage.pricing import FREE, Tokens
+
+Ask = Callable[..., ledger.Admission]
+SENT = Idempotency("1" * 64, "a" * 64)
+MOMENT = timedelta(milliseconds=1)
+NOTHING = Tokens()
+
+
+def admit(*admissions: ledger.Admission, now: datetime = NOW) -> list[Any]:
+    with transaction.atomic():
+        return list(ledger.admit(now, admissions))
+
+
+def ended(admission: ledger.Admission, outcome: Outcome, tokens: Tokens = NOTHING, **changes: Any) -> None:
+    """Admit it, run it, and settle it so."""
+    admit(admission)
+    source = UsageSource.COUNTED if tokens.completion_tokens else UsageSource.NONE
+    (settled,) = ledger.settle(NOW, [completed(run(admission), outcome=outcome, tokens=tokens, usage_source=source, **changes)])
+    assert isinstance(settled, ledger.Settled)
+
+
+def repeats(admission: ledger.Admission, now: datetime = NOW) -> UUID | None:
+    """The generation that it repeats, or None when it is a new one."""
+    (result,) = admit(admission, now=now)
+    return result.generation_id if isinstance(result, AlreadyAdmitted) else None
+
+
+# ---- what frees a key
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST])
+def test_a_failure_that_cost_nothing_frees_its_key(ask: Ask, outcome: Outcome) -> None:
+    ended(ask(idempotency=SENT), outcome)
+    assert repeats(ask(idempotency=SENT)) is None
+
+
+def test_what_is_withdrawn_frees_its_key(ask: Ask) -> None:
+    admit(first := ask(idempotency=SENT))
+    ledger.withdraw(NOW, [ledger.Withdrawal(first.id, "service_unavailable", "The request could not be queued.")])
+    assert repeats(ask(idempotency=SENT)) is None
+
+
+@pytest.mark.parametrize("changes", [{}, {"price": FREE}], ids=["charged", "free"])
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.WORKER_LOST, Outcome.CLIENT_CANCELLED])
+def test_an_end_with_output_keeps_its_key(ask: Ask, outcome: Outcome, changes: dict[str, Any]) -> None:
+    ended(first := ask(idempotency=SENT, **changes), outcome, Tokens(10, 1))
+    assert repeats(ask(idempotency=SENT)) == first.id
+
+
+def test_what_someone_has_cancelled_keeps_its_key(ask: Ask) -> None:
+    ended(first := ask(idempotency=SENT), Outcome.CLIENT_CANCELLED)
+    assert repeats(ask(idempotency=SENT)) == first.id
+
+
+def test_a_request_that_would_fail_again_keeps_its_key(ask: Ask) -> None:
+    ended(first := ask(idempotency=SENT), Outcome.FAILED, is_request_at_fault=True)
+    assert repeats(ask(idempotency=SENT)) == first.id
+
+
+def test_only_the_keys_of_failures_are_freed(ask: Ask) -> None:
+    others = [ask(idempotency=Idempotency(str(number) * 64, "a" * 64)) for number in range(2, 5)]
+    admit(*others)
+    failed = ask(idempotency=SENT)
+    admit(failed)
+    done = completed(run(others[0]))
+    ledger.settle(NOW, [done, completed(run(failed), outcome=Outcome.FAILED, tokens=Tokens(), usage_source=UsageSource.NONE)])
+    assert set(IdempotencyKey.objects.values_list("generation_id", flat=True)) == {other.id for other in others}
+
+
+def test_a_completed_generation_costs_no_statement_for_its_key(ask: Ask) -> None:
+    admit(first := ask(idempotency=SENT))
+    settlement = completed(run(first))
+    with CaptureQueriesContext(connection) as queries:
+        ledger.settle(NOW, [settlement])
+    assert [query["sql"] for query in queries if "idempotencykey" in query["sql"]] == []
+
+
+# ---- for how long
+
+
+def test_a_key_stands_for_a_day_to_the_moment(ask: Ask) -> None:
+    admit(first := ask(idempotency=SENT))
+    assert repeats(ask(idempotency=SENT), NOW + KEPT) == first.id
+
+
+def test_an_expired_key_is_free_before_housekeeping_comes_by(ask: Ask) -> None:
+    admit(ask(idempotency=SENT))
+    later = NOW + KEPT + MOMENT
+    second, third = ask(idempotency=SENT), ask(idempotency=SENT)
+    admitted, refused = admit(second, third, now=later)
+    assert admitted == second.id
+    assert refused.generation_id == second.id
+    assert IdempotencyKey.objects.get().created_at == later
+    assert repeats(ask(idempotency=SENT), later + KEPT) == second.id
+
+
+def test_housekeeping_forgets_the_keys_of_yesterday(ask: Ask) -> None:
+    admit(ask(idempotency=SENT))
+    admit(young := ask(idempotency=Idempotency("2" * 64, "a" * 64)), now=NOW + 2 * MOMENT)
+    idempotency.forget_old(NOW + KEPT + MOMENT, [None])
+    assert IdempotencyKey.objects.get().generation_id == young.id
+
+
+# ---- whose it is
+
+
+def test_two_keys_of_one_project_may_send_the_same(key: APIKey, ask: Ask) -> None:
+    other = APIKey.objects.create(project=key.project, public="storystory34", digest="1" * 64)
+    mine, theirs = ask(idempotency=SENT), ask(idempotency=SENT, api_key_id=other.pk)
+    assert admit(mine, theirs) == [mine.id, theirs.id]
+    assert repeats(ask(idempotency=SENT)) == mine.id
+    assert repeats(ask(idempotency=SENT, api_key_id=other.pk)) == theirs.id
+
+
+def test_a_key_can_be_looked_up_without_claiming_it(key: APIKey, ask: Ask) -> None:
+    assert idempotency.already_admitted(key.pk, SENT) is None
+    admit(first := ask(idempotency=SENT), now=database_now())
+    known = idempotency.already_admitted(key.pk, SENT)
+    assert known is not None
+    assert (known.generation_id, known.is_same_request) == (first.id, True)
+    another = idempotency.already_admitted(key.pk, Idempotency(SENT.digest, "b" * 64))
+    assert another is not None
+    assert not another.is_same_request
+    assert idempotency.already_admitted(key.pk + 1, SENT) is None
+    IdempotencyKey.objects.update(created_at=database_now() - KEPT - MOMENT)
+    assert idempotency.already_admitted(key.pk, SENT) is None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("age", [None, KEPT - timedelta(hours=1), KEPT + timedelta(hours=1)], ids=["new", "known", "expired"])
+def test_of_many_at_once_through_two_doors_one_is_admitted(key: APIKey, ask: Ask, age: timedelta | None) -> None:
+    known = set()
+    if age is not None:
+        admit(old := ask(idempotency=SENT), now=database_now() - age)
+        known = {old.id} if age < KEPT else set()
+    results = asyncio.run(_admit_by_two([ask(idempotency=SENT) for _ in range(40)]))
+    admitted = {result for result in results if isinstance(result, UUID)}
+    assert {result.generation_id for result in results if isinstance(result, AlreadyAdmitted)} == admitted | known
+    assert len(admitted | known) == 1
+    assert Generation.objects.filter(id__in=admitted).count() == len(admitted)
+
+
+async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
+    doors = [GroupCommit(), GroupCommit()]
+    try:
+        asked = [doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        for door in doors:
+            await door.close()
+
+
+# ---- what it costs
+
+
+def test_whatever_is_asked_of_the_keys_is_found_through_an_index(ask: Ask) -> None:
+    admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(9)))
+    with CaptureQueriesContext(connection) as queries:
+        ended(ask(idempotency=SENT), Outcome.FAILED)
+        admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(3)), now=NOW + KEPT + MOMENT)
+    asked = [query["sql"] for query in queries if "idempotencykey" in query["sql"] and "INSERT" not in query["sql"]]
+    assert len(asked) == 5  # holders and release of the failure; holders, release of the expired, holders
+    for sql in asked:
+        columns = "generation_id" if "DELETE" in sql else "api_key_id.*digest"
+        assert re.search(rf"(USING .*INDEX|Index Cond).*{columns}", _plan(sql))
+
+
+def _plan(sql: str) -> str:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # a table this small would be read whole
+            cursor.execute("SET LOCAL enable_bitmapscan = off")
+        cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + sql)
+        return "\n".join(str(row[-1]) for row in cursor.fetchall())
