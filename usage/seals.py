@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 BLOCK = 10_000
-"""Entries in a seal at most: what is behind is caught up seal by seal."""
+"""Entries in a seal at most; one that is full is followed at once by the next."""
 FINGERPRINT_BYTES = 8
 BEGINNING = "0" * 64
 """What the first seal has as its previous digest."""
@@ -36,15 +36,16 @@ COLUMNS = (
     "reason", "recorded_by", "reference",
 )  # fmt: skip
 _AMOUNT = COLUMNS.index("amount_nanodollars")
+_EXTENT = ("first_id", "last_id", "entries_count", "sum_nanodollars")
 
 
 def seal(every: timedelta = EVERY) -> LedgerSeal | None:
-    """Seal what has been written since the last seal, unless that is younger than `every`; None when nothing was sealed.
+    """Seal what has been written since the last seal; None when nothing was sealed, or when that one is younger than `every` and took all.
 
     For each reaper to call at any time, outside of transactions: of two at once, one seals.
     """
     last = LedgerSeal.objects.order_by("-id").first()
-    if last is not None and database_now() - last.sealed_at < every:
+    if last is not None and last.entries_count < BLOCK and database_now() - last.sealed_at < every:
         return None
     last_id, previous = (last.last_id, last.digest) if last else (0, BEGINNING)
     try:
@@ -108,10 +109,7 @@ def _write(previous: str, entries: Any) -> LedgerSeal:
     hashes = [_hash(row) for row in rows]
     with transaction.atomic():
         return LedgerSeal.objects.create(
-            first_id=rows[0][0],
-            last_id=rows[-1][0],
-            entries_count=len(rows),
-            sum_nanodollars=sum(row[_AMOUNT] for row in rows),
+            **dict(zip(_EXTENT, _extent(rows), strict=True)),
             previous_digest=previous,
             digest=_digest(previous, hashes),
             fingerprints=b"".join(each[:FINGERPRINT_BYTES] for each in hashes),
@@ -122,7 +120,9 @@ def _write(previous: str, entries: Any) -> LedgerSeal:
 def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
     rows = list(entries)
     hashes = [_hash(each) for each in rows]
-    if _digest(row.previous_digest, hashes) == row.digest and sum(each[_AMOUNT] for each in rows) == row.sum_nanodollars:
+    # What is not hashed of a seal is checked as well: a `last_id` that is too high would end sealing, and nobody would notice.
+    told = (row.first_id, row.last_id, row.entries_count, row.sum_nanodollars)
+    if _digest(row.previous_digest, hashes) == row.digest and _extent(rows) == told:
         return
     when = f"as sealed at {row.sealed_at:%Y-%m-%d %H:%M:%S}"
     sealed = [bytes(row.fingerprints[at : at + FINGERPRINT_BYTES]) for at in range(0, len(row.fingerprints), FINGERPRINT_BYTES)]
@@ -132,6 +132,11 @@ def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
             yield Difference("I6 sealed", _named(rows, position), when, _change(sealed, found, position))
             return
     yield Difference("I6 sealed", f"seal {row.pk}", when, "the seal itself was changed")
+
+
+def _extent(rows: list[Any]) -> tuple[int, ...]:
+    """What a seal tells of these entries, by `_EXTENT`; nothing when there are none."""
+    return (rows[0][0], rows[-1][0], len(rows), sum(row[_AMOUNT] for row in rows)) if rows else ()
 
 
 def _named(rows: list[Any], position: int) -> str:

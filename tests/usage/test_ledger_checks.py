@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
+from django.db.models import Sum
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -17,7 +18,8 @@ from tests.cast import Person, run
 from usage import insights, seals
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
-from usage.models import Budget, LedgerCheck
+from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
+from usage.rollups import closed_days
 from usage.verification import checks, ledger_checks
 from usage.verification.differences import Difference
 from usage.verification.ledger_checks import Found
@@ -54,17 +56,17 @@ def test_verifyledger_is_on_record(alice: Person) -> None:
 
 def test_verifyledger_of_a_part_says_of_which(alice: Person) -> None:
     run(alice)
-    call_command("verifyledger", "--since", "2030-01-01")
+    since = database_now()
+    call_command("verifyledger", "--since", since.isoformat())
     row = LedgerCheck.objects.get()
-    assert row.since is not None
-    assert (row.since.year, row.generations) == (2030, 0)
+    assert (row.since, row.generations) == (since, 0)
 
 
 def test_what_verifyledger_finds_is_on_record_until_it_finds_nothing(alice: Person) -> None:
     run(alice)
     posted = Budget.objects.get(scope="key", period="day").posted_nanodollars
     set_budget(posted + 1)
-    with pytest.raises(CommandError, match="1 differences"):
+    with pytest.raises(CommandError, match=r"^1 difference in"):
         call_command("verifyledger")
     count, first = found() or (0, "")
     assert (count, first[:15]) == (1, "I2 conservation")
@@ -151,6 +153,24 @@ def test_the_housekeeping_checks_the_books_once(one_hour: None, alice: Person) -
     row = LedgerCheck.objects.get()
     assert (row.generations, row.differences, row.first_difference) == (1, 0, "")
     assert row.since == row.checked_at - ledger_checks.WINDOWS[0]
+
+
+def test_the_housekeeping_seals_all_there_is(one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seals, "BLOCK", 2)
+    for _ in range(5):
+        run(alice)
+    keep_house(times=1)
+    assert LedgerSeal.objects.aggregate(entries=Sum("entries_count"))["entries"] == LedgerEntry.objects.count() >= 5
+
+
+def test_a_duty_of_the_house_that_fails_keeps_no_other_from_being_done(
+    one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(alice)
+    monkeypatch.setattr(closed_days, "close_next", [].pop)
+    keep_house(times=1)
+    assert LedgerCheck.objects.get().differences == 0
+    assert "housekeeping: _close_days failed" in caplog.messages
 
 
 def test_the_housekeeping_tells_the_log_what_is_wrong(one_hour: None, alice: Person, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,7 @@ def test_nothing_new_is_no_seal_and_a_young_seal_is_enough(charge: Callable[[int
 def test_a_backlog_is_sealed_in_blocks(charge: Callable[[int], Sequence[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seals, "BLOCK", 2)
     charge(5)
-    sealed = [seal.entries_count for _ in range(4) if (seal := seals.seal(AT_ONCE))]
+    sealed = [seal.entries_count for _ in range(4) if (seal := seals.seal())]
     assert sealed == [2, 2, 1]
     assert found() == []
 
@@ -106,13 +106,32 @@ def test_an_entry_that_slipped_in_is_named(charge: Callable[[int], Sequence[int]
     assert found() == [f"ledger entry {hidden.pk}: it was not there"]
 
 
-@pytest.mark.parametrize("column", ["digest", "sum_nanodollars"])
-def test_a_changed_seal_is_named(charge: Callable[[int], Sequence[int]], column: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "digest = 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff'",
+        "sum_nanodollars = 1",
+        "last_id = last_id + 100000",
+        "first_id = first_id + 1",
+        "entries_count = entries_count + 1",
+    ],
+)
+def test_a_changed_seal_is_named(charge: Callable[[int], Sequence[int]], change: str) -> None:
     charge(2)
     seals.seal(AT_ONCE)
-    value = "f" * 64 if column == "digest" else 1
-    tamper(f"UPDATE usage_ledgerseal SET {column} = %s", value)
+    tamper(f"UPDATE usage_ledgerseal SET {change}")
     assert found() == [f"seal {LedgerSeal.objects.get().pk}: the seal itself was changed"]
+
+
+def test_entries_between_two_seals_are_named(charge: Callable[[int], Sequence[int]]) -> None:
+    charge(2)
+    first = seals.seal(AT_ONCE)
+    charge(2)
+    assert first
+    seals.seal(AT_ONCE)
+    tamper("UPDATE usage_ledgerseal SET last_id = last_id - 1, entries_count = entries_count - 1 WHERE id = %s", first.pk)
+    between = f"ledger entry {first.last_id}"
+    assert found() == [f"the entry after ledger entry {first.first_id}: it is gone", f"{between}: it was not there"]
 
 
 def test_a_missing_seal_breaks_the_chain(charge: Callable[[int], Sequence[int]]) -> None:

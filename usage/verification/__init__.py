@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
 from django.db.models import Sum
 
 from usage import seals
 from usage.database.snapshot import snapshot
-from usage.models import Generation, LedgerEntry, LedgerSeal, RetentionHorizon, State
+from usage.models import Generation, LedgerSeal, RetentionHorizon, State
 from usage.verification import invariants, sums
 from usage.verification.differences import Difference
 
@@ -25,18 +25,20 @@ MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked and what was found."""
+    """What was checked and what was found; the counts are of what was looked at, and not of what is older than `since`."""
 
     generations: int
     """Those that are there."""
     open_generations: int
     dropped_generations: int
-    """Those that were exported and dropped."""
+    """Those that were exported and dropped, of all times."""
     entries: int
     sealed_entries: int
     newest_seal: str
     """The digest that stands for all sealed entries; empty when there is none."""
     differences: list[Difference]
+    is_cut: bool
+    """Whether there are more differences than these, of one kind or several."""
     notes: list[str]
     """What an operator may want to know, and is no mistake."""
 
@@ -49,14 +51,17 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
     """
     with snapshot():
         newest = LedgerSeal.objects.order_by("-id").first()
+        entries = invariants.entries(since)
+        found = [list(islice(check(), MAX_SHOWN + 1)) for check in checks(since, now)]
         return Report(
-            generations=Generation.objects.count(),
+            generations=invariants.generations(since).count(),
             open_generations=Generation.objects.exclude(state=State.SETTLED).count(),
             dropped_generations=RetentionHorizon.objects.aggregate(sum=Sum("dropped_count", default=0))["sum"],
-            entries=LedgerEntry.objects.count(),
-            sealed_entries=LedgerEntry.objects.filter(id__lte=newest.last_id).count() if newest else 0,
+            entries=entries.count(),
+            sealed_entries=entries.filter(id__lte=newest.last_id).count() if newest else 0,
             newest_seal=newest.digest if newest else "",
-            differences=list(chain.from_iterable(islice(check(), MAX_SHOWN) for check in checks(since, now))),
+            differences=[each for kind in found for each in kind[:MAX_SHOWN]],
+            is_cut=any(len(kind) > MAX_SHOWN for kind in found),
             notes=list(islice(sums.over_limit(), MAX_SHOWN)),
         )
 

@@ -3,44 +3,27 @@
 README lists them by these numbers. With `since`, checks look at what was settled or written from then on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from django.db import connection
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from usage import pricing, retention
-from usage.database.sql import fetch_all
 from usage.models import CHARGED, Generation, Kind, LedgerEntry, Outcome, RetentionHorizon, State, UsageSource
 from usage.pricing import Tokens
 from usage.rollups import closed_days
+from usage.verification import triggers
 from usage.verification.differences import Difference
 
 LATE = timedelta(minutes=1)
 """A lease that ran out so long ago should have been taken over: a hundred times over, with the default settings."""
-PROTECTING = {
-    "sqlite": ("usage_ledgerentry_never_updates", "usage_ledgerentry_never_deletes", "usage_ledgerseal_never_updates",
-               "usage_ledgerseal_never_deletes", "usage_generation_never_deletes"),
-    "postgresql": ("usage_ledgerentry_never_changes", "usage_ledgerseal_never_changes", "usage_generation_never_deletes",
-                   "usage_generation_never_truncates"),
-}  # fmt: skip
-"""The triggers that keep the ledger as it is, and generations until they are exported."""
-REOPENING = {
-    "sqlite": ("usage_hourlyusage_insert_reopens_its_day", "usage_hourlyusage_update_reopens_its_day"),
-    "postgresql": ("usage_hourlyusage_reopens_its_day",),
-}
-"""The triggers that notice when an hour of a closed day is written."""
-_TRIGGERS = {
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name IN ({})",
-    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND tgname IN ({})",
-}
 
 
 def one_charge_each(since: datetime | None) -> Iterator[Difference]:
     """I1: a settled generation has exactly one charge, an open one has no entry at all."""
     charges = Count("ledger_entries", filter=Q(ledger_entries__kind=Kind.CHARGE))
-    counted = _generations(since).annotate(charges=charges, entries=Count("ledger_entries"))
+    counted = generations(since).annotate(charges=charges, entries=Count("ledger_entries"))
     for row in counted.exclude(Q(state=State.SETTLED, charges=1) | ~Q(state=State.SETTLED) & Q(entries=0)):
         is_settled = row.state == State.SETTLED
         yield Difference(
@@ -57,7 +40,7 @@ def nothing_is_stuck(now: datetime) -> Iterator[Difference]:
 def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
     """I4: a charge never exceeds its hold, and only a charge of all that was held has an overage."""
     charge = LedgerEntry.objects.filter(generation=OuterRef("generation"), kind=Kind.CHARGE).values("amount_nanodollars")
-    rows = _entries(since).filter(_WITH_ROW, kind__in=CHARGED).select_related("generation").annotate(charged=Subquery(charge))
+    rows = entries(since).filter(_WITH_ROW, kind__in=CHARGED).select_related("generation").annotate(charged=Subquery(charge))
     held = F("generation__reserved_nanodollars")
     for entry in rows.filter(Q(kind=Kind.CHARGE, amount_nanodollars__gt=held) | Q(kind=Kind.OVERAGE) & ~Q(charged=held)):
         assert entry.generation is not None
@@ -67,14 +50,13 @@ def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
 
 def rows_are_protected() -> Iterator[Difference]:
     """I6: the database refuses to change the ledger and its seals, and to delete a generation that is not exported."""
-    names = PROTECTING[connection.vendor]
-    if (found := _triggers(names)) != len(names):
-        yield Difference("I6 immutable", "the ledger's triggers", str(len(names)), str(found))
+    if wrong := list(triggers.missing(triggers.PROTECTING)):
+        yield Difference("I6 immutable", "the ledger's triggers", "all as they were made", f"gone or changed: {', '.join(wrong)}")
 
 
 def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
     """I15: what was charged since the horizon has its generation; of what was charged before, as many are gone as were exported."""
-    gone = _entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
+    gone = entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
     kept_since = retention.horizon()
     for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
         yield Difference("I15 kept", f"{entry.kind} {entry.pk}", f"{entry.request_id}", "no such generation")
@@ -90,16 +72,15 @@ def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
 
 def late_hours_reopen_days() -> Iterator[Difference]:
     """I2: what is written into an hour of a closed day is not missed."""
-    names = REOPENING[connection.vendor]
-    if (found := _triggers(names)) != len(names):
-        yield Difference("I2 rollup", "the triggers that reopen a day", str(len(names)), str(found))
+    if wrong := list(triggers.missing(triggers.REOPENING)):
+        yield Difference("I2 rollup", "the triggers that reopen a day", "all as they were made", f"gone or changed: {', '.join(wrong)}")
 
 
 def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
     """I7: tokens × the row's own price is the row's amount, and the ledger's charge and overage add up to it."""
-    entries = LedgerEntry.objects.filter(generation=OuterRef("pk"), kind__in=CHARGED).values("generation")
-    posted = Subquery(entries.annotate(total=Sum("amount_nanodollars")).values("total"))
-    rows = _generations(since).filter(state=State.SETTLED).annotate(posted=Coalesce(posted, Value(0)))
+    charges = LedgerEntry.objects.filter(generation=OuterRef("pk"), kind__in=CHARGED).values("generation")
+    posted = Subquery(charges.annotate(total=Sum("amount_nanodollars")).values("total"))
+    rows = generations(since).filter(state=State.SETTLED).annotate(posted=Coalesce(posted, Value(0)))
     for row in rows.iterator(chunk_size=2_000):
         tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
         expected = 0 if row.is_waived else pricing.amount(tokens, row.price)
@@ -113,7 +94,7 @@ def corrections_belong(since: datetime | None) -> Iterator[Difference]:
     strays = ~Q(corrects__kind__in=CHARGED)
     for name in same:
         strays |= ~Q(**{name: F(f"corrects__{name}")})
-    corrections = _entries(since).filter(kind=Kind.CORRECTION)
+    corrections = entries(since).filter(kind=Kind.CORRECTION)
     for entry in corrections.filter(strays | Q(prompt_tokens__gt=0) | Q(completion_tokens__gt=0)):
         yield Difference("I7 correction", f"ledger entry {entry.pk}", f"like entry {entry.corrects_id}, no tokens", str(entry))
     touched = LedgerEntry.objects.filter(generation__in=corrections.values("generation")).values_list("generation").order_by()
@@ -126,7 +107,7 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
     without_source = ~Q(usage_source__in=UsageSource.values) | Q(usage_source=UsageSource.NONE, completion_tokens__gt=0)
     is_waived = ~Q(outcome=Outcome.COMPLETED) & Q(completion_tokens=0)
     wrong = without_source | is_waived & Q(is_waived=False) | Q(is_waived=True) & ~is_waived | Q(is_test=True, amount_nanodollars__gt=0)
-    for row in _generations(since).filter(wrong, state=State.SETTLED):
+    for row in generations(since).filter(wrong, state=State.SETTLED):
         found = f"{row.outcome}, {row.usage_source}: {row.completion_tokens} tokens out, {row.amount_nanodollars} n$"
         yield Difference("I10 provenance", str(row), "waived" if row.is_waived else "a source for what is charged", found)
 
@@ -134,7 +115,7 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
     """I11: the tokens in the ledger are the tokens of the generation, which its client was told; both are of one moment."""
     wrong = (
-        _entries(since)
+        entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
         .exclude(
             prompt_tokens=F("generation__prompt_tokens"),
@@ -158,17 +139,13 @@ _WITH_ROW = Q(generation__state__in=State.values)
 """What has its generation still, joined with it: the generations of older entries are dropped."""
 
 
-def _generations(since: datetime | None) -> QuerySet[Generation]:
+def generations(since: datetime | None) -> QuerySet[Generation]:
+    """Those that are looked at: settled since then, or open."""
     rows = Generation.objects.order_by("id")
     return rows.filter(~Q(state=State.SETTLED) | Q(settled_at__gte=since)) if since else rows
 
 
-def _entries(since: datetime | None) -> QuerySet[LedgerEntry]:
+def entries(since: datetime | None) -> QuerySet[LedgerEntry]:
+    """Those that are looked at: written since then."""
     rows = LedgerEntry.objects.order_by("id")
     return rows.filter(created_at__gte=since) if since else rows
-
-
-def _triggers(names: Sequence[str]) -> int:
-    """How many of them are there, and enabled."""
-    ((found,),) = fetch_all(_TRIGGERS[connection.vendor].format(", ".join(["%s"] * len(names))), names)
-    return int(found)

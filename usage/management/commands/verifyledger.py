@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, transaction
+from django.template.defaultfilters import pluralize
 
 from usage.database.clock import database_now
 from usage.management import arguments
@@ -31,6 +32,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the report; raise `CommandError` (exit 1) on a difference."""
         since, now = options["since"], database_now()
+        if since is not None and since >= now:
+            raise CommandError(f"--since {since.isoformat()} is in the future: nothing would be checked.")
         report = verify(since=since, now=now)
         self._record(now, since, report)
         for note in report.notes:
@@ -40,9 +43,10 @@ class Command(BaseCommand):
             problems.append(f"I6 sealed: the chain of seals: expected {options['seal']} in it, found no such seal")
         for problem in problems:
             self.stderr.write(problem)
-        summary = _summary(report)
+        summary = _summary(report, since)
         if problems:
-            raise CommandError(f"{len(problems)} differences in {summary}.")
+            count = f"{'At least ' if report.is_cut else ''}{len(problems)} difference{pluralize(len(problems))}"
+            raise CommandError(f"{count} in {summary}.")
         self.stdout.write(f"The books are right: {summary}, no difference.")
         if report.newest_seal:
             self.stdout.write(f"Newest seal: {report.newest_seal}")
@@ -57,7 +61,8 @@ class Command(BaseCommand):
             self.stderr.write(f"The check is not on record, so the Overview won't show it: {error}")
 
 
-def _summary(report: Report) -> str:
-    entries = f"{report.entries} ledger entries ({report.sealed_entries} sealed)"
+def _summary(report: Report, since: datetime | None) -> str:
+    generations = f"{report.generations} generation{pluralize(report.generations)} ({report.open_generations} open)"
+    entries = f"{report.entries} ledger entr{pluralize(report.entries, 'y,ies')} ({report.sealed_entries} sealed)"
     dropped = f", {report.dropped_generations} more exported and dropped" if report.dropped_generations else ""
-    return f"{report.generations} generations ({report.open_generations} open){dropped}, {entries}"
+    return f"{generations}{dropped}, {entries}{f', all since {since.isoformat()}' if since else ''}"
