@@ -27,8 +27,6 @@ from usage.pages import (
 from usage.pages.export_admin import ExportedList
 from usage.pages.shown import moment, usd
 
-__all__ = ["ModelFilter", "moment", "usd"]
-
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _OUTCOMES = {
     "completed": "success",

@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
 from usage import budgets, pricing, rollups
-from usage.credit import Booking, Note
+from usage.credit import Booking, Note, told
 from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
@@ -65,7 +65,7 @@ def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
         if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):
-            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {known}.")
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {told(known)}.")
         return Booking(known, is_new=False)
     left = charged(entry.generation_id)
     if left + amount_nanodollars < 0:

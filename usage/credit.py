@@ -14,6 +14,7 @@ from usage import budgets, pricing
 from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.models import Budget, Credit, Kind, LedgerEntry, Period, Scope
+from usage.pages.shown import usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,12 @@ def balance(organization: Organization) -> Balance:
     return Balance(credit.is_required, credit.credited_nanodollars, spent.posted_nanodollars, spent.pending_nanodollars)
 
 
+def told(entry: LedgerEntry) -> str:
+    """The entry as people speak of it: who is granted $10 has $10 more, though the ledger's amount is what is owed."""
+    amount = -entry.amount_nanodollars if entry.kind == Kind.GRANT else entry.amount_nanodollars
+    return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {entry.request_id or entry.organization}"
+
+
 def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
     if nanodollars <= 0:
         raise NotBooked(f"A {kind} is more than nothing.")
@@ -94,7 +101,7 @@ def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: N
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
         if (known.organization_id, known.kind, known.amount_nanodollars) != (organization.pk, kind, owed):
-            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {known}.")
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {told(known)}.")
         return Booking(known, is_new=False)
     if kind == Kind.REFUND:
         _check_available(organization, nanodollars)

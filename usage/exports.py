@@ -2,7 +2,7 @@
 
 usage.csv or usage.ndjson   one line an entry, in the order of their time
 generations.ndjson          where they are wished for: one line a generation that was settled in the period
-manifest.json               period, columns, counts, sums, the files' SHA-256, the ledger's newest seal
+manifest.json               period, whether it was over, columns, counts, sums, the files' SHA-256, the ledger's newest seal
 manifest.json.sig           its Ed25519 signature, 64 bytes
 public-key.pem              what checks the signature; compare it with one that you had before
 """
@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import file_digest
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -34,6 +34,8 @@ COLUMNS = (
     "model", "outcome", "budget_day", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
     "amount_nanodollars", "amount_usd", "corrects", "reason", "recorded_by", "reference",
 )  # fmt: skip
+OPEN_AFTER = timedelta(minutes=1)
+"""How long after its end a period may still get entries, of transactions that began within it: none is open for so long."""
 TYPED = ("organization", "project", "api_key", "model", "reason", "recorded_by", "reference")
 """Columns with what people have typed."""
 Row = dict[str, Any]
@@ -72,9 +74,10 @@ def write(wish: Wish, folder: Path) -> dict[str, Any]:
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     with snapshot():
+        now = database_now()  # before the first read, so that what is missing was written later
         with durable_files.writing(path) as file:
             _WRITERS[wish.format](file, _counted(_rows(wish), counts, sums))
-        manifest = _manifest(wish, path.name, counts, sums)
+        manifest = _manifest(wish, now, path.name) | {"entries": counts, "amount_nanodollars": sums}
         if wish.has_generations:
             manifest["generations"] = generation_export.write(folder / generation_export.NAME, wish.entries)
     for part in _parts(manifest):
@@ -95,12 +98,14 @@ def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
     """The manifest of an export that is what was signed with our key, or with that one; raises `NotAnExport`."""
     try:
         text, signed = (folder / MANIFEST).read_bytes(), (folder / SIGNATURE).read_bytes()
-        if not signature.is_signed(text, signed, public_key or signature.public_key()):
+        if not signature.is_signed(text, signed, signature.public_key() if public_key is None else public_key):
             raise NotAnExport(f"{MANIFEST} is not signed with this key")
         manifest: dict[str, Any] = json.loads(text)
         for part in _parts(manifest):
             if sha256(folder / part["name"]) != part["sha256"]:
                 raise NotAnExport(f"{part['name']} is not the file that was signed")
+    except signature.NotAKey as error:
+        raise NotAnExport("the public key given is none of Ed25519 in PEM") from error
     except OSError as error:
         raise NotAnExport(f"can't read {error.filename}: {error.strerror}") from error
     name = manifest["file"]["name"]
@@ -151,17 +156,16 @@ def _counted(rows: Iterable[Row], counts: Counter[str], sums: Counter[str]) -> I
         yield row
 
 
-def _manifest(wish: Wish, name: str, counts: Counter[str], sums: Counter[str]) -> dict[str, Any]:
+def _manifest(wish: Wish, now: datetime, name: str) -> dict[str, Any]:
     seal = LedgerSeal.objects.order_by("-id").first()
     return {
         "format": FORMAT,
         "from": wish.since.isoformat(),
         "to": wish.until.isoformat(),
         "organization": wish.organization and wish.organization.name,
-        "exported_at": database_now().isoformat(),
+        "exported_at": now.isoformat(),
+        "is_over": wish.until <= now - OPEN_AFTER,
         "columns": COLUMNS,
-        "entries": counts,
-        "amount_nanodollars": sums,
         "newest_seal": seal and {"last_entry": seal.last_id, "digest": seal.digest},
         "file": {"name": name},
     }

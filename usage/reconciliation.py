@@ -16,7 +16,7 @@ from django.db.models.functions import TruncDay
 from usage import pricing, retention
 from usage.bills import ANY_MODEL, COST, COUNTS, Bill
 from usage.database.snapshot import snapshot
-from usage.models import CHARGED, Kind, LedgerEntry, UsageSource
+from usage.models import CHARGED, Generation, Kind, LedgerEntry, UsageSource
 from usage.pricing import Price, Tokens
 
 Group = tuple[date, str]
@@ -75,11 +75,16 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
     days = {group for group in bill.lines if first <= group[0] <= last}
     for group in sorted(days | ours.keys()):
         us = ours.get(group, Ours({}, 0))
-        them = bill.lines.get(group)
-        for name in [name for name in (*COUNTS, COST) if name in (bill.told if them is None else them)]:
-            gap = Gap(*group, name, us.amounts.get(name, 0), (them or {}).get(name, 0), us.counted)
+        them = bill.lines.get(group, {})
+        for name in [name for name in (*COUNTS, COST) if name in bill.told]:
+            gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
             if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
                 yield gap
+
+
+def has_served(deployment: str) -> bool:
+    """Whether there is anything that the deployment has served."""
+    return Generation.objects.filter(deployment=deployment).exists()
 
 
 def _ours(terms: Terms) -> dict[Group, Ours]:

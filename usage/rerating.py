@@ -15,7 +15,7 @@ from usage import corrections, pricing, retention
 from usage.corrections import Correction
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
-from usage.models import Generation, Kind, LedgerEntry
+from usage.models import Generation, Kind, LedgerEntry, Price
 from usage.prices import History
 from usage.pricing import Tokens
 
@@ -47,6 +47,11 @@ class Order:
     since: datetime
     until: datetime
     recorded_by: str
+
+
+def is_known(model: str) -> bool:
+    """Whether the model ever had a price or a charge."""
+    return Price.objects.filter(model=model).exists() or LedgerEntry.objects.filter(kind=Kind.CHARGE, model=model).exists()
 
 
 def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:

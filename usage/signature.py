@@ -4,10 +4,14 @@ Not an HMAC: who can check one can also forge one, so an auditor would need the 
 key alone, and with nothing but `openssl`.
 """
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from django.utils.crypto import salted_hmac
+
+
+class NotAKey(Exception):
+    """This is no public key of Ed25519 in PEM."""
 
 
 def sign(message: bytes) -> bytes:
@@ -21,14 +25,23 @@ def public_key() -> bytes:
 
 
 def is_signed(message: bytes, signature: bytes, pem: bytes) -> bool:
-    """Whether the owner of that public key has signed exactly this."""
+    """Whether the owner of that public key has signed exactly this; raises `NotAKey`."""
+    key = _loaded(pem)
     try:
-        key = load_pem_public_key(pem)
-        assert isinstance(key, Ed25519PublicKey)
         key.verify(signature, message)
-    except (InvalidSignature, ValueError, AssertionError):
+    except InvalidSignature:
         return False
     return True
+
+
+def _loaded(pem: bytes) -> Ed25519PublicKey:
+    try:
+        key = load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise NotAKey from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise NotAKey
+    return key
 
 
 def _key() -> Ed25519PrivateKey:

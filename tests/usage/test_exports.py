@@ -17,6 +17,7 @@ from accounts.models import APIKey, Organization
 from tests.usage.conftest import NOW, completed, run
 from usage import corrections, credit, exports, ledger, seals
 from usage.credit import Note
+from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.exports import NotAnExport, Wish
 from usage.models import LedgerEntry
@@ -132,6 +133,53 @@ def test_an_export_is_not_written_over_another(books: Organization, tmp_path: Pa
     export(tmp_path)
     with pytest.raises(CommandError, match="holds an export already"):
         export(tmp_path)
+
+
+NO_KEYS = {
+    "empty": b"",
+    "not PEM": b"no key",
+    # A curve that nobody has: OID 1.3.132.0.99.
+    "unknown curve": b"-----BEGIN PUBLIC KEY-----\nMBgwEAYHKoZIzj0CAQYFK4EEAGMDBAAEAQI=\n-----END PUBLIC KEY-----\n",
+    "RSA": b"-----BEGIN PUBLIC KEY-----\nMFwwDQYJKoZIhvcNAQEBBQADSwAwSAJBALqbHeRLCyOdykC5SDLqI49ArYGYG1mq\n"
+    b"aH9/GnWjGavZM02fos4lc2w6tCchcUBNtJvGqKwhC5JEnx3RYoSX2ucCAwEAAQ==\n-----END PUBLIC KEY-----\n",
+}
+
+
+@pytest.mark.parametrize("pem", NO_KEYS.values(), ids=NO_KEYS)
+def test_what_is_no_public_key_has_signed_nothing(books: Organization, tmp_path: Path, pem: bytes) -> None:
+    export(tmp_path)
+    (tmp_path / "theirs.pem").write_bytes(pem)
+    with pytest.raises(CommandError, match="the public key given is none of Ed25519 in PEM"):
+        call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "theirs.pem"))
+
+
+@pytest.mark.parametrize("period", [("2026-12-01", "2026-11-01"), ("2026-11-01", "2026-11-01")])
+def test_a_period_that_ends_before_it_begins_is_refused(books: Organization, tmp_path: Path, period: tuple[str, str]) -> None:
+    with pytest.raises(CommandError, match="--from comes before --to"):
+        call_command("exportusage", "--from", period[0], "--to", period[1], "--output", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_time_after_all_times_is_refused(books: Organization, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="argument --to: '9999-12-31T23:59:59-12:00' is not a date"):
+        call_command("exportusage", "--from", "2026-11-01", "--to", "9999-12-31T23:59:59-12:00", "--output", str(tmp_path))
+
+
+def test_a_period_that_is_not_over_is_told(books: Organization, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, until, is_over in (("all", "2100-01-01", False), ("last", "9999-12-31T23:59:59Z", False), ("some", "2020-01-01", True)):
+        call_command("exportusage", "--from", "2000-01-01", "--to", until, "--output", str(tmp_path / name))
+        call_command("verifyexport", str(tmp_path / name))
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        assert manifest["is_over"] is is_over
+        notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: the period")]
+        assert [note.endswith(f"was written until {manifest['exported_at']}.") for note in notes] == ([] if is_over else [True, True])
+
+
+def test_a_period_that_has_just_ended_may_still_get_entries(books: Organization, tmp_path: Path) -> None:
+    now = database_now()
+    for ago_s, is_over in ((-1, False), (1, False), (3_600, True)):
+        wish = Wish(NOW - timedelta(days=9_000), now - timedelta(seconds=ago_s), None, "csv")
+        assert exports.write(wish, tmp_path / str(ago_s))["is_over"] is is_over
 
 
 def test_nothing_is_an_export_too(db: None, tmp_path: Path) -> None:

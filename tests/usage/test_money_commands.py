@@ -10,8 +10,10 @@ from django.db import connection
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, PRICE, completed, limit, run
 from tests.usage.emptying import without_triggers
-from usage import corrections, credit, ledger, prices, seals
+from usage import corrections, credit, ledger, prices, seals, verification
+from usage.credit import Note
 from usage.database.clock import database_now
+from usage.errors import NotBooked
 from usage.models import Budget, LedgerEntry
 from usage.pricing import Price
 from usage.verification import verify
@@ -49,6 +51,22 @@ def test_a_payment_is_booked_once(manage: Manage) -> None:
     assert LedgerEntry.objects.count() == 1
 
 
+def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: Ask) -> None:
+    manage("grantcredit", *BOOKING, "--usd", "10", "--reference", "pay_1")
+    grant = LedgerEntry.objects.get()
+    told = rf"ledger entry {grant.pk}, a grant of \$10\.00 for Ledger stories\.$"
+    with pytest.raises(CommandError, match=told):
+        manage("refundcredit", *BOOKING, "--usd", "1", "--reference", "pay_1")
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission))])
+    charge = LedgerEntry.objects.latest("id").pk
+    corrections.book(charge, -1_000, Note("wrong", "alice", "ticket 4"))
+    with pytest.raises(CommandError, match=rf"a correction of -\$0\.000001 for chatcmpl-{admission.id.hex}\.$"):
+        manage("grantcredit", *BOOKING, "--usd", "1", "--reference", "ticket 4")
+    with pytest.raises(NotBooked, match=told):
+        corrections.book(charge, -1_000, Note("wrong", "alice", "pay_1"))
+
+
 @pytest.mark.parametrize("usd", ["-1", "0", "ten", "0.0000000001"])
 def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
     with pytest.raises(CommandError):
@@ -72,13 +90,29 @@ def test_a_period_is_re_rated(manage: Manage, ask: Ask) -> None:
     ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
     prices.change("story", Price(0, 0, PRICE.output_per_mtok_nanodollars), NOW - timedelta(hours=1))
     order = ("rerate", "--model", "story", "--from", "2026-11-21", "--to", "2026-11-22T00:00:00Z")
-    assert manage(*order, "--dry-run") == "1 of 1 charges would be corrected, by -$0.00001 in sum.\n"
-    assert manage(*order) == "1 of 1 charges corrected, by -$0.00001 in sum.\n"
-    assert manage(*order) == "0 of 1 charges corrected, by $0.00 in sum.\n"
+    assert manage(*order, "--dry-run") == "1 of 1 charge would be corrected, by -$0.00001 in sum.\n"
+    assert manage(*order) == "1 of 1 charge corrected, by -$0.00001 in sum.\n"
+    assert manage(*order) == "0 of 1 charge corrected, by $0.00 in sum.\n"
     assert Budget.objects.filter(posted_nanodollars=10_000).count() == 9
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "2026-13-01", ""])
+def test_a_model_that_never_was_is_not_re_rated(manage: Manage, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask(model="dear")])
+    ledger.settle(NOW, [completed(run(admission))])
+    prices.change("new", PRICE)
+    for model, told in (("dear", "0 of 1 charge corrected"), ("new", "0 of 0 charges corrected")):
+        assert told in manage("rerate", "--model", model, "--from", "2026-11-21", "--to", "2026-11-22")
+    with pytest.raises(CommandError, match="There is no model 'nope'"):
+        manage("rerate", "--model", "nope", "--from", "2026-11-21", "--to", "2026-11-22")
+
+
+def test_a_period_that_ends_before_it_begins_is_not_re_rated(manage: Manage) -> None:
+    prices.change("story", PRICE)
+    with pytest.raises(CommandError, match="--from comes before --to"):
+        manage("rerate", "--model", "story", "--from", "2026-11-22", "--to", "2026-11-21")
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "2026-13-01", "9999-12-31T23:59:59-12:00", ""])
 def test_what_is_no_time_is_refused(manage: Manage, moment: str) -> None:
     with pytest.raises(CommandError, match="is not a date"):
         manage("rerate", "--model", "story", "--from", moment, "--to", "2026-11-22")
@@ -93,16 +127,43 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
     ledger.settle(now, [completed(run(admission, now))])
     seal = seals.seal()
     assert seal
-    told = f"The books are right: 1 generations (0 open), 1 ledger entries (1 sealed), no difference.\nNewest seal: {seal.digest}\n"
-    assert manage("verifyledger") == told
-    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told
-    with pytest.raises(CommandError, match="1 differences"):
+    told = "The books are right: 1 generation (0 open), 1 ledger entry (1 sealed){}, no difference.\nNewest seal: {}\n"
+    assert manage("verifyledger") == told.format("", seal.digest)
+    since = ", all since 2020-01-01T00:00:00+00:00"
+    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(since, seal.digest)
+    with pytest.raises(CommandError, match=r"^1 difference in"):
         manage("verifyledger", "--seal", "f" * 64)
+
+
+def test_what_is_counted_is_what_was_looked_at(manage: Manage, ask: Ask) -> None:
+    for now in (database_now() - timedelta(days=3), database_now()):
+        ledger.admit(now, [admission := ask()])
+        ledger.settle(now, [completed(run(admission, now))])
+    since = (database_now() - timedelta(days=1)).isoformat()
+    assert f"1 generation (0 open), 1 ledger entry (0 sealed), all since {since}" in manage("verifyledger", "--since", since)
+    assert "2 generations (0 open), 2 ledger entries (0 sealed), no" in manage("verifyledger")
+
+
+def test_books_of_the_future_are_not_right(manage: Manage) -> None:
+    with pytest.raises(CommandError, match=r"--since 9000-01-01T00:00:00.00:00 is in the future"):
+        manage("verifyledger", "--since", "9000-01-01")
+
+
+def test_where_there_are_more_differences_than_are_shown_it_is_said(manage: Manage, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = database_now() - timedelta(minutes=3)
+    for _ in range(2):
+        ledger.admit(now, [ask(queue_ttl_ms=60_000)])
+    monkeypatch.setattr(verification, "MAX_SHOWN", 2)
+    with pytest.raises(CommandError, match=r"^2 differences in"):
+        manage("verifyledger")
+    monkeypatch.setattr(verification, "MAX_SHOWN", 1)
+    with pytest.raises(CommandError, match=r"^At least 1 difference in"):
+        manage("verifyledger")
 
 
 def test_what_should_be_settled_long_ago_is_a_difference(manage: Manage, ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     ledger.admit(database_now() - timedelta(minutes=3), [admission := ask(queue_ttl_ms=60_000)])
-    with pytest.raises(CommandError, match="1 differences in 1 generations"):
+    with pytest.raises(CommandError, match=r"^1 difference in 1 generation"):
         manage("verifyledger")
     assert f"I3 stuck: chatcmpl-{admission.id.hex}: expected settled, found admitted" in capsys.readouterr().err
 

@@ -80,14 +80,30 @@ def test_what_a_bill_does_not_tell_is_not_compared(reconcile: Reconcile) -> None
     assert reconcile("date,model,cost_usd\n2026-11-21,,0.00004\n2026-11-22,,0.00002\n") == []
 
 
+OURS = "requests: ours 2, theirs 0, 1 of our requests counted by us"
+
+
+@pytest.mark.parametrize("text", [HEADER, "date,model,requests", "date,model,requests\n2026-11-21,story,\n", "date,model,requests\n\n"])
+def test_a_column_that_is_named_is_told_though_no_line_has_it(reconcile: Reconcile, text: str) -> None:
+    assert reconcile(text)[0] == f"2026-11-21 story {OURS}"
+
+
+def test_a_bill_without_lines_agrees_with_books_without_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bill").write_text(f"{HEADER}\n")
+    call_command("reconcile", str(tmp_path / "bill"), "--from", "2020-01-01", "--to", "2020-02-01")
+    assert "agree" in capsys.readouterr().out
+
+
 def test_models_may_have_other_names_there_and_prices_of_their_own(reconcile: Reconcile) -> None:
     bill = RIGHT.replace("story", "big-2026").replace("0.00004", "0.0000003").replace("0.00002", "0.00000015")
     assert reconcile(bill, "--name", "story=big-2026", "--price", "big-2026=0.01,0,0.01") == []
 
 
-def test_only_one_deployment_is_compared(reconcile: Reconcile) -> None:
+def test_only_one_deployment_is_compared(reconcile: Reconcile, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5, deployment="other")])
     assert reconcile(RIGHT, "--deployment", "openai") == []
-    assert reconcile(HEADER, "--deployment", "other") == []
+    assert reconcile(f"{HEADER}\n2026-11-21,story,1,10,0,5,0.00002\n", "--deployment", "other") == []
 
 
 def costs(*results: dict[str, Any], has_more: bool = False) -> str:
@@ -112,11 +128,56 @@ def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None
     ]
 
 
+def test_a_day_of_openais_without_costs_has_cost_nothing(reconcile: Reconcile) -> None:
+    days = json.loads(costs(cost(0.00004), cost(0)))
+    days["data"][1]["results"] = []
+    assert reconcile(json.dumps(days)) == ["2026-11-22 all models cost: ours $0.00002, theirs $0"]
+
+
+def test_a_single_difference_is_one(reconcile: Reconcile, tmp_path: Path) -> None:
+    (tmp_path / "bill").write_text(RIGHT.replace("story,1,10", "story,1,11"))
+    with pytest.raises(CommandError, match=r"^1 difference between"):
+        call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23")
+
+
+def test_a_period_that_ends_before_it_begins_is_refused(reconcile: Reconcile, tmp_path: Path) -> None:
+    (tmp_path / "bill").write_text(RIGHT)
+    with pytest.raises(CommandError, match="--from comes before --to"):
+        call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-23", "--to", "2026-11-21")
+
+
+def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile, tmp_path: Path) -> None:
+    (tmp_path / "bill").write_text(HEADER)
+    with pytest.raises(CommandError, match="No request was ever served by a deployment 'zzz'"):
+        call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23", "--deployment", "zzz")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("date,model\n", "line 1: it names nothing to compare, which is any of: requests, .*, cost_usd"),
+        ("date,model,Cost_USD\n", "line 1: 'Cost_USD' is no column of a bill, which are: date, .*, cost_usd"),
+        ("date,model,cost_usd,currency\n2026-11-21,story,1,EUR\n", "line 1: 'currency' is no column"),
+        ("date,model,requests,requests\n", "line 1: it names a column twice"),
+        ("model,date,requests\nstory\n", "line 2: it has 1 cells, the first line has 3"),
+        ("date,requests,model\n2026-11-21,1\n", "line 2: it has 2 cells"),
+        ("date,model,requests\n2026-11-21,story,1,2\n", "line 2: it has 4 cells"),
+        ("date,model,requests\n2026-11-21,story,-1\n", "line 2: '-1' is not a whole number"),
+        ("date,model,requests\n2026-11-21,story,1_0\n", "line 2: '1_0' is not a whole number"),
+        ("date,model,cost_usd\n2026-11-21,story,-0.5\n", "line 2: '-0.5' is not a number from 0"),
+        ("date,model,cost_usd\n2026-11-21,story,Infinity\n", "line 2: 'Infinity' is not a number"),
+        ("date,model,cost_usd\n2026-11-21,story,NaN\n", "line 2: 'NaN' is not a number"),
+        ("date,model,cost_usd\n2026-11-21,story,1e999999999\n", "line 2: '1e999999999' is not a number"),
+        ('date,model,cost_usd\n2026-11-21,"sto"ry,1\n', "line 2: "),
+        ("date,model,requests\n2026-11-21,story,1\n2026-11-22,,1\n", "2026-11-22: a line names no model, and others do"),
+        (costs(), "it has no days"),
+        (costs(cost(1, line_item="story, input"), cost(1)), "2026-11-22: a line names no model, and others do"),
+        (costs(cost(float("inf"))), "'inf' is not a number"),
+        (costs(cost(-1)), "'-1' is not a number"),
+        (costs(cost(1)).replace("1795219200", "1e999999999"), "no answer of"),
+        pytest.param('{"data":' * 100_000, "no answer of", id="deep"),
         ("", "no column date"),
-        ("date,tokens\n", "no column model"),
+        ("date,tokens\n", "line 1: it names no column model"),
         ("date,model,requests\n2026-13-01,a,1\n", "line 2"),
         ("date,model,requests\n2026-11-01,a,x\n", "line 2"),
         ("{}", "no answer of"),
@@ -127,5 +188,7 @@ def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None
 )
 def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "bill").write_text(text)
-    with pytest.raises(CommandError, match=told):
+    with pytest.raises(CommandError, match=told) as told_to_people:
         call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23")
+    assert str(told_to_people.value).startswith(str(tmp_path / "bill"))
+    assert "\n" not in str(told_to_people.value)

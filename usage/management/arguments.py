@@ -2,6 +2,7 @@
 
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -14,9 +15,11 @@ def moment(text: str) -> datetime:
     """A date or time as in ISO 8601; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        found.astimezone(UTC)  # before the year 1 and after 9999 there is none
+    except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is not a date such as 2026-11-01 or a time such as 2026-11-01T06:00:00Z") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return found
 
 
 def usd(text: str) -> int:
@@ -31,6 +34,14 @@ def add_period(parser: CommandParser) -> None:
     """`--from` and `--to`: from a moment up to, and not including, another."""
     parser.add_argument("--from", dest="since", required=True, type=moment, metavar="TIME", help="first moment; a date is its start in UTC")
     parser.add_argument("--to", dest="until", required=True, type=moment, metavar="TIME", help="first moment that is not meant any more")
+
+
+def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
+    """The period of `add_period`; raises `CommandError` where it is none."""
+    since, until = options["since"], options["until"]
+    if since >= until:
+        raise CommandError(f"The period from {since.isoformat()} to {until.isoformat()} is none: --from comes before --to.")
+    return since, until
 
 
 def add_booking(parser: CommandParser) -> None:

@@ -25,10 +25,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Write it and say what is in it."""
         organization = arguments.organization(options["organization"]) if options["organization"] else None
-        wish = exports.Wish(options["since"], options["until"], organization, options["format"])
+        wish = exports.Wish(*arguments.period(options), organization, options["format"])
         try:
             manifest = exports.write(wish, options["output"])
         except OSError as error:
             raise CommandError(str(error)) from error
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest["entries"].items())) or "nothing"
         self.stdout.write(f"Wrote {options['output'] / manifest['file']['name']}: {counts}.")
+        if not manifest["is_over"]:
+            self.stdout.write(f"Note: the period is not over. The export has what was written until {manifest['exported_at']}.")

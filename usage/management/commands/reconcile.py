@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.template.defaultfilters import pluralize
 
 from usage import bills, pricing
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
-from usage.reconciliation import Terms, compare
+from usage.reconciliation import Terms, compare, has_served
 
 
 class Command(BaseCommand):
@@ -38,7 +39,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the differences."""
         names, prices = dict(options["name"]), dict(options["price"])
-        terms = Terms(options["since"], options["until"], options["deployment"], names, prices, options["tolerance"])
+        terms = Terms(*arguments.period(options), options["deployment"], names, prices, options["tolerance"])
+        if terms.deployment and not has_served(terms.deployment):
+            raise CommandError(f"No request was ever served by a deployment {terms.deployment!r}.")
         try:
             gaps = list(compare(bills.read(options["file"]), terms))
         except (bills.NotABill, Dropped) as error:
@@ -46,7 +49,7 @@ class Command(BaseCommand):
         for gap in gaps:
             self.stderr.write(str(gap))
         if gaps:
-            raise CommandError(f"{len(gaps)} differences between the books and {options['file']}.")
+            raise CommandError(f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}.")
         self.stdout.write(f"The books and {options['file']} agree.")
 
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.template.defaultfilters import pluralize
 
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pages.shown import usd
-from usage.rerating import Order, rerate
+from usage.rerating import Order, is_known, rerate
 
 
 class Command(BaseCommand):
@@ -28,10 +29,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Correct and say by how much."""
-        order = Order(options["model"], options["since"], options["until"], options["by"])
+        order = Order(options["model"], *arguments.period(options), options["by"])
+        if not is_known(order.model):
+            raise CommandError(f"There is no model {order.model!r}: it never had a price or a charge.")
         try:
             done = rerate(order, is_dry_run=options["dry_run"])
         except Dropped as error:
             raise CommandError(str(error)) from error
         told = "would be corrected" if options["dry_run"] else "corrected"
-        self.stdout.write(f"{done.corrected} of {done.charges} charges {told}, by {usd(done.difference_nanodollars)} in sum.")
+        charges = f"{done.corrected} of {done.charges} charge{pluralize(done.charges)}"
+        self.stdout.write(f"{charges} {told}, by {usd(done.difference_nanodollars)} in sum.")

@@ -41,7 +41,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--seed", type=int, default=1, metavar="N", help="the same seed and --until make the same requests (default: 1)"
         )
-        unsealed = "leave the ledger's seals to the running service, which seals 10,000 entries each half minute; for very many requests"
+        unsealed = "leave the ledger's seals to the running service, which makes them in the background; for very many requests"
         parser.add_argument("--unsealed", action="store_true", help=unsealed)
         parser.add_argument(
             "--add", action="store_true", help="also where there is usage already: it is in all sums from then on, for ever"
