@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from chatapi import identity
 from tests.cast import Person, admit, run
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, RequestFilters, first_token_ms, requests, requests_page
@@ -23,10 +24,8 @@ DAY = {"since": BEGIN, "until": BEGIN + timedelta(days=1)}
 def at(person: Person, minute: int, **changes: Any) -> Generation:
     """A settled generation admitted that many minutes after `BEGIN`, one hundred nanodollars a minute."""
     admitted_at = BEGIN + timedelta(minutes=minute)
-    row = admit(person)
-    then = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | row.id.int & (1 << 80) - 1)
-    Generation.objects.filter(pk=row.pk).update(id=then)
-    row.id = then
+    then = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
+    row = admit(person, id=then)
     row.admitted_at, row.state, row.amount_nanodollars, row.first_token_ms = admitted_at, State.SETTLED, 100 * minute, 10 * minute
     row.outcome, row.usage_source = Outcome.COMPLETED, UsageSource.UPSTREAM
     for name, value in changes.items():

@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from channels.testing import WebsocketCommunicator
 from django.contrib.auth.models import Permission, User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -17,7 +17,7 @@ from accounts.signed_in import SignIn, who_may
 from chatapi.asgi import application
 from tests.admin_pages import client_of
 from tests.cast import Person, admit
-from usage.pages import live_feed
+from usage.pages import live, live_feed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,6 +108,33 @@ async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed:
         assert (await told.connect())[0]
         await sync_to_async(take)()
         assert await end_of(told) == live_feed.RELOAD
+
+
+async def test_the_feed_goes_on_after_a_snapshot_that_failed(feed: Any, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, failures = live.snapshot, iter([OperationalError("away"), LookupError("a bug")])
+
+    def snapshot(*arguments: Any, **options: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return usual(*arguments, **options)
+
+    monkeypatch.setattr(live, "snapshot", snapshot)
+    told = feed(await sync_to_async(client_of)(alice.user))
+    assert (await told.connect())[0]
+    assert json.loads(await told.receive_from(timeout=5))["rows"] == []
+
+
+async def test_nobody_looks_on_while_it_is_not_known_who_may(
+    feed: Any, alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(sign_ins: object) -> Any:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(live_feed, "VIEWERS", live_feed.Viewers(fails, TICK_S))
+    told = feed(await sync_to_async(client_of)(alice.user))
+    assert (await told.connect())[0]
+    assert await end_of(told) == live_feed.RELOAD
+    assert "who may look can't be read" in caplog.messages
 
 
 async def test_a_visitor_is_told_nothing(feed: Any, db: None) -> None:

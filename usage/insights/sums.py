@@ -52,11 +52,6 @@ class Totals:
         """The failed requests' share, from 0 to 1; 0 without requests."""
         return self.failed_requests / self.requests if self.requests else 0.0
 
-    @property
-    def cached_share(self) -> float:
-        """The cached tokens' share of the prompts', from 0 to 1."""
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -4,9 +4,10 @@ It stays open for hours, so who looks is asked every second whether they still m
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from django.db import DatabaseError
 from accounts.signed_in import SignIn
 from usage.pages import live
 from usage.pages.live import Seen, Snapshot
+
+log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 RELOAD = 4001
@@ -56,8 +59,13 @@ class Snapshots:
     async def _keep_reading(self) -> None:
         while True:
             began = time.monotonic()
-            with suppress(DatabaseError):  # who looks sees that nothing comes; the next tick tries again
+            try:
                 self._newest = await self._read(self._newest)
+            except DatabaseError as error:  # who looks sees that nothing comes; the next tick tries again
+                log.warning("what runs now can't be read: %r", error)
+            except Exception:
+                log.exception("what runs now can't be read")
+            else:
                 self._ticks += 1
                 # A fresh one for the next tick: it is never cleared while someone waits for it.
                 self._ticked, ticked = asyncio.Event(), self._ticked
@@ -98,8 +106,13 @@ class Viewers:
     async def _keep_asking(self) -> None:
         while True:
             began = time.monotonic()
-            with suppress(DatabaseError):  # then the feed has nothing to tell either; the next tick asks again
+            try:
                 self._tell(await self._read({sign_in for sign_in, _ in self._looking.values()}))
+            except DatabaseError as error:  # then the feed has nothing to tell either; the next tick asks again
+                log.warning("who may look can't be read: %r", error)
+            except Exception:
+                log.exception("who may look can't be read")
+                self._tell({})  # nobody, then
             await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
     def _tell(self, seen: Seen) -> None:
