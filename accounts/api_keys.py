@@ -46,9 +46,9 @@ def digest(key: str, pepper: str) -> str:
     return hmac.new(pepper.encode(), key.encode(), hashlib.sha256).hexdigest()
 
 
-def redact(key: str) -> str:
-    """The key as it may be shown again: its public part, as in `ck_live_4fGh…`."""
-    return key[:12] + "…"
+def redacted(public: str, *, is_test: bool) -> str:
+    """A key as it may be shown again: how its public part begins, as in `ck_live_4fGh…`."""
+    return f"ck_{'test' if is_test else 'live'}_{public[:4]}…"
 
 
 def _random(length: int) -> str:

@@ -9,6 +9,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import Q
 
+from accounts import api_keys
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 
 identifier = RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -")
@@ -143,12 +144,12 @@ class APIKey(models.Model):
     @property
     def redacted(self) -> str:
         """The key as it may be shown again."""
-        return self._redact(self.public)
+        return api_keys.redacted(self.public, is_test=self.is_test)
 
     @property
     def previous_redacted(self) -> str | None:
         """The previous secret as it may be shown again, if there is one."""
-        return self._redact(self.previous_public) if self.previous_public else None
+        return api_keys.redacted(self.previous_public, is_test=self.is_test) if self.previous_public else None
 
     def digest_for(self, public: str, now: datetime) -> str:
         """The digest of its secret with that public part; blank when that secret has expired."""
@@ -159,9 +160,6 @@ class APIKey(models.Model):
     def has_previous(self, now: datetime) -> bool:
         """Whether a secret that was rotated out still works."""
         return self.previous_expires_at is not None and self.previous_expires_at > now
-
-    def _redact(self, public: str) -> str:
-        return f"ck_{'test' if self.is_test else 'live'}_{public[:4]}…"
 
 
 class RateLimit(models.Model):

@@ -1,6 +1,6 @@
 -- Rate limits in Redis: several operations of one process, each of them all or nothing. rate_limits.py is the only caller.
 --
---   <prefix>…:requests:… and :tokens:…   buckets that leak: what has been charged and not yet been paid by time is debt
+--   <prefix>…:requests:… and :tokens:…   buckets that leak: what has been charged and not yet been paid by time is debt; as MessagePack
 --   <prefix>…:running:…                  sorted sets of the generations that run, by the end of their leases
 --
 -- ARGV: the operations, as MessagePack; they name keys in full. Every time is this server's, in microseconds.
@@ -8,48 +8,101 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
+-- A bucket is a line of charges, the oldest first, and time pays along it. `ended` are the places in it of requests that have ended and
+-- are not paid for: {first, last, unused}. What is unused, at the end of a place, nobody owes, and time skips it.
+
+local function debt(bucket)
+  local owed = bucket.charged - bucket.paid
+  for _, place in ipairs(bucket.ended) do owed = owed - place[3] end
+  return math.max(0, owed)
+end
+
+local function pay(bucket, amount)
+  local place = bucket.ended[1]
+  while place and bucket.paid + amount >= place[2] - place[3] do
+    amount = amount - (place[2] - place[3] - bucket.paid)
+    bucket.paid = place[2]
+    table.remove(bucket.ended, 1)
+    place = bucket.ended[1]
+  end
+  bucket.paid = math.min(bucket.charged, bucket.paid + amount)
+end
+
 -- A bucket as it is now. One that nobody owes anything to is not kept; `born` tells a later one of that name from it.
 local function open(key, limit, window)
   local packed = redis.call('GET', key)
   if not packed then
-    return {key = key, window = window, limit = limit, born = now, charged = 0, debt = 0}
+    return {key = key, window = window, limit = limit, born = now, charged = 0, paid = 0, ended = {}}
   end
-  local known_limit, born, charged, debt, at = struct.unpack('<ddddd', packed)
-  debt = math.max(0, debt - math.max(0, now - at) * known_limit / window)
-  return {key = key, window = window, limit = known_limit, born = born, charged = charged, debt = debt}
+  local known_limit, born, charged, paid, at, ended = unpack(cmsgpack.unpack(packed))
+  local bucket = {key = key, window = window, limit = known_limit, born = born, charged = charged, paid = paid, ended = ended}
+  pay(bucket, math.max(0, now - at) * known_limit / window)
+  return bucket
 end
 
 -- The bucket under the limit that holds now. What was owed to a much higher one would else be paid off for days.
 local function open_under(limit, key, window)
   local bucket = open(key, limit, window)
   if bucket.limit ~= limit then
-    bucket.limit, bucket.debt = limit, math.min(bucket.debt, limit)
+    bucket.limit = limit
+    pay(bucket, math.max(0, debt(bucket) - limit))
   end
   return bucket
 end
 
 local function keep(bucket)
-  local packed = struct.pack('<ddddd', bucket.limit, bucket.born, bucket.charged, bucket.debt, now)
-  local paid_in_ms = bucket.debt * bucket.window / bucket.limit / 1000
+  local packed = cmsgpack.pack({bucket.limit, bucket.born, bucket.charged, bucket.paid, now, bucket.ended})
+  local paid_in_ms = debt(bucket) * bucket.window / bucket.limit / 1000
   redis.call('SET', bucket.key, packed, 'PX', math.max(1, math.ceil(paid_in_ms)))
 end
 
 local function charge(bucket, amount)
-  bucket.charged, bucket.debt = bucket.charged + amount, bucket.debt + amount
+  bucket.charged = bucket.charged + amount
 end
 
--- Time pays for the oldest charge first. What it has paid for is not given back: or else requests that ran long could give back
--- together, in one moment, far more than the limit allows to be used in it.
-local function give_back_unused(bucket, unused, born, charged)
-  if bucket.born == born then
-    local unpaid = bucket.debt - (bucket.charged - charged)
-    bucket.debt = bucket.debt - math.max(0, math.min(unused, unpaid))
+-- Neighbours that have ended are one place, so there are about as many as requests run. The order in which time pays for them is all the
+-- same, as none of them can give anything back any more.
+local function add_ended(bucket, first, last, unused)
+  local ended, at = bucket.ended, 1
+  while ended[at] and ended[at][1] < last do at = at + 1 end
+  if ended[at] and ended[at][1] == last then
+    last, unused = ended[at][2], unused + ended[at][3]
+    table.remove(ended, at)
+  end
+  if at > 1 and ended[at - 1][2] == first then
+    at = at - 1
+    first, unused = ended[at][1], unused + ended[at][3]
+    table.remove(ended, at)
+  end
+  table.insert(ended, at, {first, last, unused})
+  pay(bucket, 0)
+end
+
+local function has_ended(bucket, first, last)
+  for _, place in ipairs(bucket.ended) do
+    if place[1] <= first and last <= place[2] then return true end
+  end
+  return false
+end
+
+-- The request that took so much, and was the last charge when so much had been charged, has ended. What time has paid for of it is not
+-- given back: or else requests that ran long could give back together, in one moment, far more than the limit allows to be used in it.
+-- Who gives back for a process that only seems to be dead does it once more than that: nothing is given back twice.
+local function finish(bucket, took, unused, born, charged)
+  local is_owed = bucket.born == born and charged > bucket.paid
+  if is_owed and has_ended(bucket, charged - took, charged) then return end
+  if is_owed then
+    add_ended(bucket, charged - took, charged, math.max(0, math.min(unused, charged - bucket.paid)))
+  end
+  if unused < 0 then
+    charge(bucket, -unused)
+    add_ended(bucket, bucket.charged + unused, bucket.charged, 0)
   end
 end
 
 -- How long until there is room, 0 when there is. What is larger than the whole limit finds room when nothing is owed, and owes it all.
 local function wait(bucket, amount)
-  local over = bucket.debt + math.min(amount, bucket.limit) - bucket.limit
+  local over = debt(bucket) + math.min(amount, bucket.limit) - bucket.limit
   return math.max(0, over * bucket.window / bucket.limit)
 end
 
@@ -61,8 +114,9 @@ local function is_full(key, most)
 end
 
 local function standing(bucket)
-  local remaining = math.max(0, math.floor(bucket.limit - bucket.debt))
-  return {remaining, math.ceil(bucket.debt * bucket.window / bucket.limit / 1000), bucket.born, bucket.charged}
+  local owed = debt(bucket)
+  local remaining = math.max(0, math.floor(bucket.limit - owed))
+  return {remaining, math.ceil(owed * bucket.window / bucket.limit / 1000), bucket.born, bucket.charged}
 end
 
 -- Answers which limit refuses (the one to wait longest for; 0 for none), how many ms to wait, and how each bucket stands.
@@ -91,11 +145,11 @@ local function take(member, lease_ms, wanted, running)
   return {refusing, math.ceil(longest / 1000), standings}
 end
 
-local function give_back(member, unused, marks, running)
+local function give_back(member, took, unused, marks, running)
   for _, mark in ipairs(marks) do
     local key, limit, window, born, charged = unpack(mark)
     local bucket = open(key, limit, window)
-    if unused > 0 then give_back_unused(bucket, unused, born, charged) else charge(bucket, -unused) end
+    finish(bucket, took, unused, born, charged)
     keep(bucket)
   end
   for _, key in ipairs(running) do redis.call('ZREM', key, member) end

@@ -20,6 +20,8 @@ from accounts import limits
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit, Standing
 
+LEASE_MS = 15_000
+"""How long a request still counts as running when nobody says so any more."""
 REPLY_TIMEOUT_S = 3.0
 """A Redis that takes longer is as good as none."""
 RUNNING_RETRY_MS = 1_000
@@ -53,6 +55,11 @@ class Taken:
     running: tuple[str, ...] = ()
     """The keys in which it holds a lease."""
 
+    @property
+    def is_something(self) -> bool:
+        """Whether there is anything to keep or to give back."""
+        return bool(self.marks or self.running)
+
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The `x-ratelimit-*` headers of its answer; none where no limit applies."""
         return limits.headers(self.standings)
@@ -73,7 +80,7 @@ class RateLimits:
 
     def __init__(self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one) -> None:
         """`lease_ms`: how long a request counts as running if nobody renews it; `share` may send operations together."""
-        self._prefix = f"{prefix}limit:"
+        self._prefix = f"{prefix}rate:"
         self._lease_ms = lease_ms
         self._script = redis.register_script(_SCRIPT)
         self._ask = share(self._run)
@@ -101,12 +108,11 @@ class RateLimits:
     async def give_back(self, taken: Taken, used_tokens: int | None) -> None:
         """Its request has ended: free its place, and correct what it took to what it used; None leaves that as it is.
 
-        Tokens that it used beyond what it took are charged now. Requests are not given back.
+        Tokens that it used beyond what it took are charged now. Requests are not given back. To say it twice changes nothing.
         """
         unused = 0 if used_tokens is None else taken.tokens - used_tokens
-        marks = taken.marks if unused else ()
-        if marks or taken.running:
-            await self._ask(("give_back", taken.id.hex, unused, marks, taken.running))
+        if taken.is_something:
+            await self._ask(("give_back", taken.id.hex, taken.tokens, unused, taken.marks, taken.running))
 
     async def renew(self, running: Iterable[Taken]) -> None:
         """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once."""

@@ -66,4 +66,6 @@ def test_the_digest_depends_on_key_and_pepper_and_shows_neither() -> None:
 
 
 def test_the_redacted_key_shows_four_characters_of_its_public_part() -> None:
-    assert api_keys.redact(KEY) == KEY[:12] + "…"
+    parsed = api_keys.parse(KEY)
+    assert parsed
+    assert api_keys.redacted(parsed.public, is_test=parsed.is_test) == KEY[:12] + "…"

@@ -1,6 +1,7 @@
 """Rate limits over a real Valkey: all or nothing, given back, renewed, and the same for all processes."""
 
 import asyncio
+import random
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -183,6 +185,46 @@ async def test_unused_tokens_are_given_back(taker: Taker) -> None:
     assert await taker.remaining(tokens(1_000)) == 200
     await taker.rate_limits.give_back(taken, 300)
     assert await taker.remaining(tokens(1_000)) == 700
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_unused_tokens_are_given_back_in_whatever_order_requests_end(taker: Taker, seed: int) -> None:
+    dice, limit = random.Random(seed), tokens(1_000_000)
+    running, used = [], 0
+    for _ in range(60):
+        running.append(await taker.take(limit, tokens=dice.randint(1, 16_000)))
+        dice.shuffle(running)
+        for _ in range(dice.randint(0, 2)):
+            if running:
+                uses = dice.choice([0, 100, running[-1].tokens, 20_000])
+                used += uses
+                await taker.rate_limits.give_back(running.pop(), uses)
+    for taken in running:
+        await taker.rate_limits.give_back(taken, 1)
+    # A million in a day is twelve in a second, which is what time pays meanwhile.
+    assert 0 <= await taker.remaining(limit) - (1_000_000 - used - len(running)) < 100
+
+
+async def test_what_has_ended_is_kept_in_as_many_places_as_requests_run(taker: Taker, redis: Redis) -> None:
+    limit = tokens(1_000_000)
+    longest = await taker.take(limit)
+    await taker.take(limit)
+    for taken in [await taker.take(limit, tokens=100) for _ in range(50)]:
+        await taker.rate_limits.give_back(taken, 7)
+    await taker.rate_limits.give_back(longest, 10)
+    (key,) = [key async for key in redis.scan_iter(f"{taker.prefix}*")]
+    *_, ended = msgspec.msgpack.decode(cast(bytes, await redis.get(key)))
+    assert ended == [[0, 10, 0], [20, 5_020, 50 * 93]]
+
+
+@pytest.mark.parametrize("used", [100, 800, 900])
+async def test_what_is_given_back_twice_is_given_back_once(taker: Taker, used: int) -> None:
+    limit = tokens(10_000)
+    await taker.take(limit, tokens=500)
+    taken = await taker.take(limit, tokens=800)
+    await taker.rate_limits.give_back(taken, used)
+    await taker.rate_limits.give_back(taken, used)
+    assert await taker.remaining(limit) == 10_000 - 500 - used
 
 
 async def test_tokens_that_nobody_counted_stay_taken(taker: Taker) -> None:
