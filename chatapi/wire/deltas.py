@@ -277,7 +277,7 @@ def _extended(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None)
 
 
 class Completion:
-    """A whole generation folded into one object: what a non-streaming answer, the receipt and the reaper need."""
+    """A whole generation folded into one object: what a non-streaming answer and the test of a deployment need."""
 
     def __init__(self) -> None:
         self.choices: dict[int, Choice] = {}

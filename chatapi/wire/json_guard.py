@@ -7,6 +7,7 @@ over what a client sends.
 """
 
 import json
+import re
 from array import array
 from collections import Counter
 from itertools import accumulate
@@ -25,6 +26,8 @@ def _all_but(kept: bytes) -> bytes:
 _NO_BRACKET, _NO_SEPARATOR = _all_but(b'"{}[]'), _all_but(b'",{[')
 _STEPS = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")  # as signed bytes: one down, one up
 _ALL_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_SURROGATE_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
@@ -101,7 +104,21 @@ def _decode(body: bytes) -> Any:
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"We could not parse the JSON body of your request: {error}.", code="invalid_json") from None
+        why = _why_unreadable(body, error)
+        raise InvalidRequest(f"We could not parse the JSON body of your request: {why}.", code="invalid_json") from None
+
+
+def _why_unreadable(body: bytes, error: Exception) -> str:
+    """In words that help; msgspec calls an empty body, and half of a surrogate pair at a string's end, truncated."""
+    if not body.strip():
+        return "it is empty"
+    if _SURROGATE.search(_SURROGATE_PAIR.sub(b"", body.replace(rb"\\", b"__"))):
+        return "a string has one half of a surrogate pair without the other"
+    try:
+        body.decode()
+    except UnicodeDecodeError as found:
+        return f"it is not UTF-8 (byte {found.start})"
+    return str(error)
 
 
 def _repeated_key(body: bytes) -> str:

@@ -36,11 +36,6 @@ def frame(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def comment(text: bytes) -> bytes:
-    """A comment's bytes, which every client ignores; `text` must hold no newline."""
-    return b": " + text + b"\n\n"
-
-
 class Parser:
     """Turns the bytes of one stream into events, however they are split; one instance per stream."""
 

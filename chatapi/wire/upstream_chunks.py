@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from chatapi.wire import deltas
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
@@ -36,6 +37,7 @@ from chatapi.wire.upstream_errors import (
     complaint_in,
     failure_of_complaint,
 )
+from chatapi.wire.upstream_limit import OutputLimit
 from chatapi.wire.upstream_logprobs import Logprobs
 from chatapi.wire.upstream_tool_calls import Fragment, Function, ToolCallReader
 
@@ -117,8 +119,8 @@ _decoder = msgspec.json.Decoder(_Chunk)
 class _ChoiceState:
     """How far one choice has come."""
 
-    def __init__(self, index: int) -> None:
-        self.chunks = 0
+    def __init__(self, index: int, max_chunks: int) -> None:
+        self.limit = OutputLimit(max_chunks)
         self.is_finished = False
         self.tool_calls = ToolCallReader(index)
 
@@ -127,7 +129,8 @@ class ChunkReader:
     """Turns the events of one upstream stream into deltas, and knows when it is whole.
 
     `choices` is how many the request asked for, `is_text` whether it was a text completion. A choice that goes on after `max_chunks`
-    with content (each has one token at least) is ended with finish_reason `length`: the upstream ignores the limit it was given.
+    with content (each has one token at least), or with far more tokens, is ended with finish_reason `length`: the upstream ignores the
+    limit it was given.
     """
 
     def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False) -> None:
@@ -217,13 +220,14 @@ class ChunkReader:
         """`[DONE]`: the upstream's own word that nothing is missing. For a choice of a text stream it may be the only one.
 
         The llama server's document prints text streams whose chunks have no finish_reason; a stream of it that breaks off has no
-        `[DONE]`. So a text that ends here has stopped, or has used its limit up. In chats all five documents promise a
-        finish_reason: there an end without one is a fault.
+        `[DONE]`. So a text that ends here has stopped, or has used its limit up; one that has not even begun is no answer, and is not
+        to be paid for. In chats all five documents promise a finish_reason: there an end without one is a fault.
         """
         if self._is_text:
+            has_begun = self.has_started or bool(batch)
             for index, state in self._choices.items():
-                if not state.is_finished:
-                    self._finish(state, Finished("length" if state.chunks >= self._max_chunks else "stop", index), batch)
+                if not state.is_finished and (has_begun or state.limit.is_used_up):
+                    self._finish(state, Finished("length" if state.limit.is_used_up else "stop", index), batch)
         self.is_done = True
 
     def _read_choice(self, choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
@@ -232,13 +236,11 @@ class ChunkReader:
             return
         before = len(batch)
         _read_content(choice, index, state, batch)
-        if len(batch) > before:
-            state.chunks += 1
-            if state.chunks > self._max_chunks:
-                del batch[before:]
-                self.is_cut = True
-                self._finish(state, Finished("length", index), batch)
-                return
+        if len(batch) > before and not state.limit.allows(batch[before:]):
+            batch[before:] = state.limit.beginning(batch[before:])
+            self.is_cut = True
+            self._finish(state, Finished("length", index), batch)
+            return
         _add_attachments(choice, index, batch)
         if choice.finish_reason:
             self._finish(state, Finished(_finish_reason(choice.finish_reason), index), batch)
@@ -254,7 +256,7 @@ class ChunkReader:
     def _new_choice(self, index: int) -> _ChoiceState:
         if not 0 <= index < self._expected:
             raise UpstreamError(INVALID_RESPONSE)
-        state = self._choices[index] = _ChoiceState(index)
+        state = self._choices[index] = _ChoiceState(index, self._max_chunks)
         return state
 
 
@@ -309,9 +311,18 @@ def _add_attachments(choice: _Choice, index: int, batch: list[AnyDelta]) -> None
     if message is None:
         return
     if message.audio is not None:
-        batch.append(_audio(message.audio, index))
+        batch.append(_portable(_audio(message.audio, index)))
     if message.annotations:
-        batch.append(Annotations(message.annotations, index))
+        batch.append(_portable(Annotations(message.annotations, index)))
+
+
+def _portable(delta: Audio | Annotations) -> Audio | Annotations:
+    """The delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a document that is too deep."""
+    try:
+        deltas.encode([delta])
+    except (OverflowError, RecursionError):
+        raise UpstreamError(INVALID_RESPONSE) from None
+    return delta
 
 
 def _add_text(text: str | None, index: int, logprobs: Logprobs | None, batch: list[AnyDelta]) -> None:

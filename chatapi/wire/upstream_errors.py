@@ -68,7 +68,7 @@ _UNKNOWN_MODEL = re.compile(
     re.I | re.X,
 )
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
-_HTML = re.compile(r"<\s*(?:!doctype|html|head|body|script)\b", re.I)
+_MARKUP = re.compile(r"<[a-z!/?] | <\s*(?:!doctype|html|head|body|script)\b", re.I | re.X)
 _SECRET = re.compile(
     r"""\b[a-z][a-z0-9+.-]{1,15}://\S+                             # a URL
       | \bbearer\s+\S+ | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj)[-_][\w-]{4,} | \bAIza[\w-]+
@@ -146,8 +146,11 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 
 def harmless(message: str) -> str:
-    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`, without addresses, keys and markup."""
-    if _HTML.search(message):
+    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`, without addresses and keys.
+
+    Empty for one with markup in it: that is a page which some server in between has made, about itself.
+    """
+    if _MARKUP.search(message):
         return ""
     printable = "".join(character if character.isprintable() else " " for character in message)
     return " ".join(_SECRET.sub("[hidden]", printable).split())[:MAX_MESSAGE_CHARACTERS]

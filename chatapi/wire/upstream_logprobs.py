@@ -1,5 +1,7 @@
 """Reads the log probabilities in an upstream's chunks: those of chats, and those of text completions, into one form."""
 
+from typing import Annotated
+
 import msgspec
 
 from chatapi.wire.deltas import TokenLogprob, TopLogprob
@@ -13,7 +15,7 @@ class Token(msgspec.Struct, gc=False):
 
     token: str
     logprob: float | None = None
-    bytes: list[int] | None = None
+    bytes: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = None
     top_logprobs: list["Token"] | None = None
 
 

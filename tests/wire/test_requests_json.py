@@ -140,8 +140,22 @@ def test_it_refuses_nul() -> None:
 
 @pytest.mark.parametrize("escape", [rb"\ud800", rb"\udc00", rb"\uDFFF", rb"\ud800\ud800", rb"\udc00\ud800", rb"\ud83d\\ude00", rb"\ud83dx"])
 def test_it_refuses_lone_surrogates(escape: bytes) -> None:
-    assert refusal(BODY.replace(b"Hello", escape)).code == "invalid_json"
-    assert refusal(BODY[:-1] + b',"unknown":"' + escape + b'"}').code == "invalid_json"
+    for body in (BODY.replace(b"Hello", escape), BODY[:-1] + b',"unknown":"' + escape + b'"}'):
+        refused = refusal(body)
+        assert (refused.code, "one half of a surrogate pair" in refused.message) == ("invalid_json", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (BODY.replace(b"Hello", b"\xff"), f"it is not UTF-8 (byte {BODY.index(b'Hello')})"),
+        (BODY.replace(b"Hello", rb"\ud83d\ude00 \\ud83d")[:-1], "Input data was truncated"),
+    ],
+)
+def test_it_says_why_a_body_is_not_json(body: bytes, why: str) -> None:
+    assert refusal(body).message == f"We could not parse the JSON body of your request: {why}."
 
 
 @pytest.mark.parametrize("content", ["\u202eabc", "\u200b", "e\u0301" * 1_000, "\ufffe\uffff", "👩‍👩‍👧‍👦", "\x7f", "\u2028", "\t"])

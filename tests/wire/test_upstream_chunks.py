@@ -314,6 +314,35 @@ def test_a_choice_that_uses_its_cap_up_ends_by_itself() -> None:
     assert read(chunk({"content": "a"}), chunk({"content": "b"}), STOP, reader=new_reader(max_chunks=2))[-1] == Finished("stop")
 
 
+TEN = " the of and to in is that for it as"
+
+
+def test_tokens_that_come_together_count_as_many() -> None:
+    """Five chunks of ten tokens where five tokens were asked for: beyond twice as many it is sure to ignore its limit."""
+    reader = new_reader(max_chunks=5)
+    assert reader.read([chunk({"content": TEN})] * 5) == [Started(), Text(TEN), Finished("length")]
+    assert reader.is_done
+
+
+def test_tokens_that_come_together_within_the_limit_pass() -> None:
+    assert read(*[chunk({"content": TEN})] * 5, STOP, reader=new_reader(max_chunks=50))[1:-1] == [Text(TEN)] * 5
+
+
+@pytest.mark.parametrize("kind", [Text, Reasoning])
+def test_of_an_answer_in_one_piece_its_beginning_is_shown(kind: type[Text | Reasoning]) -> None:
+    body = {"content" if kind is Text else "reasoning": TEN * 5}
+    reader = new_reader(max_chunks=5)
+    usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 50}}
+    answer = json.dumps({"choices": [{"index": 0, "message": body, "finish_reason": "stop"}], **usage}).encode()
+    assert reader.read_answer(answer) == [Started(), kind(" the of and to in"), Finished("length")]
+    assert reader.end() == []
+
+
+def test_arguments_of_calls_count_like_text() -> None:
+    reader = new_reader(max_chunks=5)
+    assert reader.read([tools(call(TEN * 5, "f", index=0))]) == [Started(), Finished("length")]
+
+
 def test_the_other_choices_go_on_when_one_is_cut() -> None:
     reader = new_reader(choices=2, max_chunks=1)
     reader.read([chunk({"content": "a"}), chunk({"content": "b"})])

@@ -256,7 +256,7 @@ def test_roles_and_finishes_may_be_repeated_and_what_comes_after_a_finish_is_dro
 @pytest.mark.parametrize("size", [64, 16_384])
 def test_a_delta_of_a_mebibyte_is_read_in_small_reads_too(size: int) -> None:
     text = "x" * (1 << 20)
-    assert read(frames(chunk({"content": text}), STOP), size) == [Started(), Text(text), Finished("stop")]
+    assert read(frames(chunk({"content": text}), STOP), size, max_chunks=len(text)) == [Started(), Text(text), Finished("stop")]
 
 
 def test_a_delta_beyond_the_cap_is_refused_before_it_is_there() -> None:
@@ -274,6 +274,21 @@ def test_a_whole_text_answer_needs_no_finish_reason() -> None:
     reader = ChunkReader(choices=1, max_chunks=1000, is_text=True)
     assert reader.read_answer(json.dumps(text_chunk("a")).encode()) == [Started(), Text("a"), Finished("stop")]
     assert reader.end() == []
+
+
+def test_a_text_that_says_nothing_and_not_why_is_no_answer() -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 0}}
+    assert failure_code(frames(text_chunk(""), usage, DONE), is_text=True) == "upstream_invalid_response"
+    assert read(frames(text_chunk("", finish_reason="stop"), usage, DONE), is_text=True) == [Started(), Finished("stop"), Usage(9, 0)]
+
+
+def test_beside_a_text_another_may_be_empty() -> None:
+    stream = frames(text_chunk("a"), text_chunk("", 1), DONE)
+    assert read(stream, choices=2, is_text=True) == [Started(), Text("a"), Finished("stop"), Finished("stop", 1)]
+
+
+def test_a_text_of_no_tokens_needs_no_finish_reason() -> None:
+    assert read(frames(text_chunk("")) + DONE, is_text=True, max_chunks=0) == [Started(), Finished("length")]
 
 
 def test_a_whole_chat_answer_needs_one() -> None:

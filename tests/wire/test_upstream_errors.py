@@ -6,7 +6,14 @@ from email.utils import format_datetime
 
 import pytest
 
-from chatapi.wire.upstream_errors import MAX_MESSAGE_CHARACTERS, failure_of_status, harmless, retry_after_ms
+from chatapi.wire.upstream_errors import (
+    MAX_MESSAGE_CHARACTERS,
+    complaint_in,
+    failure_of_complaint,
+    failure_of_status,
+    harmless,
+    retry_after_ms,
+)
 
 HTML = b"<html><body>nginx/1.2 at 10.0.0.7</body></html>"
 
@@ -69,11 +76,30 @@ def test_a_servers_own_words_are_not_passed_on() -> None:
         ("token " + "a1" * 20, "token [hidden]"),
         ("a\x00b\r\n\tc\u2028d", "a b c d"),
         ("<!DOCTYPE html><html>secret", ""),
+        ("<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-internal</center>", ""),
+        ("oops</pre> at db-internal", ""),
+        ("see <!-- db-internal -->", ""),
+        ("<?xml version='1.0'?> db-internal", ""),
+        (
+            "min_tokens must be < max_tokens, and 1 <2, 3<4 and <|eos|> are fine",
+            "min_tokens must be < max_tokens, and 1 <2, 3<4 and <|eos|> are fine",
+        ),
         ("max_completion_tokens is too large: 99999", "max_completion_tokens is too large: 99999"),
     ],
 )
 def test_messages_are_made_harmless(message: str, shown: str) -> None:
     assert harmless(message) == shown
+
+
+PAGE = "<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-internal</center>"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"error": {"message": PAGE, "code": 400}}, {"error": {"message": f"context length: {PAGE}"}}, {"error": PAGE}, {"message": PAGE}],
+)
+def test_a_page_in_an_error_of_a_stream_is_not_passed_on(document: object) -> None:
+    assert "db-internal" not in failure_of_complaint(complaint_in(document)).message
 
 
 def test_messages_are_cut() -> None:
