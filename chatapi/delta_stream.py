@@ -12,6 +12,7 @@ a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a rea
 """
 
 import hashlib
+import logging
 import struct
 from collections.abc import AsyncIterator, Sequence
 from enum import Enum
@@ -22,12 +23,15 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from accounts.rate_limits import Taken
 from chatapi.redis_client import Command, Line, in_time
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
-RUN_TTL_MS = 2 * 3_600_000
-"""How long a job and its log live if nobody ever ends them; longer than any generation may run."""
+log = logging.getLogger(__name__)
+
+RUN_TTL_MS = 26 * 3_600_000
+"""How long a job and its log live if nobody ever ends them; longer than any generation may run (`models.MAX_TIMEOUT_MS`)."""
 INBOX_TTL_MS = 60_000
 """How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
 
@@ -41,8 +45,13 @@ _FRAME = struct.Struct(">32sQIBI")  # generation in hex, fence, first seq, 1 for
 _PUBLISH = """
 local prefix, refused = ARGV[1], {}
 local function record(id, fence, seq, is_last, batch)
-  local key = prefix .. 'log:' .. id
-  local reply = redis.pcall('XADD', key, string.format('%d-%d', fence, seq), 'd', batch)
+  local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)
+  local reply = redis.pcall('XADD', key, 'NOMKSTREAM', name, 'd', batch)
+  if not reply then
+    -- A new log: of a new generation, of one whose log Redis has lost, or a zombie's. None may stay for ever.
+    reply = redis.pcall('XADD', key, name, 'd', batch)
+    redis.call('PEXPIRE', key, RUN_TTL_MS)
+  end
   if type(reply) == 'table' and reply.err then
     local top = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
     local held, last = string.match(top[1] and top[1][1] or '0-0', '^(%d+)-(%d+)$')
@@ -57,8 +66,6 @@ local function record(id, fence, seq, is_last, batch)
   if is_last == 1 then
     redis.call('PEXPIRE', key, ARGV[2])
     redis.call('UNLINK', prefix .. 'job:' .. id)
-  elseif seq == 1 then
-    redis.call('PEXPIRE', key, RUN_TTL_MS)
   end
   return true
 end
@@ -105,6 +112,8 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     runs_on: bool = False
     """It is finished whoever leaves: somebody will come back for the answer."""
+    taken: Taken | None = None
+    """What it has taken from rate limits, for whoever ends it when its web process is gone."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -137,7 +146,7 @@ class Sealed(msgspec.Struct, frozen=True):
     deltas: list[AnyDelta]
     last_seq: int
     is_whole: bool
-    """False when its beginning is missing: nothing was published, or Redis has lost it."""
+    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has written it."""
 
 
 class DeltaStream:
@@ -166,8 +175,16 @@ class DeltaStream:
         """Each one's job, None when it has expired or Redis has lost it; and whether the generation is cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         found = await self._asking.call("MGET", *keys)
-        jobs = [self._job_decoder.decode(data) if data else None for data in found[: len(ids)]]
+        jobs = [self._job(data) for data in found[: len(ids)]]
         return [(job, _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
+
+    def _job(self, data: bytes | None) -> Job | None:
+        """One that can't be read must not keep those that are asked for with it from theirs: it is as good as lost."""
+        try:
+            return self._job_decoder.decode(data) if data else None
+        except msgspec.DecodeError as error:
+            log.error("a job can't be read: %s", error)
+            return None
 
     # ---- deltas
 
@@ -203,7 +220,12 @@ class DeltaStream:
             *_, entries = await pipe.execute(raise_on_error=False)
         if isinstance(entries, Exception):
             raise entries
-        batches = _batches(entries)
+        try:
+            batches = _batches(entries)
+        except StreamUnavailable as error:
+            # Another version has written it. Whoever seals it has to close the generation all the same.
+            log.error("%s: %s", generation_id.hex, error)
+            return Sealed([], _last_seq(entries), is_whole=False)
         held = [delta for _, batch in batches for delta in batch]
         first_seq = batches[0][0] if batches else 0
         return Sealed(held, max(0, first_seq - 1) + len(held), is_whole=first_seq == 1)
@@ -213,11 +235,10 @@ class DeltaStream:
         async with in_time():
             entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
         batches = _batches(entries)
-        found = [delta for first_seq, batch in batches for delta in batch[max(0, after_seq + 1 - first_seq) :]]
         last_seq = batches[-1][0] + len(batches[-1][1]) - 1 if batches else 0
-        if last_seq != after_seq + len(found):
+        if last_seq < after_seq:
             raise StreamUnavailable("Redis has lost a part of the log")
-        return found
+        return _behind(after_seq, batches)
 
     async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
@@ -227,13 +248,7 @@ class DeltaStream:
         async with in_time():
             key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
             entries = cast(list[LogEntry], await self.redis.xrange(key, min=start, count=256))
-        found: list[AnyDelta] = []
-        for first_seq, batch in _batches(entries):
-            known = seq + len(found)
-            if first_seq > known + 1:
-                raise StreamUnavailable("Redis has lost a part of the log")
-            found += batch[known + 1 - first_seq :]
-        return (entries[-1][0] if entries else after), found
+        return (entries[-1][0] if entries else after), _behind(seq, _batches(entries))
 
     # ---- nobody wants it
 
@@ -272,7 +287,7 @@ class DeltaStream:
             # Not SET at once: a Redis that is full refuses it, and workers would take this process for dead.
             pipe.pexpire(key, ttl_ms)
             pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)
-            pipe.pexpire(self.key("inbox", inbox), 10 * ttl_ms)
+            pipe.pexpire(self.key("inbox", inbox), INBOX_TTL_MS)
             is_known, *_ = await pipe.execute()
             if not is_known:
                 await self.redis.set(key, b"1", px=ttl_ms)
@@ -283,8 +298,38 @@ def _cancellation(flag: Any) -> Cancellation | None:
 
 
 def _batches(entries: Sequence[LogEntry]) -> list[tuple[int, list[AnyDelta]]]:
-    """The log's entries as (first seq, deltas); a seal carries none."""
-    return [(int(name.partition(b"-")[2]), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
+    """The log's entries as (first seq, deltas); a seal carries none. Raises `StreamUnavailable` for what another version has written."""
+    try:
+        return [(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
+    except msgspec.DecodeError as error:
+        raise StreamUnavailable(f"the log can't be read: {error}") from error
+
+
+def _behind(seq: int, batches: Sequence[tuple[int, list[AnyDelta]]]) -> list[AnyDelta]:
+    """The deltas after that one, in order; raises `StreamUnavailable` when some of them are lost.
+
+    Only right before a failure may some be missing: what a worker could not publish costs nothing, and the failure tells of it.
+    """
+    found: list[AnyDelta] = []
+    for first_seq, batch in batches:
+        known = seq + len(found)
+        if first_seq > known + 1 and not isinstance(batch[0], Failed):
+            raise StreamUnavailable("Redis has lost a part of the log")
+        found += batch[max(0, known + 1 - first_seq) :]
+    return found
+
+
+def _first_seq(name: bytes) -> int:
+    return int(name.partition(b"-")[2])
+
+
+def _last_seq(entries: Sequence[LogEntry]) -> int:
+    """The number of the last delta of a log that can't be read: how many its last batch has is known of any MessagePack."""
+    name, fields = [entry for entry in entries if entry[1][b"d"]][-1]
+    try:
+        return _first_seq(name) + len(msgspec.msgpack.decode(fields[b"d"], type=list[msgspec.Raw])) - 1
+    except msgspec.DecodeError:
+        return _first_seq(name)
 
 
 def _frames(data: bytes) -> list[Frame]:

@@ -19,6 +19,7 @@ MAX_OWNER_CHARS = 100
 TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
 """What a deployment's timeouts are called."""
 MAX_TIMEOUT_MS = 24 * 3_600_000
+"""The jobs and logs in Redis live longer (`delta_stream.RUN_TTL_MS`)."""
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 _OWN_VARIABLES = ("CHATAPI_", "DATABASE_URL", "REDIS_URL")

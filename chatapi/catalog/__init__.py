@@ -1,19 +1,14 @@
 """What is served at which price, read from the database at most once a second per process."""
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
 from usage import prices
 from usage.pricing import Price
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-MAX_AGE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +61,3 @@ def _served_by_either(one: CatalogModel, other: CatalogModel) -> CatalogModel:
         extra_parameters=one.extra_parameters & other.extra_parameters,
         remote_media_allowed=one.remote_media_allowed and other.remote_media_allowed,
     )
-
-
-class Snapshot(Generic[T]):
-    """A value that is read again when it is older than `MAX_AGE_S`; those who ask meanwhile wait for the same reading."""
-
-    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
-        self._read = read
-        self._value: T | None = None
-        self._read_at = float("-inf")
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> T:
-        """The value, at most a second old."""
-        if self._value is None or time.monotonic() - self._read_at > MAX_AGE_S:
-            async with self._lock:
-                if self._value is None or time.monotonic() - self._read_at > MAX_AGE_S:
-                    self._value = await self._read()
-                    self._read_at = time.monotonic()
-        return self._value

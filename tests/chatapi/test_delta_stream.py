@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from redis.exceptions import RedisError
 
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
+from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import Line, connect
 from chatapi.web.inbox import Follower, Inbox
 from chatapi.wire import deltas
@@ -114,6 +116,29 @@ async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(stream: Del
         await stream.replay(uuid4(), 3)
 
 
+async def test_what_arrived_before_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    await stream.publish([entry(follower.id, 5, texts(5, 6), inbox="")])
+    follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
+    follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
+    with pytest.raises(StreamUnavailable):
+        await follower.next()
+    await stream.redis.delete(stream.key("log", follower.id.hex))
+    await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
+    assert await follower.catch_up() == texts(1, 6)
+    assert await follower.next() == []
+
+
+async def test_what_arrived_before_a_gap_is_handed_out_with_what_fills_it_later(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
+    follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
+    with pytest.raises(StreamUnavailable):
+        await follower.next()
+    await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
+    assert await follower.next() == texts(1, 6)
+
+
 async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
     batch = [entry(follower.id, 1, texts(1, 3))]
@@ -185,10 +210,45 @@ async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: Delt
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
-    assert await stream.redis.pttl(log_key) > TTL_MS
+    for lives_on in (log_key, stream.key("job", generation_id.hex)):
+        assert await stream.redis.pttl(lives_on) > MAX_TIMEOUT_MS, "a generation may run longer"
     await stream.publish([entry(generation_id, 2, [END])])
     assert 0 < await stream.redis.pttl(log_key) <= TTL_MS
     assert await stream.jobs([generation_id]) == [(None, None)]
+
+
+async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhere_else(stream: DeltaStream, inbox: Inbox) -> None:
+    follower, lost = inbox.follow(identity.new_id()), Failed("lost")
+    await stream.publish([entry(follower.id, 1, texts(1, 2))])
+    await stream.publish([entry(follower.id, 5, [lost])])
+    assert await to_the_end(follower) == [*texts(1, 2), lost]
+    assert await stream.replay(follower.id) == [*texts(1, 2), lost]
+    assert await stream.replay(follower.id, 1) == [*texts(2, 2), lost]
+    assert (await stream.tail(follower.id, b"", 0))[1] == [*texts(1, 2), lost]
+    headless = identity.new_id()
+    await stream.publish([entry(headless, 3, texts(3, 4)), entry(headless, 5, [lost])])
+    with pytest.raises(StreamUnavailable):
+        await stream.replay(headless)
+
+
+@pytest.mark.parametrize("first_seq", [1, 7])
+async def test_no_log_lives_for_ever_be_it_a_zombies(stream: DeltaStream, first_seq: int) -> None:
+    """A sealed log goes after a while; who was sealed off may still write, to a new one."""
+    generation_id = identity.new_id()
+    log_key = stream.key("log", generation_id.hex)
+    await stream.publish([entry(generation_id, first_seq, texts(1, 1))])
+    assert await stream.redis.pttl(log_key) > MAX_TIMEOUT_MS
+    await stream.redis.pexpire(log_key, TTL_MS)
+    await stream.publish([entry(generation_id, first_seq + 1, texts(2, 2))])
+    assert await stream.redis.pttl(log_key) <= TTL_MS
+
+
+async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    await stream.publish([Entry(generation_id, 1, 1, msgspec.msgpack.encode([[99, "of a newer version"]]))])
+    for reading in (stream.replay(generation_id), stream.tail(generation_id, b"", 0)):
+        with pytest.raises(StreamUnavailable):
+            await reading
 
 
 async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) -> None:

@@ -223,6 +223,7 @@ def test_the_example_loads_and_shows_every_key() -> None:
     models = tomllib.loads(EXAMPLE.read_text())["models"]
     shown = {key for model in models for key in model}
     assert shown == set(catalog_file.Model.__struct_fields__)
+    assert {key for model in models for key in model["price"]} == set(catalog_file.Price.__struct_fields__)
     assert {key for model in models for one in model["deployments"] for key in one} == set(catalog_file.Deployment.__struct_fields__)
 
 

@@ -1,0 +1,32 @@
+"""A loop of a process runs again, whatever ends it."""
+
+import asyncio
+
+import pytest
+
+from chatapi import for_ever
+
+
+async def test_a_loop_that_fails_is_told_and_runs_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(for_ever, "AGAIN_AFTER_S", 0)
+    runs = 0
+    was_there = asyncio.Event()
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 3:
+            was_there.set()
+            await asyncio.Event().wait()
+        elif runs == 1:
+            raise LookupError("a bug")
+
+    running = asyncio.create_task(for_ever.for_ever(loop))
+    await asyncio.wait_for(was_there.wait(), 10)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (record,) = caplog.records
+    assert (record.levelname, runs) == ("ERROR", 3)
+    assert record.exc_info
+    assert isinstance(record.exc_info[1], LookupError)
