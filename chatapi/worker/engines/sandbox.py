@@ -83,7 +83,10 @@ class _Playing:
         raise EngineError(failure)
 
     async def _until(self, due_ms: int) -> None:
-        await asyncio.sleep(max(0.0, self._started_at + due_ms / 1000 - self._loop.time()))
+        total_ms = self._timeouts.total_ms
+        await asyncio.sleep(max(0.0, self._started_at + min(due_ms, total_ms) / 1000 - self._loop.time()))
+        if due_ms > total_ms:
+            raise EngineError(TIMED_OUT)
 
     async def _stall(self, limit_ms: int) -> NoReturn:
         await asyncio.sleep(limit_ms / 1000)

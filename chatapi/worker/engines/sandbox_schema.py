@@ -36,8 +36,10 @@ def instance(schema: object, words: Iterator[str]) -> object:
     """A value that fits the schema, its strings taken from the endless `words`; raises `SchemaError`."""
     try:
         return _Builder(schema, words).build(schema, depth=0)
-    except (TypeError, AttributeError, ArithmeticError) as error:
-        # Nobody has checked the schema: `properties` may be a list, `minItems` a string, `multipleOf` zero.
+    except SchemaError:
+        raise
+    except (TypeError, AttributeError, ArithmeticError, LookupError, ValueError) as error:
+        # Nobody has checked the schema: `properties` may be a list, `enum` an object, `multipleOf` zero.
         raise SchemaError("the JSON schema is not valid") from error
 
 

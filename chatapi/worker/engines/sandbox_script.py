@@ -96,7 +96,8 @@ _WORDS = {
 
 MARKERS: Final = (*_INTEGERS, *_WORDS)
 
-_MARKER = re.compile(r"\[sandbox(?:\s([^\]]*))?\]")
+# Possessive, and no bracket inside: a prompt of megabytes that opens markers and closes none is read once, not once for each.
+_MARKER = re.compile(r"\[sandbox(?:\s([^\[\]]*+))?\]")
 _INTEGER = re.compile(r"[0-9]{1,9}")
 
 

@@ -46,9 +46,10 @@ ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a
 BOMB: dict[str, Any] = {"$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 100}}, "$ref": "#/$defs/x"}
 FAN = {"anyOf": [{"$ref": "#"}] * 1_000}
 JUNK = [{"type": "object", "properties": [1]}, {"anyOf": 5}, {"type": "integer", "multipleOf": 0}, {"$ref": "#/nowhere"}, {"allOf": [1]}]
+ODD = [{"enum": {"a": 1}}, {"allOf": {"a": 1}}]
 
 
-@pytest.mark.parametrize("schema", [ENDLESS, BOMB, FAN, *JUNK])
+@pytest.mark.parametrize("schema", [ENDLESS, BOMB, FAN, *JUNK, *ODD])
 def test_a_schema_without_an_end_or_sense_is_refused_at_once(schema: dict[str, Any]) -> None:
     started = time.thread_time()
     with pytest.raises(SchemaError):

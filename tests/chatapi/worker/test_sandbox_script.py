@@ -21,6 +21,13 @@ def test_what_only_looks_like_a_marker_is_text() -> None:
     assert without_markers("[sandboxed] a [sandbox x=1][sandbox] b [sandbox-echo]") == "[sandboxed] a  b [sandbox-echo]"
 
 
+@pytest.mark.timeout(30)  # read once for each of them, it takes ten minutes of the worker's loop
+def test_a_prompt_full_of_markers_that_never_end_is_read_at_once() -> None:
+    text = "[sandbox " * 100_000
+    assert read("sandbox", text) == Script()
+    assert without_markers(text) == text.strip()
+
+
 @pytest.mark.parametrize(
     ("text", "breaks_after", "stalls"), [("error=timeout after=3", 3, False), ("stall_after=2 error=timeout after=3", 2, True)]
 )
