@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from uuid import UUID
 
 from django.conf import settings
@@ -18,12 +19,13 @@ from chatapi.worker import tally
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
 from chatapi.worker.process import Process
-from chatapi.worker.run import SHUTTING_DOWN, Run
+from chatapi.worker.run import SHUTTING_DOWN, STREAM_LOST, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger
 from usage.database.group_commit import Result
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
+from usage.models import Generation, State
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ async def generate(process: Process, generation_id: UUID) -> None:
         _patiently(lambda: process.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
     )
     failpoint("claim.after")
-    run = Run(claimed, job.inbox if job else "", runs_on=job is not None and job.runs_on)
+    run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
     if cancelled:
         run.cancel(cancelled)
     process.running[run.id] = run
@@ -70,8 +72,11 @@ async def _job(process: Process, generation_id: UUID) -> tuple[Job | None, Cance
 
 
 async def _run(process: Process, run: Run, job: Job | None) -> None:
-    request = requests.from_bytes(job.request) if job else None
+    request = None
     try:
+        request = requests.from_bytes(job.request) if job else None
+        if request is not None:
+            run.tally.expect_echo(request)
         end = await _produce(process, run, request)
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
@@ -125,6 +130,8 @@ async def _stream(process: Process, run: Run, request: ChatRequest | TextRequest
     # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
     async with run.scope(), aclosing(process.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
+            if run.has_lost_stream:
+                return
             run.publish(process.publisher, run.tally.add(batch))
 
 
@@ -134,15 +141,29 @@ async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest
         return
     # First all content, then the charge for it: nobody is charged for what no log holds.
     await process.publisher.flushed(run)
+    if run.has_lost_stream and end.failure is None:
+        # However well it ended: a part of it is missing.
+        end = replace(end, ending=Ending.FAILED, failure=STREAM_LOST)
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        settled = await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
+        await _settle(process, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    run.publish(process.publisher, tally.terminal(end, run.tally, settled.tokens, run.claimed.choices_count))
+    run.publish(process.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))
+    process.left_behind.end(run, settlement.tokens)
+
+
+async def _settle(process: Process, settlement: ledger.Settlement) -> None:
+    """Settle, or find that we have: a commit whose answer was lost looks like somebody else's when it is tried again."""
+    try:
+        await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
+    except AlreadyResolved:
+        ours = Generation.objects.filter(pk=settlement.id, fence=settlement.fence, state=State.SETTLED)
+        if not await process.commits.read(ours.exists):
+            raise
 
 
 async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:

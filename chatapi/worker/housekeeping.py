@@ -24,15 +24,33 @@ DAYS_AT_ONCE = 31
 async def keep_house(commits: GroupCommit) -> None:
     """Do it every now and then, for ever; any number of processes may, beside each other."""
     while True:
-        try:
-            await commits.read(seals.seal)
-            await _for_some_days(commits, closed_days.close_next)
-            await _for_some_days(commits, first_tokens.count_next)
-            await commits.write(idempotency.forget_old, None)
-            await _check_books(commits)
-        except UsageError as error:
-            log.warning("housekeeping: %r", error)
+        for duty in (_seal, _close_days, _count_first_tokens, _forget_old, _check_books):
+            try:
+                await duty(commits)
+            except UsageError as error:
+                log.warning("housekeeping: %r", error)
+            except Exception:
+                # A bug in one must not keep the others from being done.
+                log.exception("housekeeping: %s failed", duty.__name__)
         await asyncio.sleep(EVERY_S)
+
+
+async def _seal(commits: GroupCommit) -> None:
+    """All that may be sealed now, a block at a time."""
+    while (sealed := await commits.read(seals.seal)) is not None and sealed.entries_count == seals.BLOCK:
+        pass
+
+
+async def _close_days(commits: GroupCommit) -> None:
+    await _for_some_days(commits, closed_days.close_next)
+
+
+async def _count_first_tokens(commits: GroupCommit) -> None:
+    await _for_some_days(commits, first_tokens.count_next)
+
+
+async def _forget_old(commits: GroupCommit) -> None:
+    await commits.write(idempotency.forget_old, None)
 
 
 async def _for_some_days(commits: GroupCommit, step: Callable[[], date | None]) -> None:

@@ -210,7 +210,7 @@ class PatientConsumer(Consumer):
         return conn
 
 
-def run_worker(app: Celery, *, concurrency: int = 1000, drain_seconds: float = 25) -> int:
+def run_worker(app: Celery, *, concurrency: int, drain_seconds: float) -> int:
     """Run a worker in this process's main thread until a signal ends it; return its exit code."""
     app.conf.chatapi_worker_drain_seconds = drain_seconds
     signals.setup_logging.connect(_keep_logging)

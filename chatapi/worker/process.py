@@ -5,18 +5,19 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.batch import Batch
-from chatapi.catalog import Snapshot
 from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.for_ever import for_ever
 from chatapi.models import Engine as EngineName
+from chatapi.recent import Recent
 from chatapi.redis_client import connect
 from chatapi.wire import tokens
 from chatapi.worker import deployments
@@ -24,6 +25,7 @@ from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.left_behind import LeftBehind
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.reaper import Reaper
 from chatapi.worker.run import KEY_REVOKED, Run
@@ -51,8 +53,9 @@ class Process:
         self.jobs = Batch(self.stream.jobs)
         self.publisher = Publisher(self.stream)
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
-        self.routes: Snapshot[dict[str, list[Route]]] = Snapshot(lambda: self.commits.read(deployments.load))
+        self.routes: Recent[dict[str, list[Route]]] = Recent(lambda: self.commits.read(deployments.load))
         self.health = Health()
+        self.left_behind = LeftBehind(RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch))
         self.running: dict[UUID, Run] = {}
         self._absent_since: dict[str, float] = {}
 
@@ -61,7 +64,7 @@ class Process:
         """Run the loops while the process lives; at the end everything is published and closed."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
-        loops = [asyncio.create_task(_for_ever(loop)) for loop in (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run)]
+        loops = [asyncio.create_task(for_ever(loop)) for loop in (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run)]
         try:
             yield self
             await self.publisher.drained()
@@ -91,8 +94,9 @@ class Process:
             await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
             try:
                 if self.running:
-                    await self._drop_unwanted(list(self.running.values()))
+                    await self._drop_cancelled(list(self.running.values()))
                     await self._drop_unwelcome(list(self.running.values()))
+                await self._mind_absent(list(self.running.values()))
             except (RedisError, OSError, UsageError) as error:
                 log.warning("sweep: %r", error)
 
@@ -104,23 +108,27 @@ class Process:
             if run.id not in alive and run.id in self.running:
                 run.fence_off()
 
-    async def _drop_unwanted(self, runs: list[Run]) -> None:
-        """Stop what was cancelled while we did not listen, and what a web process that died has left behind."""
+    async def _drop_cancelled(self, runs: list[Run]) -> None:
+        """Stop what was cancelled while we did not listen."""
         for generation_id, why in (await self.stream.cancelled_among([run.id for run in runs])).items():
             self._cancel(generation_id, why)
-        inboxes = sorted({run.inbox for run in runs if run.inbox})
-        absent = set(inboxes) - await self.stream.still_alive(inboxes)
-        now = time.monotonic()
-        self._absent_since = {inbox: self._absent_since.get(inbox, now) for inbox in absent}
-        for run in runs:
-            if now - self._absent_since.get(run.inbox, now) > PRESUMED_DEAD_S:
-                run.cancel(Cancellation.CLIENT_LEFT)
 
     async def _drop_unwelcome(self, runs: list[Run]) -> None:
         """Stop what runs for a key that has been revoked meanwhile."""
         for generation_id in await self.commits.read(reports.unwelcome_among, [run.id for run in runs]):
             if generation_id in self.running:
                 self.running[generation_id].stop(End(Ending.FAILED, KEY_REVOKED))
+
+    async def _mind_absent(self, runs: list[Run]) -> None:
+        """Stop what a web process that died has left behind, and see to what that has taken from rate limits."""
+        inboxes = {run.inbox for run in runs if run.inbox} | self.left_behind.inboxes
+        absent = inboxes - await self.stream.still_alive(sorted(inboxes)) if inboxes else set()
+        now = time.monotonic()
+        self._absent_since = {inbox: self._absent_since.get(inbox, now) for inbox in absent}
+        for run in runs:
+            if now - self._absent_since.get(run.inbox, now) > PRESUMED_DEAD_S:
+                run.cancel(Cancellation.CLIENT_LEFT)
+        await self.left_behind.sweep(runs, absent)
 
     async def _listen(self) -> None:
         """Stop what is cancelled, at once."""
@@ -136,13 +144,3 @@ class Process:
         run = self.running.get(generation_id)
         if run is not None:
             run.cancel(why)
-
-
-async def _for_ever(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a loop, and again when it fails: a bug in one must not leave a process that takes tasks and cannot end them."""
-    while True:
-        try:
-            await loop()
-        except Exception:
-            log.exception("%s failed", loop.__qualname__)
-        await asyncio.sleep(1)

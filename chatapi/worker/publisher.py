@@ -5,6 +5,7 @@ Two publishes in flight would reorder deltas, so there is only ever one; what co
 
 import asyncio
 import logging
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -20,7 +21,8 @@ log = logging.getLogger(__name__)
 TICK_S_PER_ENTRY = 0.000_25
 MAX_TICK_S = 0.005
 """The more a publish carried, the longer until the next one: under load it carries more, at rest nothing waits."""
-GIVE_UP_S = 5.0
+GIVE_UP_S = 4.0
+"""As long as a web process bears it (`web/inbox.py`): what is published later, no client waits for."""
 ATTEMPT_S = 2.0
 
 
@@ -35,8 +37,8 @@ class Source(Protocol):
     def fence_off(self) -> None:
         """Someone with a newer fence has taken over."""
 
-    def lose_stream(self) -> None:
-        """The deltas could not be published."""
+    def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
+        """These deltas could not be published."""
 
 
 class Publisher:
@@ -72,8 +74,9 @@ class Publisher:
             self._wake.clear()
             began = loop.time()
             self._writing, self._pending = self._pending, {}
+            carried = len(self._writing)
             await self._flush()
-            carried, self._writing = len(self._writing), {}
+            self._writing = {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
             await asyncio.sleep(min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
@@ -81,19 +84,32 @@ class Publisher:
     async def _flush(self) -> None:
         try:
             failpoint("delta.before_publish")
-            entries = [_entry(source, batch) for source, batch in self._writing.items()]
+            entries = self._entries()
             await self._write(entries)
+            self._writing = {}  # from here on nothing of it can be lost
             failpoint("delta.after_publish")
             if any(entry.is_last for entry in entries):
                 failpoint("terminal.after_publish")
         except Exception:
             # What can't be written must not be waited for, nor keep the others from being written.
             log.exception("could not publish the deltas of %d generations", len(self._writing))
-            self._lose()
+            self._lose(list(self._writing))
 
-    def _lose(self) -> None:
-        for source in self._writing:
-            source.lose_stream()
+    def _entries(self) -> list[Entry]:
+        """What is to be written; a batch that can't be is its own generation's loss and nobody else's."""
+        entries = []
+        for source, batch in list(self._writing.items()):
+            try:
+                entries.append(_entry(source, batch))
+            except Exception:
+                log.exception("the deltas of %s can't be encoded", source.id.hex)
+                self._lose([source])
+        return entries
+
+    def _lose(self, sources: Iterable[Source]) -> None:
+        """Give up what these wanted to say, and what has come behind it. What may have been written keeps its numbers."""
+        for source in sources:
+            source.lose_stream([*self._writing.pop(source), *self._pending.pop(source, [])])
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write, again and again while Redis is away; a repeated write is harmless (see `delta_stream`)."""
@@ -107,7 +123,7 @@ class Publisher:
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
                 if loop.time() > give_up_at:
-                    self._lose()
+                    self._lose(list(self._writing))
                     return
                 await asyncio.sleep(0.2)
         for source in self._writing:

@@ -4,14 +4,16 @@ import asyncio
 import logging
 import time
 
+import msgspec
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.delta_stream import DeltaStream, Entry, Job, Sealed
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
-from chatapi.worker.tally import Tally, prompt_tokens
+from chatapi.worker.tally import Tally, counted_completion, prompt_tokens
 from usage import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
@@ -35,6 +37,7 @@ class Reaper:
     def __init__(self, commits: GroupCommit, stream: DeltaStream) -> None:
         self._commits = commits
         self._stream = stream
+        self._limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS)
         self._was_blind_at = float("-inf")
 
     async def run(self) -> None:
@@ -95,22 +98,26 @@ class Reaper:
     async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
         # In a thread: counting takes its time with a long prompt or answer, and living streams share this loop.
-        settlement = await asyncio.to_thread(_settlement, orphan, sealed, requests.from_bytes(job.request) if job else None, failure)
+        settlement = await asyncio.to_thread(_settlement, orphan, sealed, _request(job), failure)
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, settlement.tokens.completion_tokens)
         end = deltas.encode([failure])
         inbox = job.inbox if job else ""
         await self._stream.publish([Entry(orphan.id, orphan.fence, sealed.last_seq + 1, end, inbox, is_last=True)])
+        if job and job.taken and not await self._stream.still_alive([inbox]):
+            # Its web process is gone, too: nobody else gives back what it did not use of its rate limits.
+            await self._limits.give_back(job.taken, settlement.tokens.prompt_tokens + settlement.tokens.completion_tokens)
 
 
 def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:
     """Charges what the log shows, which is what the client may have seen."""
     tally = Tally()
     tally.add(sealed.deltas)
-    # The last heartbeat's count is what is left when Redis has lost the log.
-    counted = tally.completion_tokens if sealed.is_whole else max(tally.completion_tokens, orphan.completion_tokens)
-    completion = min(counted, orphan.completion_tokens_cap)
+    completion = counted_completion(tally, request, orphan.completion_tokens_cap)
+    if not sealed.is_whole:
+        # The last heartbeat's count is what is left when Redis has lost the log.
+        completion = max(completion, min(orphan.completion_tokens, orphan.completion_tokens_cap))
     return Settlement(
         orphan.id,
         orphan.fence,
@@ -120,6 +127,15 @@ def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextReque
         error_code=failure.code or "",
         error_message=failure.message,
     )
+
+
+def _request(job: Job | None) -> ChatRequest | TextRequest | None:
+    """What was asked for; one that another version has written and we can't read must be closed like one that is lost."""
+    try:
+        return requests.from_bytes(job.request) if job else None
+    except msgspec.DecodeError as error:
+        log.error("a job can't be read: %s", error)
+        return None
 
 
 def _at_most(tokens: int | None, cap: int) -> int | None:

@@ -3,11 +3,13 @@
 import asyncio
 import signal
 from contextlib import suppress
+from functools import partial
 
 import uvloop
 from django.conf import settings
 
 from chatapi.delta_stream import DeltaStream
+from chatapi.for_ever import for_ever
 from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
 from chatapi.worker.housekeeping import keep_house
@@ -24,8 +26,8 @@ def run() -> None:
 async def _run() -> None:
     commits = GroupCommit()
     stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-    reaping = asyncio.create_task(Reaper(commits, stream).run())
-    keeping = asyncio.create_task(keep_house(commits))
+    reaping = asyncio.create_task(for_ever(Reaper(commits, stream).run))
+    keeping = asyncio.create_task(for_ever(partial(keep_house, commits)))
     for number in (signal.SIGTERM, signal.SIGINT):
         # What it has taken over and not closed yet, its lease gives to the next reaper.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)

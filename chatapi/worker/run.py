@@ -1,10 +1,11 @@
 """One running generation in this process: its fence, its tally, and the ways to stop it from outside."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from accounts.rate_limits import Taken
 from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed
@@ -12,7 +13,7 @@ from chatapi.worker.publisher import Publisher
 from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Claimed
 
-STREAM_LOST = Failed("The answer could not be delivered. What was generated is charged.", code="stream_unavailable", status=503)
+STREAM_LOST = Failed("The answer could not be delivered. What was delivered of it is charged.", code="stream_unavailable", status=503)
 KEY_REVOKED = Failed(
     "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
 )
@@ -22,14 +23,16 @@ SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charg
 class Run:
     """A claimed generation while it runs."""
 
-    def __init__(self, claimed: Claimed, inbox: str, *, runs_on: bool = False) -> None:
-        """`runs_on`: no client's leaving ends it."""
+    def __init__(self, claimed: Claimed, inbox: str, *, runs_on: bool = False, taken: Taken | None = None) -> None:
+        """`runs_on`: no client's leaving ends it. `taken`: from rate limits."""
         self.claimed = claimed
         self.id: UUID = claimed.id
         self.fence = claimed.fence
         self.inbox = inbox
+        self.taken = taken
         self.next_seq = 1
         self.has_published = False
+        self.has_lost_stream = False
         self.tally = Tally()
         self.stopped: End | None = None
         self._runs_on = runs_on
@@ -84,6 +87,8 @@ class Run:
         """Someone with a newer fence has taken over: stop, publish and settle nothing."""
         self.stop(End(Ending.FENCED_OFF))
 
-    def lose_stream(self) -> None:
-        """The deltas can't be published."""
+    def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
+        """These deltas can't be published: nobody is charged for them, and what may come behind them can reach nobody."""
+        self.has_lost_stream = True
+        self.tally.take_back(given_up)
         self.stop(End(Ending.FAILED, STREAM_LOST))

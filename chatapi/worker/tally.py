@@ -23,8 +23,9 @@ class Tally:
         self.finished: dict[int, FinishReason] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
-        self.pieces = 0
-        """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat can afford."""
+        self._pieces = 0
+        self._echoed_pieces = 0
+        self._lost: Tally | None = None
         self._started_at = time.monotonic()
         self._visible = tokens.Counter()
         self._reasoning = tokens.Counter()
@@ -32,12 +33,12 @@ class Tally:
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
         """Take a batch in; answers what of it may be published at once (the end waits for the commit)."""
         passing: list[AnyDelta] = []
-        before = self.pieces
+        before = self._pieces
         for delta in batch:
             match delta:
                 case Text():  # what nearly every delta is
                     self._visible.add(delta.text)
-                    self.pieces += 1
+                    self._pieces += 1
                     passing.append(delta)
                 case Finished():
                     self.finished[delta.index] = delta.finish_reason
@@ -46,7 +47,7 @@ class Tally:
                 case _:
                     self._count(delta)
                     passing.append(delta)
-        if self.pieces > before:
+        if self._pieces > before:
             self.last_token_ms = round((time.monotonic() - self._started_at) * 1_000)
             self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms
         return passing
@@ -63,17 +64,34 @@ class Tally:
                 self._visible.add(delta.transcript)
             case _:
                 return
-        self.pieces += 1
+        self._pieces += 1
+
+    def expect_echo(self, request: ChatRequest | TextRequest) -> None:
+        """Count as pieces only those that can't be an echo of the prompt, of which none is shorter than a byte."""
+        self._echoed_pieces = request.prompt_bytes * (request.n or 1) if isinstance(request, TextRequest) and request.echo else 0
+
+    def take_back(self, batch: Sequence[AnyDelta]) -> None:
+        """Count no more what could not be published: nobody is charged for what no log holds. The upstream's own figure counts it."""
+        self._lost = self._lost or Tally()
+        self._lost.add(batch)
+        self.usage = None
+
+    @property
+    def pieces(self) -> int:
+        """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat can afford."""
+        return max(0, self._pieces - self._echoed_pieces - (self._lost._pieces if self._lost else 0))
 
     @property
     def completion_tokens(self) -> int:
-        """Our own count of what was produced, reasoning included. Encodes up to 16 KiB: milliseconds."""
-        return self._visible.tokens + self._reasoning.tokens
+        """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB: milliseconds."""
+        lost = self._lost.completion_tokens if self._lost else 0
+        return max(0, self._visible.tokens + self._reasoning.tokens - lost)
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """Our own count of the reasoning; None when there was none."""
-        return self._reasoning.tokens or None
+        """Our own count of the reasoning that was not lost; None when there was none."""
+        lost = self._lost._reasoning.tokens if self._lost else 0
+        return max(0, self._reasoning.tokens - lost) or None
 
 
 class Ending(Enum):
@@ -111,8 +129,7 @@ class End:
 def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> Settlement:
     """The settlement of a run that ended so; `cap` is the most completion tokens that it was asked for.
 
-    An upstream's own usage counts, an explicit zero too. Without it we count; a count of ours never goes beyond the cap that
-    the upstream was given, because our tokens need not be its tokens.
+    An upstream's own usage counts, an explicit zero too. Without it we count.
     """
     source, used = _usage(request, tally, end, cap)
     failure = end.failure if end.ending is Ending.FAILED else None
@@ -130,6 +147,7 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
         attempt_log=end.attempt_log,
         first_token_ms=tally.first_token_ms,
         last_token_ms=tally.last_token_ms,
+        is_request_at_fault=failure is not None and failure.status in (400, 413),
     )
 
 
@@ -150,11 +168,18 @@ def _usage(request: ChatRequest | TextRequest | None, tally: Tally, end: End, ca
     if tally.usage is not None:
         told = tally.usage
         return UsageSource.UPSTREAM, Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
-    counted = min(max(0, tally.completion_tokens - _echoed_tokens(request)), cap)
+    counted = counted_completion(tally, request, cap)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     reasoning = tally.reasoning_tokens
     return UsageSource.COUNTED, Tokens(prompt_tokens(request), counted, None, None if reasoning is None else min(reasoning, counted))
+
+
+def counted_completion(tally: Tally, request: ChatRequest | TextRequest | None, cap: int) -> int:
+    """Our own count of the tokens to charge: without an echoed prompt, and never beyond the cap that the upstream was given, because
+    our tokens need not be its tokens.
+    """
+    return min(max(0, tally.completion_tokens - _echoed_tokens(request)), cap)
 
 
 def _echoed_tokens(request: ChatRequest | TextRequest | None) -> int:

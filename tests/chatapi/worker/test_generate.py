@@ -1,4 +1,4 @@
-"""What a run does when the database is away between its claim and its first deployment."""
+"""What a run does when the database is away between its claim and its first deployment, or when its job can't be read."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -6,11 +6,13 @@ from typing import Any, cast
 import pytest
 
 from chatapi import identity
+from chatapi.delta_stream import Job
 from chatapi.wire import requests
 from chatapi.worker import generate
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.process import Process
 from chatapi.worker.run import Run
+from chatapi.worker.tally import End
 from usage.errors import DatabaseUnavailable
 from usage.ledger import Claimed
 
@@ -50,3 +52,14 @@ async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
     with pytest.raises(DatabaseUnavailable):
         await generate._produce(process(failures=3), run, REQUEST)
+
+
+async def test_a_job_that_is_not_readable_is_settled_as_our_fault(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+
+    async def finish(_process: Process, _run: Run, request: object, end: End) -> None:
+        ends.append((request, end.failure))
+
+    monkeypatch.setattr(generate, "_finish", finish)
+    await generate._run(process(failures=0), run, Job("web", b'{"of": "another version"}'))
+    assert ends == [(None, generate.INTERNAL)]

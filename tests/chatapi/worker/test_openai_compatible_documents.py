@@ -171,7 +171,8 @@ async def test_what_comes_after_the_finish_is_dropped_but_for_the_usage(engine: 
 
 
 async def test_a_delta_of_a_mebibyte_is_read(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
-    said = (await completion(engine, call_of(upstream, Script(huge_frame=2, huge_bytes=1 << 20)))).choice(0)
+    call = call_of(upstream, Script(huge_frame=2, huge_bytes=1 << 20), max_output_tokens=1 << 20)
+    said = (await completion(engine, call)).choice(0)
     assert said.text == " the of" + "x" * (1 << 20) + " and to in"
 
 

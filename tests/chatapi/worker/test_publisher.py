@@ -11,9 +11,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
-from chatapi.wire.deltas import AnyDelta, Text, Usage
+from chatapi.wire.deltas import Annotations, AnyDelta, Text, Usage
 from chatapi.worker import publisher as publisher_module
 from chatapi.worker.publisher import Publisher
+from usage import failpoints
 
 
 class Source:
@@ -25,12 +26,14 @@ class Source:
         self.inbox = "web"
         self.next_seq = 1
         self.told: list[str] = []
+        self.given_up: list[AnyDelta] = []
 
     def fence_off(self) -> None:
         self.told.append("fenced off")
 
-    def lose_stream(self) -> None:
+    def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
         self.told.append("stream lost")
+        self.given_up += given_up
 
 
 class Writes:
@@ -128,10 +131,52 @@ async def test_it_gives_up_after_a_while_and_goes_on(writes: Writes, publisher: 
     publisher.put(source, said("a"))
     await publisher.flushed(source)
     assert source.told == ["stream lost"]
+    assert source.given_up == said("a")
     publisher.put(source, said("b"))
     await publisher.flushed(source)
-    # The gap in the numbers shows that something is missing.
+    # Nobody knows whether it was written: the next has another number.
     assert writes.calls[-1][0].first_seq == 2
+
+
+async def test_what_has_come_behind_what_it_gives_up_is_given_up_too(
+    writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "GIVE_UP_S", 0)
+    lost, late = Source(), Source()
+    writes.failures = 1
+    writes.is_open.clear()
+    publisher.put(lost, said("a"))
+    await writes.begun.wait()
+    publisher.put(lost, said("b", "c"))
+    publisher.put(late, said("x"))
+    writes.is_open.set()
+    await publisher.drained()
+    assert (lost.given_up, lost.next_seq) == (said("a", "b", "c"), 2)
+    assert (late.told, [entry.id for entry in writes.calls[-1]]) == ([], [late.id])
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_delta_that_can_not_be_encoded_is_its_own_generations_loss(writes: Writes, publisher: Publisher, place: int) -> None:
+    sources = [Source(), Source(), Source()]
+    poisoned = sources[place]
+    poison: list[AnyDelta] = [Annotations([{"number": 1 << 64}])]
+    for source in sources:
+        publisher.put(source, poison if source is poisoned else said("a"))
+    await publisher.drained()
+    assert (poisoned.told, poisoned.given_up, poisoned.next_seq) == (["stream lost"], poison, 1)
+    healthy = [source for source in sources if source is not poisoned]
+    assert [source.told for source in healthy] == [[], []]
+    assert [(entry.id, entry.first_seq) for entry in writes.calls[0]] == [(source.id, 1) for source in healthy]
+
+
+async def test_what_is_written_is_not_lost_by_what_goes_wrong_after_it(
+    writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failpoints, "_armed", failpoints.parse("delta.after_publish=raise"))
+    source = Source()
+    publisher.put(source, said("a"))
+    await publisher.flushed(source)
+    assert (source.told, len(writes.calls)) == ([], 1)
 
 
 async def test_a_frozen_redis_is_a_failed_write(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:

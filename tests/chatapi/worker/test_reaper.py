@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
-from chatapi.delta_stream import DeltaStream, Entry
-from chatapi.redis_client import connect
-from chatapi.wire import deltas
+from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.redis_client import Line, connect
+from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
 from chatapi.worker.reaper import Reaper
 from tests.cast import Person, admit
@@ -103,6 +104,56 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
     *_, last = (await stream.seal(lost_run, 2)).deltas
     assert isinstance(last, Failed)
     assert last.code == "worker_lost"
+
+
+async def test_a_lost_run_whose_job_is_not_readable_is_closed(commits: Commits, stream: DeltaStream, lost_run: UUID) -> None:
+    await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", b'{"of": "another version"}')))
+    await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
+    assert await Reaper(commits, stream).reap() == 1
+    assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
+
+
+ECHO = requests.parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo": true}')
+
+
+@pytest.mark.parametrize(
+    ("text", "charged", "amount_is_zero"),
+    [
+        pytest.param(" the of and", 0, True, id="a part of the prompt"),
+        pytest.param(" the of and to in is", 0, True, id="the prompt"),
+        pytest.param(" the of and to in is that for", 2, False, id="the prompt and two tokens"),
+    ],
+)
+async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
+    commits: Commits, stream: DeltaStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
+) -> None:
+    await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO))))
+    await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
+    assert await Reaper(commits, stream).reap() == 1
+    assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
+    row = await commits.read(Generation.objects.get, pk=lost_run)
+    assert (row.prompt_tokens, row.amount_nanodollars == 0) == (6 if charged else 0, amount_is_zero)
+
+
+FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delta that we do not know"]])
+
+
+async def test_a_lost_run_whose_log_is_not_readable_is_closed(commits: Commits, stream: DeltaStream, lost_run: UUID) -> None:
+    """By what its last heartbeat told; and whoever can read the log hears of the end."""
+    await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")])), Entry(lost_run, 1, 2, FROM_ANOTHER_VERSION)])
+    assert await Reaper(commits, stream).reap() == 1
+    assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
+    entries: Any = await stream.redis.xrange(stream.key("log", lost_run.hex))
+    name, fields = entries[-1]
+    assert name == b"2-4"
+    assert isinstance(deltas.decode(fields[b"d"])[0], Failed)
+
+
+async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(stream: DeltaStream) -> None:
+    known, unknown = uuid4(), uuid4()
+    await Line(stream.redis).call(*stream.keeping(known, Job("web", b"{}")))
+    await stream.redis.set(stream.key("job", unknown.hex), b"from another version")
+    assert await stream.jobs([unknown, known]) == [(None, None), (Job("web", b"{}"), None)]
 
 
 async def test_after_a_time_without_database_the_living_may_beat_first(

@@ -34,7 +34,7 @@ async def test_a_stop_ends_what_the_run_awaits(run: Run) -> None:
 async def test_the_first_reason_to_stop_counts(run: Run) -> None:
     run.fence_off()
     run.cancel(Cancellation.CLIENT_LEFT)
-    run.lose_stream()
+    run.lose_stream([])
     assert run.stopped is not None
     assert run.stopped.ending is Ending.FENCED_OFF
 

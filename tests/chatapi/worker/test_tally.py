@@ -4,7 +4,7 @@ import pytest
 
 from chatapi import identity
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
-from chatapi.wire.requests import parse_chat
+from chatapi.wire.requests import parse_chat, parse_text
 from chatapi.worker import tally
 from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Settlement
@@ -97,6 +97,12 @@ def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
     assert tally.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
 
 
+@pytest.mark.parametrize(("status", "is_at_fault"), [(400, True), (413, True), (401, False), (429, False), (502, False), (503, False)])
+def test_only_a_wrong_request_would_fail_again(status: int, is_at_fault: bool) -> None:
+    assert settle(heard(), End(Ending.FAILED, Failed("no", status=status))).is_request_at_fault is is_at_fault
+    assert not settle(heard(), DONE).is_request_at_fault
+
+
 def test_what_was_asked_to_stop_has_a_normal_end() -> None:
     end = End(Ending.CANCELLED)
     settled = settle(heard(Text(" the of")), end)
@@ -116,6 +122,32 @@ def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
     counted = heard(Text(" the"), Finished("length", 1), Finished("stop", 0))
     assert settle(counted, DONE).finish_reason == "stop,length"
     assert tally.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
+
+
+def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
+    counted = heard(Reasoning(" the of"), Text(" and to in"), Finished("stop"), Usage(7, 5))
+    counted.take_back([Reasoning(" of"), Text(" to"), ToolCall(0, " in")])
+    assert (counted.completion_tokens, counted.reasoning_tokens, counted.pieces, counted.usage) == (2, 1, 0, None)
+    counted.take_back([Text(" and"), Reasoning(" the")])
+    assert (counted.completion_tokens, counted.reasoning_tokens) == (0, None)
+
+
+def test_an_echo_is_no_piece_that_a_heartbeat_tells_of() -> None:
+    echo = parse_text(b'{"model": "m", "prompt": " the of", "echo": true, "n": 2}')
+    counted = Tally()
+    counted.expect_echo(echo)
+    counted.add([Text(" the"), Text(" of"), Text(" the", 1), Text(" of", 1)])
+    assert counted.pieces == 0
+    assert counted.first_token_ms is not None
+    counted.add([Text(" and")] * 2 * echo.prompt_bytes)
+    assert counted.pieces == 4
+
+
+def test_without_an_echo_every_piece_counts() -> None:
+    counted = Tally()
+    counted.expect_echo(REQUEST)
+    counted.add([Text(" the"), Text(" of")])
+    assert counted.pieces == 2
 
 
 def test_a_lost_request_has_no_prompt_to_count() -> None:

@@ -1,0 +1,47 @@
+"""What runs have taken from rate limits, where the web process that took it is gone: the worker keeps it, and gives it back."""
+
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from accounts.rate_limits import RateLimits, Taken
+from chatapi.worker.run import Run
+from usage.pricing import Tokens
+
+REMEMBERED_S = 6.0
+"""How long after a run's end it may turn out that its web process has died: twice as long as one may be silent."""
+
+
+class _Ended(NamedTuple):
+    at: float
+    inbox: str
+    taken: Taken
+    used_tokens: int
+
+
+class LeftBehind:
+    """Of one worker process. Who is mistaken about a web process does no harm: nothing is given back twice."""
+
+    def __init__(self, limits: RateLimits) -> None:
+        self._limits = limits
+        self._ended: list[_Ended] = []
+
+    @property
+    def inboxes(self) -> set[str]:
+        """Of the web processes that should have given back by themselves."""
+        return {each.inbox for each in self._ended if each.inbox}
+
+    def end(self, run: Run, used: Tokens) -> None:
+        """A run has ended, and used so much."""
+        if run.taken is not None:
+            self._ended.append(_Ended(time.monotonic(), run.inbox, run.taken, used.prompt_tokens + used.completion_tokens))
+
+    async def sweep(self, running: Sequence[Run], absent: Collection[str]) -> None:
+        """Keep the places of what runs for one of the `absent` inboxes or for none; give back what has ended. Raises `RedisError`."""
+        gone = {"", *absent}
+        await self._limits.renew([run.taken for run in running if run.taken is not None and run.inbox in gone])
+        for each in [each for each in self._ended if each.inbox in gone]:
+            await self._limits.give_back(each.taken, each.used_tokens)
+            self._ended.remove(each)
+        oldest = time.monotonic() - REMEMBERED_S
+        self._ended = [each for each in self._ended if each.at > oldest]
