@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
@@ -10,13 +11,15 @@ from django.conf import settings
 
 from accounts import access
 from accounts.authentication import Caller
+from accounts.errors import RateLimited
 from accounts.models import KeyScope
+from accounts.rate_limits import Taken
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
-from chatapi.delta_stream import Job, StreamUnavailable
+from chatapi.delta_stream import Job
 from chatapi.web import idempotency
 from chatapi.web.endpoint import Endpoint
-from chatapi.web.relay import Patience, relay
+from chatapi.web.relay import CLOSING, LOST, Patience, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire import requests
@@ -25,11 +28,12 @@ from chatapi.wire.dialects import Answer, Dialect, OpenAI
 from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest
 from chatapi.wire.sse import PING
 from usage import ledger, pricing
-from usage.errors import AlreadyAdmitted, NotPriced, UsageError
+from usage.errors import AlreadyAdmitted, NotPriced
 from usage.failpoints import failpoint
-from usage.idempotency import Idempotency
-from usage.models import Generation
+from usage.idempotency import Idempotency, already_admitted
+from usage.models import Generation, Outcome, State
 from usage.pricing import FREE, Price
+from usage.settlement import MAY_FARE_BETTER
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -68,6 +72,15 @@ class Completions(Endpoint):
         self.answer: OpenAI | None = None
         self.used_tokens: int | None = None
         """What the generation used, when this process has seen its end."""
+        self.is_repeated = False
+        """Its idempotency key stands for a generation that there is already."""
+        self.is_final = False
+        """That one has ended, and its key stands for that end."""
+
+    @property
+    def is_nothing_charged(self) -> bool:
+        """A request that fails has not been admitted, or is withdrawn; the one that it repeats may well be charged."""
+        return not self.is_repeated
 
     def encoder(self, dialect: Dialect, answer: Answer) -> OpenAI:
         """The dialect's form of this endpoint's answers."""
@@ -114,32 +127,34 @@ class Completions(Endpoint):
     # ---- what goes out
 
     async def complete(self, services: Services, asked: Asked) -> None:
-        """Admit and enqueue, then answer; whoever leaves before the end has the generation cancelled."""
+        """Take from the limits, admit and enqueue, then answer; a request that was sent before has that one's answer."""
         later = "respond-async" in _preferences(self.header(b"prefer") or "")
         key = idempotency.of(self.header(b"idempotency-key"), self.endpoint, asked.request)
         admission = _admission(asked, self.endpoint, key)
-        taken = await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
-        self.identifying += taken.headers()
         try:
-            if later:
-                await self._respond_later(services, asked, admission)
-            else:
-                await self._respond(services, asked, admission)
+            await self._complete(services, asked, admission, later)
         except AlreadyAdmitted as error:
-            self.used_tokens = 0
             if not error.is_same_request:
                 raise
+            self.is_repeated = True
             await self._respond_again(services, await visible_generation(services, asked.caller, error.generation_id), later)
-        except (UsageError, StreamUnavailable):
-            self.used_tokens = 0  # refused: it never ran
-            raise
-        finally:
-            services.in_background(services.rates.give_back(taken, self.used_tokens))
 
-    async def _respond(self, services: Services, asked: Asked, admission: ledger.Admission) -> None:
+    async def _complete(self, services: Services, asked: Asked, admission: ledger.Admission, later: bool) -> None:
+        """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is given back."""
+        taken = await _take(services, asked, admission)
+        self.identifying += taken.headers()
+        inbox = "" if later else services.inbox.name
+        job = _job(asked.request, admission, inbox, taken)
+        starting = services.in_background(_start(services, admission, job))
+        try:
+            await (self._respond_later(asked, starting) if later else self._respond(services, asked, admission, starting))
+        finally:
+            services.in_background(_give_back(services, taken, self.used_tokens, starting))
+
+    async def _respond(self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]") -> None:
+        """Relay it; whoever leaves before the end has the generation cancelled."""
         self.answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
-        follower = services.inbox.follow(asked.id)
-        starting = services.in_background(_start(services, admission, asked.request, services.inbox.name))
+        follower = services.inbox.follow(asked.id)  # nothing was awaited since it began to start: nothing is missed
         is_wanted = True
         try:
             # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
@@ -153,9 +168,9 @@ class Completions(Endpoint):
             if is_wanted and admission.idempotency is None and not _has_failed(starting):
                 services.abandon(asked.id)
 
-    async def _respond_later(self, services: Services, asked: Asked, admission: ledger.Admission) -> None:
+    async def _respond_later(self, asked: Asked, starting: "asyncio.Task[None]") -> None:
         """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this generation."""
-        await asyncio.shield(services.in_background(_start(services, admission, asked.request, inbox="")))
+        await asyncio.shield(starting)
         answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
         await self._send_accepted(answer.public_id, asked.dialect.name)
 
@@ -163,12 +178,15 @@ class Completions(Endpoint):
         """The answer of the generation that this idempotency key stands for already: attached to, or replayed."""
         assert self.dialect is not None, "the dialect is chosen before anything is admitted"
         self.answer = answer_to(row, self.dialect)
+        self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
+        # Of one that never started there is no stream, and never was: the books have its end.
+        if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
+            raise errors.stream_expired()
+        self.identifying.append((b"idempotent-replayed", b"true"))
         if later:
             await self._send_accepted(self.answer.public_id, self.dialect.name)
             return
-        if not await is_kept(services, row):
-            raise errors.stream_expired()
-        self.identifying += [(b"x-generation-id", self.answer.public_id.encode()), (b"idempotent-replayed", b"true")]
+        self.is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
         await self._tell(follow(services, row.id, settings.PING_MS), row.is_stream)
 
     async def _send_accepted(self, public_id: str, dialect: str) -> None:
@@ -206,7 +224,7 @@ class Completions(Endpoint):
         async for batch in batches:
             if not self.is_started:
                 if batch and isinstance(batch[0], Failed):
-                    await self.send_error(batch[0])
+                    await self._send_failure(batch[0])
                     return
                 await self.send_head(200, STREAM_HEADERS)
             is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
@@ -222,10 +240,17 @@ class Completions(Endpoint):
             for delta in batch:
                 completion.add(delta)
         if completion.failure is not None:
-            await self.send_error(completion.failure)
+            await self._send_failure(completion.failure)
         else:
             self.used_tokens = completion.usage.total_tokens if completion.usage else None
             await self.send_json(200, self.answer.body(completion))
+
+    async def _send_failure(self, failure: Failed) -> None:
+        """A failure instead of an answer. One that the key would only repeat invites nobody back; losing touch is another matter."""
+        if self.is_final and failure not in (LOST, CLOSING):
+            self.identifying.append((b"x-should-retry", b"false"))
+            failure = msgspec.structs.replace(failure, retry_after_ms=None)
+        await self.send_error(failure)
 
 
 def _admission(asked: Asked, endpoint: str, key: Idempotency | None) -> ledger.Admission:
@@ -268,12 +293,37 @@ def _answer(generation_id: UUID, request: ChatRequest | TextRequest) -> Answer:
     return Answer(generation_id.hex, identity.created(generation_id), request.model, request.choices_count, include_usage)
 
 
-async def _start(services: Services, admission: ledger.Admission, request: ChatRequest | TextRequest, inbox: str) -> None:
+def _job(request: ChatRequest | TextRequest, admission: ledger.Admission, inbox: str, taken: Taken) -> Job:
+    runs_on = admission.idempotency is not None or not inbox
+    return Job(inbox, requests.to_bytes(request), runs_on, replace(taken, standings=()) if taken.is_something else None)
+
+
+async def _start(services: Services, admission: ledger.Admission, job: Job) -> None:
     """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left behind."""
     await services.commits.write(ledger.admit, admission)
     failpoint("admit.after_commit")
-    await services.enqueue(admission.id, Job(inbox, requests.to_bytes(request), runs_on=admission.idempotency is not None or not inbox))
+    await services.enqueue(admission.id, job)
     failpoint("enqueue.after")
+
+
+async def _take(services: Services, asked: Asked, admission: ledger.Admission) -> Taken:
+    """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was sent before: that needs none."""
+    try:
+        return await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
+    except RateLimited:
+        if admission.idempotency is None:
+            raise
+        known = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
+        if known is None:
+            raise
+        raise known from None
+
+
+async def _give_back(services: Services, taken: Taken, used_tokens: int | None, starting: "asyncio.Task[None]") -> None:
+    """Give back what it did not use: all of it if it never ran, which the books would not know."""
+    if not starting.done():  # its client has left while it was being admitted
+        await asyncio.wait([starting])
+    await services.rates.give_back(taken, 0 if _has_failed(starting) else used_tokens)
 
 
 async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:

@@ -1,6 +1,6 @@
 """The hot endpoints, one consumer each: how a request is read, and which form its answer has."""
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -14,9 +14,6 @@ from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket
 from chatapi.wire import requests
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
-from chatapi.wire.requests import ChatRequest, TextRequest
-
-R = TypeVar("R", ChatRequest, TextRequest)
 
 
 class _Chat(Completions):

@@ -5,6 +5,8 @@ from typing import Any
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
+from chatapi import identity
+
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MOST_HEADERS_BYTES = 2_048
@@ -54,6 +56,7 @@ async def _answer_preflight(scope: Scope, origin: bytes, send: ASGISendCallable)
     wanted = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[:MOST_HEADERS_BYTES]
     headers = [
         *_permission(origin),
+        (b"x-request-id", identity.request_id(_header(scope, b"x-request-id"), identity.new_id())),
         (b"access-control-allow-methods", b"GET, POST"),
         # Whatever it is: SDKs send a dozen of their own, and what no one knows changes nothing.
         (b"access-control-allow-headers", wanted),

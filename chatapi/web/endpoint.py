@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 from django.conf import settings
@@ -12,12 +13,12 @@ from accounts.errors import RateLimited
 from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.delta_stream import StreamUnavailable
-from chatapi.errors import APIError
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import Dialect, OpenAI
+from usage.errors import DatabaseUnavailable
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Endpoint(EventStreamConsumer):
 
     async def handle(self, body: bytes) -> None:
         """Answer one request; every failure before the first byte is a JSON error with its own status."""
-        self.request_headers = dict(self.scope["headers"])
+        self.request_headers = _by_name(self.scope["headers"])
         wish = self.request_headers.get(b"x-request-id")
         self.identifying = [(b"x-request-id", identity.request_id(wish, self.generation_id)), API_VERSION]
         await self.answer_request(body)
@@ -56,11 +57,21 @@ class Endpoint(EventStreamConsumer):
         if not self.is_complete:
             await self.send_error(self.told(error))
 
+    @property
+    def is_nothing_charged(self) -> bool:
+        """Whether a client whose request fails now may be told so: nothing that costs something is behind it."""
+        return False
+
     def told(self, error: Exception) -> Failed:
-        """What the client is told about the error; the headers that go with it are made ready."""
+        """What the client is told about the error, one that nobody foresaw is logged; the headers that go with it are made ready."""
         if isinstance(error, RateLimited):
             self.identifying += error.headers()
-        return told(error).failure
+        if (away := _AWAY.get(type(error))) is not None:
+            return errors.unavailable(f"{away} Nothing was charged." if self.is_nothing_charged else away).failure
+        found = errors.from_exception(error).failure
+        if found.code == "internal_error":
+            log.error("a request failed", exc_info=error)
+        return found
 
     # ---- what comes in
 
@@ -121,11 +132,15 @@ class Endpoint(EventStreamConsumer):
         await self.send_headers(status, [*headers, *self.identifying, took_ms])
 
 
-def told(error: Exception) -> APIError:
-    """What the client is told about the error; one that nobody foresaw is logged."""
-    if isinstance(error, StreamUnavailable):
-        return errors.unavailable("The service can't reach its workers right now. Nothing was charged.")
-    found = errors.from_exception(error)
-    if found.failure.code == "internal_error":
-        log.error("a request failed", exc_info=error)
+_AWAY: dict[type[Exception], str] = {
+    StreamUnavailable: "The service can't reach its workers right now.",
+    DatabaseUnavailable: "The service can't reach its books right now.",
+}
+
+
+def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Each header's value; lines of the same name are one list (RFC 9110, section 5.3), and no value of a header that takes but one."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found[name] = b"%b, %b" % (found[name], value) if name in found else value
     return found

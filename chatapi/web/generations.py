@@ -1,15 +1,18 @@
 """The endpoints of one generation: its stream again, and its end before its time."""
 
+from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
 
+from accounts import authentication
 from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.web.completions import STREAM_HEADERS, answer_to, visible_generation
 from chatapi.web.endpoint import Endpoint
-from chatapi.web.resumption import Position, is_kept, position, remainder
+from chatapi.web.resumption import Position, check_reached, is_kept, position, remainder
 from chatapi.web.services import Services
+from chatapi.wire.dialects import OpenAI
 from usage.models import Generation, State
 
 
@@ -33,6 +36,9 @@ class GenerationStream(_OfGeneration):
     Here each event has an `id`; so there are no comments, which SDKs don't bear beside ids.
     """
 
+    encoder: OpenAI | None = None
+    """Writes the stream, once it can be had."""
+
     async def answer_request(self, body: bytes) -> None:
         """Replay, then follow to the end. Whoever leaves this stream cancels nothing."""
         self.allow("GET")
@@ -41,12 +47,29 @@ class GenerationStream(_OfGeneration):
         after = self._position()
         if not await is_kept(services, row):
             raise errors.stream_expired()
-        encoder = answer_to(row, self.choose_dialect(row.dialect))
+        await check_reached(services, row.id, after)
+        encoder = self.encoder = answer_to(row, self.choose_dialect(row.dialect))
         self.identifying.append((b"x-generation-id", encoder.public_id.encode()))
         await self.send_head(200, STREAM_HEADERS)
-        async for frames in remainder(services, encoder, row.id, after):
+        async for frames in remainder(services, encoder, row.id, after, partial(self._authorize, services)):
             await self.send_body(frames)
         await self.send_body(b"", more=False)
+
+    async def handle_error(self, error: Exception) -> None:
+        """Tell the client: as an HTTP error, or inside the stream when it has begun."""
+        if self.is_started and self.encoder is not None and not self.is_complete:
+            await self.send_body(self.encoder.failed(self.told(error)), more=False)
+        else:
+            await super().handle_error(error)
+
+    async def _authorize(self, services: Services) -> None:
+        """Whether the key is still good, as the last request with it has learned; raises an `AccountsError`.
+
+        Not `caller`: a stream that ends is no attempt to guess a key, and is not counted as one.
+        """
+        header = self.header(b"authorization")
+        caller = await services.callers.authenticate(header, lambda key: services.commits.read(authentication.look_up, key))
+        caller.require(self.required_scope)
 
     def _position(self) -> Position:
         query = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -8,6 +8,7 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
+from chatapi.for_ever import for_ever
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
 
@@ -38,15 +39,20 @@ class Follower:
     async def next(self) -> list[AnyDelta]:
         """All deltas that have come since; empty when the inbox's tick passes in silence.
 
-        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had.
+        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had; then none of those is handed out.
         """
         if not self._arrived:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        arrived, self._arrived = self._arrived, []
+        seq, arrived, self._arrived = self.seq, self._arrived, []
         found: list[AnyDelta] = []
-        for frame in arrived:
-            found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
+        try:
+            for frame in arrived:
+                found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
+        except BaseException:
+            # What is not handed out must not count as such: whoever asks the log for the rest would miss it.
+            self.seq, self._arrived = seq, arrived + self._arrived
+            raise
         return found
 
     async def catch_up(self) -> list[AnyDelta]:
@@ -99,7 +105,7 @@ class Inbox:
     async def start(self) -> None:
         """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
         await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS)
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._announce()), asyncio.create_task(self._keep_time())]
+        self._tasks = [asyncio.create_task(for_ever(loop)) for loop in (self._read, self._announce, self._keep_time)]
 
     async def stop(self) -> None:
         """Stop reading."""
@@ -114,7 +120,7 @@ class Inbox:
             block_ms = 1_000 if self._down_since is None else 1
             try:
                 entries = await self._stream.read_inbox(self.name, after=self._read_up_to, block_ms=block_ms)
-            except RedisError as error:
+            except (RedisError, OSError) as error:
                 self._down_since = self._down_since or loop.time()
                 log.warning("inbox: %s", error)
                 await asyncio.sleep(self.RETRY_S)
@@ -147,7 +153,7 @@ class Inbox:
             try:
                 await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to)
                 wait_s = self.ANNOUNCE_S
-            except RedisError as error:
+            except (RedisError, OSError) as error:
                 log.warning("announce: %s", error)
                 # A Redis that has lost its data must hear of us before a worker misses us twice.
                 wait_s = self.RETRY_S

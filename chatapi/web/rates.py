@@ -9,17 +9,15 @@ from redis.exceptions import RedisError
 
 from accounts.authentication import Caller
 from accounts.rate_limits import RateLimits, Taken
-from chatapi.delta_stream import StreamUnavailable
+from chatapi.delta_stream import RUN_TTL_MS, StreamUnavailable
 from usage import reports
 from usage.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
-LEASE_MS = 15_000
-"""How long a request of a process that is dead still counts as running."""
 RENEW_S = 5.0
-ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * 1_440)
-"""Waits between questions for the end of a generation whose end this process did not see: two hours, as long as any may run."""
+ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
+"""Waits between questions for the end of a generation whose end this process did not see: as long as any may run."""
 
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]
 
@@ -44,7 +42,7 @@ class Rates:
             raise
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
-        if taken.marks or taken.running:
+        if taken.is_something:
             self._running[generation_id] = taken
         return taken
 
@@ -52,10 +50,16 @@ class Rates:
         """Correct what the request took to what it used, and free its place; without a number, when the books know it."""
         if taken.id not in self._running:
             return
-        used = await self._used(taken.id) if used_tokens is None else used_tokens
-        del self._running[taken.id]  # first, so that its place is not renewed meanwhile
+        used = used_tokens
         try:
-            await self._limits.give_back(taken, used)
+            used = await self._used(taken.id) if used_tokens is None else used_tokens
+        finally:  # whatever went wrong with the books: what is over must not keep its place
+            await self._free(taken, used)
+
+    async def _free(self, taken: Taken, used_tokens: int | None) -> None:
+        self._running.pop(taken.id, None)  # first, so that its place is not renewed meanwhile
+        try:
+            await self._limits.give_back(taken, used_tokens)
         except (RedisError, OSError) as error:
             log.warning("what %s did not use is not given back: %r", taken.id.hex, error)
 

@@ -79,9 +79,17 @@ async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
     try:
         missed = await follower.catch_up()
     except (StreamUnavailable, RedisError):
-        # A good end must not follow a text that may lack its last words.
-        return [LOST] if end.outcome == Outcome.COMPLETED else terminal_of(end)
-    return missed if missed and isinstance(missed[-1], TERMINAL) else [*missed, *terminal_of(end)]
+        return end_of_broken(end)
+    if missed and isinstance(missed[-1], TERMINAL):
+        return missed
+    # A log that is not there can't be told from one to which nothing was written.
+    return [*missed, *terminal_of(end)] if follower.seq else end_of_broken(end)
+
+
+def end_of_broken(end: reports.End) -> list[AnyDelta]:
+    """The end as the row tells it; but a good one must not follow a text that may lack its last words."""
+    told = terminal_of(end)
+    return [LOST] if isinstance(told[-1], Usage) else told
 
 
 def terminal_of(end: reports.End) -> list[AnyDelta]:

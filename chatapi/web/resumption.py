@@ -1,31 +1,42 @@
 """A generation's stream again: replayed from its log, then followed until its end.
 
-For whoever resumes, each frame has an SSE id, `<delta>-<frame of that delta>`, so that the remainder is byte-identical wherever the
-connection broke. The log is read again and again rather than waited for: a blocked read holds a connection, and few clients resume.
+For whoever resumes, each frame of the log has an SSE id, `<delta>-<frame of that delta>`, so that the remainder is byte-identical wherever
+the connection broke. What is told from elsewhere, because the log ends before the stream does, has none: the next delta of the log would
+get the same, and who resumes behind it would miss that one.
+
+The log is read again and again rather than waited for: a blocked read holds a connection, and few clients resume.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 from uuid import UUID
 
 from redis.exceptions import RedisError
 
+from accounts.errors import AccountsError
 from chatapi import errors
 from chatapi.delta_stream import StreamUnavailable
-from chatapi.web.relay import LOST, terminal_of
+from chatapi.web.inbox import Inbox
+from chatapi.web.relay import CLOSING, LOST, end_of_broken, terminal_of
 from chatapi.web.services import Services
-from chatapi.wire.deltas import TERMINAL, AnyDelta
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
 from chatapi.wire.dialects import OpenAI
 from chatapi.wire.invalid_request import InvalidRequest
 from usage import reports
 from usage.errors import DatabaseUnavailable
-from usage.models import Generation, Outcome, State
+from usage.models import Generation, State
 
 POLL_S = 0.05
 ASK_BOOKS_S = 1.0
 """How long the log may be silent before the books are asked whether the generation has ended."""
+ASK_RIGHTS_S = 2.0
+"""How often it is asked whether the caller may still look: a revoked key's streams end within 5 s."""
+
+Authorize = Callable[[], Awaitable[None]]
+"""Raises an `AccountsError` when the caller may not look any more."""
 
 _POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
 
@@ -36,10 +47,28 @@ class Position(NamedTuple):
     seq: int
     frame: int | None
     """None: all frames of that delta."""
+    param: str = ""
+    """Where the client has named it."""
 
     def is_before(self, seq: int, frame: int) -> bool:
         """Whether that frame is still to be sent."""
         return seq > self.seq or (seq == self.seq and self.frame is not None and frame > self.frame)
+
+
+class Part(NamedTuple):
+    """Deltas of a stream that came together."""
+
+    deltas: list[AnyDelta]
+    first_seq: int | None = None
+    """The first one's number in the log; None: they are not in the log."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows."""
+        return bool(self.deltas) and isinstance(self.deltas[-1], TERMINAL)
+
+
+NOTHING = Part([])
 
 
 def position(text: str, param: str) -> Position:
@@ -47,54 +76,55 @@ def position(text: str, param: str) -> Position:
     match = _POSITION.fullmatch(text)
     if match is None:
         raise InvalidRequest(f"Invalid value for '{param}': expected the id of an event, such as 17-1, or a delta's number.", param)
-    return Position(int(match[1]), None if match[2] is None else int(match[2]))
+    return Position(int(match[1]), None if match[2] is None else int(match[2]), param)
 
 
-async def remainder(services: Services, encoder: OpenAI, generation_id: UUID, after: Position) -> AsyncIterator[bytes]:
-    """The frames behind that position, as they come; ends with the generation's end."""
-    seq = 0
-    async for batch in follow(services, generation_id):
-        frames: list[bytes] = []
-        for delta in batch:
-            seq += 1
-            frames += _frames(encoder, delta, seq, after)
-        if frames:
-            yield b"".join(frames)
+async def check_reached(services: Services, generation_id: UUID, after: Position) -> None:
+    """Raises `InvalidRequest` for a position that the stream has not reached by now, `StreamUnavailable` when nobody can know."""
+    if not after.seq:
+        return
+    try:
+        reached = len(await services.stream.replay(generation_id))
+    except (RedisError, OSError) as error:
+        raise StreamUnavailable(str(error)) from error
+    except StreamUnavailable:
+        return  # A part is lost: where it ended is not known, and whoever follows is told.
+    if after.seq > reached:
+        message = f"Invalid value for '{after.param}': the stream has not come so far; its last event is of delta {reached}."
+        raise InvalidRequest(message, after.param)
 
 
-def _frames(encoder: OpenAI, delta: AnyDelta, seq: int, after: Position) -> list[bytes]:
+async def remainder(
+    services: Services, encoder: OpenAI, generation_id: UUID, after: Position, authorize: Authorize | None = None
+) -> AsyncIterator[bytes]:
+    """The frames behind that position, as they come; ends with the generation's end, or when the caller may not look any more."""
+    async for part in _parts(services, generation_id, authorize):
+        if frames := _frames(encoder, part, after):
+            yield frames
+
+
+def _frames(encoder: OpenAI, part: Part, after: Position) -> bytes:
     """Every delta is encoded, for encoders remember; those that the client has are dropped."""
-    events = encoder.encode([delta]).split(b"\n\n")[:-1]
-    return [b"id: %d-%d\n%b\n\n" % (seq, frame, event) for frame, event in enumerate(events, start=1) if after.is_before(seq, frame)]
+    if part.first_seq is None:
+        return encoder.encode(part.deltas)
+    frames: list[bytes] = []
+    for seq, delta in enumerate(part.deltas, start=part.first_seq):
+        events = encoder.encode([delta]).split(b"\n\n")[:-1]
+        frames += [b"id: %d-%d\n%b\n\n" % (seq, frame, event) for frame, event in enumerate(events, start=1) if after.is_before(seq, frame)]
+    return b"".join(frames)
 
 
 async def follow(services: Services, generation_id: UUID, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:
     """The generation's batches from the first delta up to and including a terminal one, from its log and, where that ends, the books.
 
-    An empty batch means: so many ms have passed in silence, if any were asked for.
+    An empty batch means: so many ms have passed in silence, if any were asked for. Nobody is asked whether the caller may still look:
+    what a key has asked for ends with that key.
     """
-    loop = asyncio.get_running_loop()
-    read_up_to, seq, heard = b"", 0, loop.time()
-    pinged = heard
-    while True:
-        batch: list[AnyDelta] = []
-        try:
-            read_up_to, batch = await services.stream.tail(generation_id, read_up_to, seq)
-            if not batch and loop.time() - heard > ASK_BOOKS_S:
-                heard = loop.time()
-                batch = await _missing_end(services, generation_id, seq)
-        except (RedisError, OSError, StreamUnavailable, DatabaseUnavailable):
-            batch = [LOST]
-        if batch:
-            seq, heard = seq + len(batch), loop.time()
-            yield batch
-            if isinstance(batch[-1], TERMINAL):
-                return
-            continue
-        if ping_ms and (loop.time() - max(pinged, heard)) * 1_000 >= ping_ms:
-            pinged = loop.time()
-            yield []
-        await asyncio.sleep(POLL_S)
+    heard = time.monotonic()
+    async for part in _parts(services, generation_id):
+        if part.deltas or (ping_ms and (time.monotonic() - heard) * 1_000 >= ping_ms):
+            heard = time.monotonic()
+            yield part.deltas
 
 
 async def is_kept(services: Services, row: Generation) -> bool:
@@ -108,11 +138,91 @@ async def is_kept(services: Services, row: Generation) -> bool:
     return bool(held)
 
 
-async def _missing_end(services: Services, generation_id: UUID, seq: int) -> list[AnyDelta]:
-    """The end that the log should have had by now; a good one must not follow a text that is lost."""
-    end = await services.commits.read(reports.end_of, generation_id)
-    if end is None:
-        # A row that is gone, by restoring a backup or by hand, will never end.
-        is_open = await services.commits.read(Generation.objects.filter(id=generation_id).exists)
-        return [] if is_open else [errors.generation_not_found().failure]
-    return [LOST] if end.outcome == Outcome.COMPLETED and not seq else terminal_of(end)
+async def _parts(services: Services, generation_id: UUID, authorize: Authorize | None = None) -> AsyncIterator[Part]:
+    """What every look at the log has found, nothing as well, up to and including a terminal delta."""
+    log, asked = _Log(services, generation_id), time.monotonic()
+    while True:
+        if authorize is not None and time.monotonic() - asked > ASK_RIGHTS_S:
+            if refusal := await _refusal(authorize):
+                yield Part([refusal])
+                return
+            # Not before the answer: many who began together drift apart, and find the answer that the first of them got.
+            asked = time.monotonic()
+        part = await log.next()
+        yield part
+        if part.is_last:
+            return
+        if services.is_closing:
+            # Whoever leaves this stream cancels nothing: the generation is not abandoned.
+            yield Part([CLOSING])
+            return
+        if not part.deltas:
+            await asyncio.sleep(POLL_S)
+
+
+async def _refusal(authorize: Authorize) -> Failed | None:
+    """What the caller is told who may not look any more."""
+    try:
+        await authorize()
+    except DatabaseUnavailable:
+        return None
+    except AccountsError as error:
+        return errors.from_exception(error).failure
+    return None
+
+
+class _Log:
+    """A generation's log as one reader has read it so far, and what the books say when nothing more comes."""
+
+    def __init__(self, services: Services, generation_id: UUID) -> None:
+        self._services, self._id = services, generation_id
+        self._read_up_to, self._seq = b"", 0
+        self._heard = self._asked = self._reached = time.monotonic()
+
+    async def next(self) -> Part:
+        """What has come since; neither Redis nor the database need be there."""
+        try:
+            part = await self._from_log()
+            is_silent = time.monotonic() - max(self._heard, self._asked) > ASK_BOOKS_S
+            return await self._from_books() if is_silent and not part.deltas else part
+        except StreamUnavailable:
+            return Part(await self._broken_off())
+        except (RedisError, OSError):
+            is_away = time.monotonic() - self._reached > Inbox.LOST_AFTER_S
+            return Part(await self._broken_off()) if is_away else NOTHING
+        except DatabaseUnavailable:
+            return NOTHING
+
+    async def _from_log(self) -> Part:
+        self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq)
+        self._reached = time.monotonic()
+        return self._read(found)
+
+    def _read(self, found: list[AnyDelta]) -> Part:
+        if not found:
+            return NOTHING
+        part = Part(found, self._seq + 1)
+        self._seq += len(found)
+        self._heard = time.monotonic()
+        return part
+
+    async def _from_books(self) -> Part:
+        """When they say that the generation has ended: the rest of its log, or else the end that this should have had by now."""
+        self._asked = time.monotonic()
+        end = await self._services.commits.read(reports.end_of, self._id)
+        if end is None:
+            # A row that is gone, by restoring a backup or by hand, will never end.
+            is_open = await self._services.commits.read(Generation.objects.filter(id=self._id).exists)
+            return NOTHING if is_open else Part([errors.generation_not_found().failure])
+        if missed := await self._services.stream.replay(self._id, self._seq):
+            return self._read(missed)
+        # A log that is not there can't be told from one to which nothing was written.
+        return Part(terminal_of(end) if self._seq else end_of_broken(end))
+
+    async def _broken_off(self) -> list[AnyDelta]:
+        """The end of a stream whose log is lost or out of reach."""
+        try:
+            end = await self._services.commits.read(reports.end_of, self._id)
+        except DatabaseUnavailable:
+            return [LOST]
+        return [LOST] if end is None else end_of_broken(end)

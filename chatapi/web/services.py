@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -12,18 +13,20 @@ from redis.exceptions import RedisError
 
 from accounts import authentication
 from accounts.authentication import Caller, CallerCache
-from accounts.errors import NotAuthenticated
+from accounts.errors import AccountsError, NotAuthenticated
 from accounts.failed_attempts import attempts
-from accounts.rate_limits import RateLimits
+from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi import catalog
 from chatapi.batch import Batch
-from chatapi.catalog import CatalogModel, Snapshot
+from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable
+from chatapi.for_ever import for_ever
+from chatapi.recent import Recent
 from chatapi.redis_client import Command, Line, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
-from chatapi.web.rates import LEASE_MS, Rates
+from chatapi.web.rates import Rates
 from chatapi.web.tickets import Tickets
 from usage import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
@@ -41,7 +44,7 @@ class Services:
     """The process's connections and caches; one instance, made by the first request (`Services.get`)."""
 
     _instance: ClassVar["Services | None"] = None
-    _starting: ClassVar[asyncio.Lock | None] = None
+    _starting: ClassVar["asyncio.Task[Services] | None"] = None
 
     def __init__(self) -> None:
         self.commits = GroupCommit()
@@ -55,8 +58,8 @@ class Services:
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
-        self.catalog: Snapshot[dict[str, CatalogModel]] = Snapshot(lambda: self.commits.read(catalog.load))
-        self.discounts: Snapshot[dict[int, int]] = Snapshot(lambda: self.commits.read(prices.current_discounts))
+        self.catalog: Recent[dict[str, CatalogModel]] = Recent(lambda: self.commits.read(catalog.load))
+        self.discounts: Recent[dict[int, int]] = Recent(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.is_closing = False
@@ -67,10 +70,9 @@ class Services:
     async def get(cls) -> "Services":
         """The process's services, started; raises `StreamUnavailable` while Redis is not there."""
         if cls._instance is None:
-            cls._starting = cls._starting or asyncio.Lock()
-            async with cls._starting:
-                if cls._instance is None:
-                    cls._instance = await cls._start()
+            # All that wait share one attempt, and none that leaves takes it from the others.
+            cls._starting = cls._starting or asyncio.create_task(cls._start())
+            return await asyncio.shield(cls._starting)
         return cls._instance
 
     @classmethod
@@ -81,8 +83,11 @@ class Services:
         except (RedisError, OSError) as error:
             await services.commits.close()
             raise StreamUnavailable(str(error)) from error
-        services.in_background(services.rates.renew())
-        services.in_background(attempts.share_for_ever(services._streams, settings.REDIS_KEY_PREFIX))
+        finally:
+            cls._starting = None
+        services.in_background(for_ever(services.rates.renew))
+        services.in_background(for_ever(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
+        cls._instance = services
         return services
 
     @classmethod
@@ -147,8 +152,10 @@ class Services:
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._background.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not log what the request has told its client already
+        error = None if task.cancelled() else task.exception()
+        # Those the request tells its client.
+        if error is not None and not isinstance(error, AccountsError | UsageError | StreamUnavailable):
+            log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID) -> None:
         for wait_s in CANCEL_RETRY_S:

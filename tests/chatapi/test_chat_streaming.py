@@ -226,6 +226,12 @@ def test_a_failure_in_mid_stream_is_one_error_frame_and_done(client: Client, ins
     assert receipt["usage"]["completion_tokens"] == 3
 
 
+def test_a_page_in_an_error_frame_is_not_passed_on(client: Client) -> None:
+    *_, failure = client.stream("breaks-by-page")
+    assert (failure["error"]["code"], failure["error"]["message"]) == ("bad_request", "The upstream refused the request.")
+    assert client.complete("breaks-by-page").error["message"] == "The upstream refused the request."
+
+
 def test_under_openai_the_error_frame_has_all_four_members(client: Client) -> None:
     *_, failure = client.stream("breaks-by-error", dialect="openai", stream_options=INCLUDE_USAGE)
     assert failure["error"].keys() == {"message", "type", "param", "code"}

@@ -169,6 +169,7 @@ def test_json_by_any_spelling_is_taken(client: Client, content_type: str) -> Non
 
 UPSTREAM = {
     "status-400": (400, "invalid_request_error", "bad_temperature", None),
+    "status-400-page": (400, "invalid_request_error", "bad_request", None),
     "status-400-context": (400, "invalid_request_error", "context_length_exceeded", None),
     "status-401": (502, "server_error", "upstream_authentication", None),
     "status-403": (502, "server_error", "upstream_authentication", None),
@@ -189,7 +190,7 @@ UPSTREAM = {
 def test_an_upstreams_refusal_has_its_own_status(client: Client, installation: Installation, model: str, stream: bool) -> None:
     answer = client.complete(model, stream=stream)
     assert told(answer) == UPSTREAM[model]
-    for secret in (b"nginx", b"10.0.0.7", b"<html", b"sk-upstreamsecret", b"Traceback", installation.upstream_url.encode()):
+    for secret in (b"nginx", b"db-internal", b"10.0.0.7", b"<html", b"sk-upstreamsecret", b"Traceback", installation.upstream_url.encode()):
         assert secret not in answer.body
     receipt = installation.receipt(answer.headers["x-generation-id"])
     assert (receipt["outcome"], receipt["amount_nanodollars"], receipt["usage_source"]) == ("failed", 0, "none")

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 
 from tests.chatapi.http_client import Client
+from tests.faults.test_locked_database import database_locked
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -98,6 +99,51 @@ def test_a_place_is_free_again_when_its_request_ends_or_its_client_leaves(instal
         assert client.complete("five").status == 429
     wait_for(lambda: client.complete("five").status == 200, "the place")
     wait_for(lambda: client.complete("five").status == 200, "the place again")
+
+
+def test_who_has_lost_the_answer_needs_no_second_place_for_it(installation: Installation) -> None:
+    """It runs on in the only place; whoever sends its key again is let in, and nobody else."""
+    client = limited(installation, "comes back", concurrent_requests=1)
+    with client.asking("steady", stream=True, idempotency_key="again") as exchange:
+        next(exchange.texts())
+    assert client.complete("five").status == 429
+    assert client.complete("five", idempotency_key="another").status == 429
+    with client.asking("steady", stream=True, idempotency_key="again") as exchange:
+        next(exchange.texts())
+        assert exchange.response.headers["idempotent-replayed"] == "true"
+        generation_id = exchange.response.headers["x-generation-id"]
+    assert client.complete("steady", stream=True, idempotency_key="again", temperature=0.5).status == 422
+    client.send("POST", f"/v1/generations/{generation_id}/cancel", b"")
+    wait_for(lambda: client.complete("five").status == 200, "the place")
+
+
+def test_an_answer_that_is_replayed_takes_no_tokens(installation: Installation) -> None:
+    client = limited(installation, "replays", tokens_per_day=2_000)
+
+    def remaining() -> int:
+        answer = client.complete("five", max_tokens=1_000, idempotency_key="again")
+        assert answer.status == 200
+        return int(answer.headers["x-ratelimit-remaining-tokens"])
+
+    first = remaining()
+    assert first < 1_000
+    wait_for(lambda: remaining() > first - 100, "what the first one did not use")
+    for _ in range(20):
+        remaining()
+    wait_for(lambda: remaining() > first - 100, "what the others did not use")
+
+
+def test_who_leaves_during_an_admission_that_fails_leaves_its_place(installation: Installation) -> None:
+    with installation.another_web(CHATAPI_DATABASE_TIMEOUT_MS="1500") as another:
+        client = limited(another, "leaves early", concurrent_requests=1)
+        wait_for(lambda: client.complete("five").status == 200, "the first answer")
+        wait_for(lambda: client.complete("five").status == 200, "the place")
+        failures = another.log("web").count("the database is away")
+        with database_locked(another):
+            with client.asking("five"):
+                wait_for(lambda: client.complete("five").status == 429, "the request to be admitted")
+            wait_for(lambda: another.log("web").count("the database is away") > failures, "the admission to fail")
+        wait_for(lambda: client.complete("five").status == 200, "the place again", timeout_s=20)
 
 
 def test_who_is_at_its_limit_keeps_nobody_else_waiting(installation: Installation, client: Client) -> None:

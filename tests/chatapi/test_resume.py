@@ -3,9 +3,12 @@
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from redis import Redis
 
+from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
@@ -71,6 +74,40 @@ def test_a_position_that_is_none_is_refused(client: Client, after: str) -> None:
     generation_id, _ = completed(client, "openai")
     answer = resume(client, generation_id, after)
     assert (answer.status, answer.error["param"]) == (400, "starting_after")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_position_that_the_stream_never_reached_is_refused(client: Client, dialect: str) -> None:
+    generation_id, _ = completed(client, dialect)
+    last, _, _ = ids(resume(client, generation_id).body)[-1].partition("-")
+    beyond = f"{int(last) + 1}-1"
+    by_query, by_header = resume(client, generation_id, "999999999"), resume(client, generation_id, last_event_id=beyond)
+    assert (by_query.status, by_query.error["param"]) == (400, "starting_after")
+    assert (by_header.status, by_header.error["param"]) == (400, "Last-Event-ID")
+    assert (resume(client, generation_id, last).status, resume(client, generation_id, last).body) == (200, b"")
+
+
+def test_a_position_that_a_running_stream_has_not_reached_is_refused(client: Client) -> None:
+    with client.asking("three-then-silence", stream=True) as first:
+        next(first.texts())
+        refused = resume(client, first.response.headers["x-generation-id"], last_event_id="500-3")
+        assert (refused.status, refused.error["param"]) == (400, "Last-Event-ID")
+
+
+def test_a_stream_that_is_not_kept_any_more_is_gone(client: Client, installation: Installation) -> None:
+    key = f"key-{uuid4()}"
+    generation_id = client.complete("five", dialect="openai", stream=True, idempotency_key=key).headers["x-generation-id"]
+    forget(installation, generation_id)
+    again = client.complete("five", dialect="openai", stream=True, idempotency_key=key)
+    for gone in (resume(client, generation_id), resume(client, generation_id, "1-1"), again):
+        assert (gone.status, gone.error["code"]) == (410, "stream_expired")
+
+
+def forget(installation: Installation, generation_id: str) -> None:
+    """What happens to a log when its time is over."""
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        (log,) = redis.scan_iter(f"*log:{generation_id.rpartition('-')[2]}")
+        redis.delete(log)
 
 
 def test_a_stream_that_broke_ends_as_it_did(client: Client) -> None:

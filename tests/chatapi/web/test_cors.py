@@ -1,5 +1,6 @@
 """Pages of other origins: whom the API answers, and what a browser is told."""
 
+import re
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ async def test_a_preflight_allows_what_sdks_send() -> None:
     )
     assert (status, headers["access-control-allow-origin"], headers["access-control-allow-headers"]) == (204, APP, wanted)
     assert headers["access-control-allow-methods"] == "GET, POST"
+
+
+@pytest.mark.parametrize(("wish", "expected"), [("mine-1", "mine-1"), ("a b", "req_[0-9a-f]{32}"), ("", "req_[0-9a-f]{32}")])
+async def test_a_preflight_has_an_id_like_every_answer(wish: str, expected: str) -> None:
+    _, headers = await ask([APP], "OPTIONS", "/v1/models", origin=APP, x_request_id=wish)
+    assert re.fullmatch(expected, headers["x-request-id"])
 
 
 @pytest.mark.parametrize("path", ["/admin/", "/", "/docs"])

@@ -1,43 +1,119 @@
-"""A stream that is followed from its log, when the books have forgotten its generation."""
+"""A stream that is followed from its log, when the log or the books are away, or have forgotten it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
 
 import pytest
+from redis.exceptions import RedisError
 
+from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.redis_client import connect
 from chatapi.web import resumption
+from chatapi.web.generations import GenerationStream
+from chatapi.web.inbox import Inbox
+from chatapi.web.relay import CLOSING, LOST
+from chatapi.web.resumption import Position
 from chatapi.wire import deltas
-from chatapi.wire.deltas import AnyDelta, Failed, Text
-from tests.cast import Person, admit
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
+from chatapi.wire.dialects import Answer, OpenAI
+from tests.cast import Person, admit, run
 from tests.chatapi.worker.processes import Valkey
 from usage.database.group_commit import GroupCommit
-from usage.models import Generation
+from usage.errors import DatabaseUnavailable
+from usage.models import Generation, Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+FROM_THE_BEGINNING = Position(0, None)
+TOLD: list[AnyDelta] = [Started(), Text("hello"), Text(" world")]
+GOOD_END: list[AnyDelta] = [Finished("stop"), Usage(1_000, 200, 400)]
+
+
+class Books(GroupCommit):
+    """The books, which can be away."""
+
+    is_away = False
+    refusals = 0
+
+    async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+        """As usual, or `DatabaseUnavailable`."""
+        if self.is_away:
+            self.refusals += 1
+            raise DatabaseUnavailable("away")
+        return await super().read(function, *args, **kwargs)
+
+
+class Stream(DeltaStream):
+    """The logs; counts how often they were out of reach."""
+
+    failures = 0
+
+    async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
+        """As usual."""
+        try:
+            return await super().tail(generation_id, after, seq)
+        except RedisError:
+            self.failures += 1
+            raise
+
 
 @pytest.fixture
-async def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """Where the logs are."""
+    with Valkey(tmp_path) as valkey:
+        yield valkey
+
+
+@pytest.fixture
+async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """What following needs: a log in Valkey and the books, which are asked soon."""
     monkeypatch.setattr(resumption, "ASK_BOOKS_S", 0.1)
-    with Valkey(tmp_path) as valkey:
-        redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
-        yield SimpleNamespace(stream=DeltaStream(redis, "test:", ttl_ms=5_000), commits=commits)
-        await commits.close()
-        await redis.aclose()
+    monkeypatch.setattr(resumption, "ASK_RIGHTS_S", 0.1)
+    redis, commits = connect(f"unix://{valkey.socket}"), Books()
+    yield SimpleNamespace(stream=Stream(redis, "test:", ttl_ms=5_000), commits=commits, is_closing=False)
+    await commits.close()
+    await redis.aclose()
+
+
+async def publish(services: Any, generation_id: UUID, first_seq: int, *batch: AnyDelta) -> None:
+    is_last = isinstance(batch[-1], TERMINAL)
+    await services.stream.publish([Entry(generation_id, 1, first_seq, deltas.encode(batch), is_last=is_last)])
+
+
+async def all_of(batches: AsyncIterator[list[AnyDelta]]) -> list[AnyDelta]:
+    async with asyncio.timeout(10):
+        return [delta async for batch in batches for delta in batch]
+
+
+async def frames(services: Any, generation_id: UUID, after: Position = FROM_THE_BEGINNING) -> list[bytes]:
+    """What somebody gets who resumes behind that position, frame by frame."""
+    encoder = OpenAI(Answer(generation_id.hex, 1, "small", include_usage=True))
+    async with asyncio.timeout(10):
+        body = b"".join([part async for part in resumption.remainder(services, encoder, generation_id, after)])
+    return body.split(b"\n\n")[:-1]
+
+
+def event_id(frame: bytes) -> bytes:
+    """The frame's SSE id; empty if it has none."""
+    first, _, _ = frame.partition(b"\n")
+    return first.removeprefix(b"id: ") if first.startswith(b"id: ") else b""
+
+
+# ---- the books have forgotten it, or are away
 
 
 async def test_a_stream_whose_row_is_gone_ends(services: Any) -> None:
     lost = identity.new_id()
-    await services.stream.publish([Entry(lost, 1, 1, deltas.encode([Text("hello")]))])
-    async with asyncio.timeout(10):
-        found = [delta async for batch in resumption.follow(services, lost) for delta in batch]
+    await publish(services, lost, 1, Text("hello"))
+    found = await all_of(resumption.follow(services, lost))
     assert found[0] == Text("hello")
     assert isinstance(found[1], Failed)
     assert (len(found), found[1].code) == (2, "generation_not_found")
@@ -51,7 +127,155 @@ async def test_a_stream_whose_row_is_open_waits(services: Any, waiting: Generati
     assert batches == []
 
 
+async def test_what_nobody_foresaw_is_told_inside_a_stream_that_has_begun() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    stream = GenerationStream()
+    stream.base_send, stream.is_started, stream.is_complete = send, True, False
+    stream.encoder = OpenAI(Answer("0" * 32, 1, "small"))
+    await stream.handle_error(ValueError("a bug"))
+    (message,) = sent
+    error, done, _ = message["body"].split(b"\n\n")
+    assert (b'"internal_error"' in error, done, message["more_body"]) == (True, b"data: [DONE]", False)
+
+
 @pytest.fixture
 def waiting(alice: Person, transactional_db: None) -> Generation:
     """One that no worker has begun."""
     return admit(alice)
+
+
+@pytest.fixture
+def completed(alice: Person, transactional_db: None) -> Generation:
+    """One that has ended well."""
+    return run(alice)
+
+
+@pytest.fixture
+def failed(alice: Person, transactional_db: None) -> Generation:
+    """One that broke off."""
+    return run(alice, outcome=Outcome.FAILED, finish_reason="", error_code="upstream_error", error_message="it broke")
+
+
+async def test_a_database_that_is_away_for_a_while_ends_no_stream(services: Any, waiting: Generation) -> None:
+    await publish(services, waiting.pk, 1, *TOLD)
+    services.commits.is_away = True
+    following = asyncio.ensure_future(all_of(resumption.follow(services, waiting.pk)))
+    while services.commits.refusals < 2 and not following.done():
+        await asyncio.sleep(0.01)
+    await publish(services, waiting.pk, 4, *GOOD_END)
+    assert await following == [*TOLD, *GOOD_END]
+
+
+# ---- Valkey is away, or has lost what it had
+
+
+async def test_a_valkey_that_is_away_for_a_while_ends_no_stream(services: Any, valkey: Valkey, waiting: Generation) -> None:
+    await publish(services, waiting.pk, 1, *TOLD)
+    following = resumption.follow(services, waiting.pk)
+    assert await anext(following) == TOLD
+    valkey.stop()
+    rest = asyncio.ensure_future(all_of(following))
+    while services.stream.failures < 2 and not rest.done():
+        await asyncio.sleep(0.01)
+    valkey.start()
+    await publish(services, waiting.pk, 4, *GOOD_END)
+    assert await rest == GOOD_END
+
+
+async def test_a_stream_ends_when_valkey_stays_away(
+    services: Any, valkey: Valkey, waiting: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
+    await publish(services, waiting.pk, 1, *TOLD)
+    following = resumption.follow(services, waiting.pk)
+    assert await anext(following) == TOLD
+    valkey.stop()
+    assert await all_of(following) == [LOST]
+
+
+async def test_a_good_end_never_follows_a_text_whose_rest_is_lost(services: Any, completed: Generation) -> None:
+    following = await cut_short(services, completed.pk)
+    assert await all_of(following) == [LOST]
+
+
+async def test_a_bad_end_follows_whatever_is_lost(services: Any, failed: Generation) -> None:
+    following = await cut_short(services, failed.pk)
+    assert await all_of(following) == [Failed("it broke", code="upstream_error", status=502)]
+
+
+async def test_a_good_end_never_follows_an_empty_log(services: Any, completed: Generation) -> None:
+    assert await all_of(resumption.follow(services, completed.pk)) == [LOST]
+
+
+async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[AnyDelta]]:
+    """A stream whose log is lost when a part of it has been read."""
+    for seq in range(1, 301):
+        await publish(services, generation_id, seq, Text(f"{seq} "))
+    following = resumption.follow(services, generation_id)
+    assert len(await anext(following)) < 300
+    await services.stream.redis.delete(services.stream.key("log", generation_id.hex))
+    return following
+
+
+# ---- ids
+
+
+async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses_nothing(services: Any, waiting: Generation) -> None:
+    await publish(services, waiting.pk, 1, *TOLD)
+    services.is_closing = True
+    *told, error, done = await frames(services, waiting.pk)
+    assert [event_id(frame) for frame in told] == [b"1-1", b"2-1", b"3-1"]
+    assert (event_id(error), event_id(done)) == (b"", b"")
+    services.is_closing = False
+    await publish(services, waiting.pk, 4, Text("!"), *GOOD_END)
+    missed, *_ = await frames(services, waiting.pk, resumption.position(event_id(told[-1]).decode(), "Last-Event-ID"))
+    assert event_id(missed) == b"4-1"
+    assert b'"content":"!"' in missed
+
+
+async def test_an_end_that_the_row_tells_has_no_id(services: Any, completed: Generation) -> None:
+    await publish(services, completed.pk, 1, *TOLD)
+    *told, finish, usage, done = await frames(services, completed.pk)
+    assert [event_id(frame) for frame in told] == [b"1-1", b"2-1", b"3-1"]
+    assert [event_id(frame) for frame in (finish, usage, done)] == [b""] * 3
+    assert b'"finish_reason":"stop"' in finish
+    assert b'"completion_tokens":200' in usage
+
+
+# ---- told to end
+
+
+async def test_a_process_that_closes_ends_who_follows(services: Any, waiting: Generation) -> None:
+    await publish(services, waiting.pk, 1, *TOLD)
+    following = resumption.follow(services, waiting.pk)
+    assert await anext(following) == TOLD
+    services.is_closing = True
+    assert await all_of(following) == [CLOSING]
+
+
+async def test_an_end_that_is_in_the_log_is_told_by_a_process_that_closes(services: Any, waiting: Generation) -> None:
+    services.is_closing = True
+    await publish(services, waiting.pk, 1, *TOLD, *GOOD_END)
+    assert await all_of(resumption.follow(services, waiting.pk)) == [*TOLD, *GOOD_END]
+
+
+@pytest.mark.parametrize(("refusal", "code"), [(NotAuthenticated, "invalid_api_key"), (PermissionDenied, "permission_denied")])
+async def test_who_may_not_look_any_more_is_told_so(services: Any, waiting: Generation, refusal: type[Exception], code: str) -> None:
+    answers: list[type[Exception] | None] = [refusal, DatabaseUnavailable, None]
+
+    async def authorize() -> None:
+        if (answer := answers.pop()) is not None:
+            raise answer("asked again")
+
+    await publish(services, waiting.pk, 1, Text("hello"))
+    encoder = OpenAI(Answer(waiting.pk.hex, 1, "small"))
+    async with asyncio.timeout(10):
+        body = b"".join([part async for part in resumption.remainder(services, encoder, waiting.pk, FROM_THE_BEGINNING, authorize)])
+    told, error, done = body.split(b"\n\n")[:-1]
+    assert b'"content":"hello"' in told
+    assert (event_id(error), code.encode() in error, done) == (b"", True, b"data: [DONE]")
+    assert answers == []

@@ -1,0 +1,66 @@
+"""A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the books."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from redis.asyncio import Redis
+
+from accounts.authentication import Caller
+from accounts.errors import RateLimited
+from accounts.limits import Counts, Limit
+from accounts.rate_limits import LEASE_MS, RateLimits
+from chatapi.redis_client import connect
+from chatapi.web.rates import Rates
+from tests.chatapi.worker.processes import Valkey
+from usage import reports
+
+ONE = Limit("key", 1, "", Counts.RUNNING, 1, 0)
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    with Valkey(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def redis(valkey: Valkey) -> AsyncIterator[Redis]:
+    redis = connect(f"unix://{valkey.socket}")
+    yield redis
+    await redis.aclose()
+
+
+async def broken(_: UUID) -> reports.End | None:
+    raise ValueError("a row that can't be read")
+
+
+async def unknown(_: UUID) -> reports.End | None:
+    return None
+
+
+def caller() -> Caller:
+    return Caller(1, 1, 1, is_test=False, is_admin=False, default_dialect="", time_zone="UTC", rate_limits=(ONE,))
+
+
+async def test_books_that_break_keep_nobody_in_its_place(redis: Redis) -> None:
+    rates = Rates(RateLimits(redis, "test:", lease_ms=LEASE_MS), broken)
+    taken = await rates.take(caller(), uuid4(), model="small", tokens=10)
+    with pytest.raises(RateLimited):
+        await rates.take(caller(), uuid4(), model="small", tokens=10)
+    with pytest.raises(ValueError, match="a row that"):
+        await rates.give_back(taken, None)
+    await rates.take(caller(), uuid4(), model="small", tokens=10)
+
+
+async def test_who_stops_asking_the_books_leaves_its_place(redis: Redis) -> None:
+    rates = Rates(RateLimits(redis, "test:", lease_ms=LEASE_MS), unknown)
+    taken = await rates.take(caller(), uuid4(), model="small", tokens=10)
+    asking = asyncio.create_task(rates.give_back(taken, None))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await rates.take(caller(), uuid4(), model="small", tokens=10)

@@ -1,0 +1,77 @@
+"""How an answer ends whose end does not come from Redis: the books tell it, and never a good end behind a text that may lack something."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.redis_client import connect
+from chatapi.web.inbox import Inbox
+from chatapi.web.relay import LOST, Patience, relay
+from chatapi.wire import deltas
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
+from tests.cast import Person, run
+from tests.chatapi.worker.processes import Valkey
+from usage.database.group_commit import GroupCommit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AT_ONCE = Patience(ping_ms=0, row_ms=0)
+TOLD: list[AnyDelta] = [Started(), Text("hello"), Text(" world")]
+GOOD_END: list[AnyDelta] = [Finished("stop"), Usage(1_000, 200, 400)]
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """Where the logs are."""
+    with Valkey(tmp_path) as valkey:
+        yield valkey
+
+
+@pytest.fixture
+async def services(valkey: Valkey) -> AsyncIterator[Any]:
+    """What a relay needs; its inbox hears nothing, and says so soon."""
+    redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
+    stream = DeltaStream(redis, "test:", ttl_ms=5_000)
+    inbox = Inbox(stream, "web", tick_s=0.01)
+    await inbox.start()
+    yield SimpleNamespace(stream=stream, inbox=inbox, commits=commits, is_closing=False)
+    await inbox.stop()
+    await commits.close()
+    await redis.aclose()
+
+
+async def heard(services: Any, generation_id: UUID) -> list[AnyDelta]:
+    """What the client of that generation gets."""
+    follower = services.inbox.follow(generation_id)
+    return [delta async for batch in relay(services, follower, AT_ONCE) for delta in batch]
+
+
+@pytest.fixture
+async def settled(services: Any, alice: Person) -> UUID:
+    """A generation that has completed, as the books say."""
+    row = await services.commits.read(run, alice)
+    return UUID(str(row.pk))
+
+
+async def test_the_row_tells_an_end_that_was_never_published(services: Any, settled: UUID) -> None:
+    await services.stream.publish([Entry(settled, 1, 1, deltas.encode(TOLD))])
+    assert await heard(services, settled) == [*TOLD, *GOOD_END]
+
+
+async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UUID) -> None:
+    await services.stream.publish([Entry(settled, 1, 1, deltas.encode([*TOLD, *GOOD_END]), is_last=True)])
+    assert await heard(services, settled) == [*TOLD, *GOOD_END]
+
+
+async def test_a_good_end_never_follows_a_log_that_is_gone(services: Any, settled: UUID) -> None:
+    assert await heard(services, settled) == [LOST]
+
+
+async def test_a_good_end_never_follows_a_log_that_lost_its_beginning(services: Any, settled: UUID) -> None:
+    await services.stream.publish([Entry(settled, 1, 4, deltas.encode([Text("!")]))])
+    assert await heard(services, settled) == [LOST]
