@@ -1,13 +1,16 @@
 """Django's entry for this package: the system checks of the settings. Each names its variable and says what would do.
 
 E001  CHATAPI_DEFAULT_DIALECT is not a dialect
-E002  a number that must be positive is not, or one is negative
+E002  a number that must be positive is not, or one is negative, or larger than anybody means
 E003  the lease is too short for its heartbeat
 E004  a Redis URL has a scheme that is not Redis's
 E005  CHATAPI_FAILPOINTS names no failpoint
 E006  CHATAPI_TRUSTED_PROXIES has what is no address or network
 E007  CHATAPI_CORS_ORIGINS has what is no origin
 E008  CHATAPI_METRICS_TOKEN is easily guessed, or no header can carry it
+E009  a secret is easily guessed
+E010  CHATAPI_CSRF_TRUSTED_ORIGINS has what is no origin
+E011  CHATAPI_DEFAULT_MODEL is empty
 """
 
 import re
@@ -20,26 +23,35 @@ from django.conf import settings
 from django.core import checks
 
 from accounts import client_address
+from chatapi import local_secrets
 from chatapi.wire.dialects import DIALECTS
 from usage import failpoints
 
 CHECK_TAG = "chatapi"
-POSITIVE = (
-    "DATABASE_TIMEOUT_MS",
-    "WORKER_CONCURRENCY",
-    "MAX_BODY_BYTES",
-    "KEY_CACHE_MS",
-    "LEASE_MS",
-    "HEARTBEAT_MS",
-    "REAPER_MS",
-    "QUEUE_TTL_MS",
-    "TICKET_TTL_MS",
-    "STREAM_TTL_MS",
-    "STALL_MS",
-    "DRAIN_MS",
-)
-NOT_NEGATIVE = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE")
-ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9.-]+(?::[0-9]{1,5})?")
+WEEK_MS = 7 * 24 * 60 * 60 * 1_000
+MOST = {
+    "DATABASE_TIMEOUT_MS": WEEK_MS,
+    "DATABASE_POOL_SIZE": 1_000,
+    "WORKER_CONCURRENCY": 100_000,
+    "MAX_BODY_BYTES": 1024 * 1024 * 1024,
+    "KEY_CACHE_MS": WEEK_MS,
+    "FAILED_AUTHENTICATIONS_PER_MINUTE": 1_000_000,
+    "LEASE_MS": WEEK_MS,
+    "HEARTBEAT_MS": WEEK_MS,
+    "REAPER_MS": WEEK_MS,
+    "QUEUE_TTL_MS": WEEK_MS,
+    "PING_MS": WEEK_MS,
+    "TICKET_TTL_MS": WEEK_MS,
+    "STREAM_TTL_MS": WEEK_MS,
+    "STALL_MS": WEEK_MS,
+    "DRAIN_MS": WEEK_MS,
+}
+"""The largest value of each number: far above what is of use, and below what a database, Redis or a timer can't take."""
+MAY_BE_ZERO = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE")
+_HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
+ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
+TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
+"""Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain."""
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 """RFC 6750, section 2.1; as long as what cannot be guessed."""
 REDIS_URLS = {"REDIS_URL": "REDIS_URL", "BROKER_URL": "CHATAPI_BROKER_URL", "STREAMS_URL": "CHATAPI_STREAMS_URL"}
@@ -68,16 +80,23 @@ def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Times and sizes are above zero, or zero where that means none."""
+    """Times and sizes are above zero, or zero where that means none, and not beyond reason."""
+    numbers = {name: getattr(settings, name) for name in MOST}
+    found = {name: _wrong_number(number, 0 if name in MAY_BE_ZERO else 1, MOST[name]) for name, number in numbers.items()}
     return [
-        checks.Error(f"CHATAPI_{name}={getattr(settings, name)} is not positive.", hint="Use 1 or more.", id="chatapi.E002")
-        for name in POSITIVE
-        if getattr(settings, name) < 1
-    ] + [
-        checks.Error(f"CHATAPI_{name}={getattr(settings, name)} is negative.", hint="Use 0 for none, or more.", id="chatapi.E002")
-        for name in NOT_NEGATIVE
-        if getattr(settings, name) < 0
+        checks.Error(f"CHATAPI_{name}={numbers[name]} {wrong[0]}", hint=wrong[1], id="chatapi.E002")
+        for name, wrong in found.items()
+        if wrong is not None
     ]
+
+
+def _wrong_number(number: int, least: int, most: int) -> tuple[str, str] | None:
+    """What is wrong with it, and what would do."""
+    if number > most:
+        return "is too large.", f"Use {most} or less."
+    if number < least:
+        return ("is not positive.", "Use 1 or more.") if least else ("is negative.", "Use 0 for none, or more.")
+    return None
 
 
 def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
@@ -108,28 +127,14 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
 
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     """Each trusted proxy is an address or a network."""
-    return [
-        checks.Error(
-            f"CHATAPI_TRUSTED_PROXIES: {proxy!r} is no address or network.",
-            hint="Use 10.0.0.5 or 10.0.0.0/8, with commas.",
-            id="chatapi.E006",
-        )
-        for proxy in settings.TRUSTED_PROXIES
-        if not client_address.is_network(proxy)
-    ]
+    wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_address.is_network(proxy)]
+    return _wrong_values("CHATAPI_TRUSTED_PROXIES", wrong, "no address or network", "Use 10.0.0.5 or 10.0.0.0/8, with commas.", "E006")
 
 
 def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     """Each origin is as a browser sends it."""
-    return [
-        checks.Error(
-            f"CHATAPI_CORS_ORIGINS: {origin!r} is no origin.",
-            hint="Use https://app.example.com, without a path, or * for any.",
-            id="chatapi.E007",
-        )
-        for origin in settings.CORS_ORIGINS
-        if not ORIGIN.fullmatch(origin)
-    ]
+    wrong = [origin for origin in settings.CORS_ORIGINS if not ORIGIN.fullmatch(origin)]
+    return _wrong_values("CHATAPI_CORS_ORIGINS", wrong, "no origin", "Use https://app.example.com, without a path, or * for any.", "E007")
 
 
 def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
@@ -138,6 +143,38 @@ def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
         return []
     message = "CHATAPI_METRICS_TOKEN is not 16 or more letters, digits and signs out of -._~+/"
     return [checks.Error(message, hint="Use what `openssl rand -hex 16` prints.", id="chatapi.E008")]
+
+
+def check_secrets(**_: Any) -> Sequence[checks.CheckMessage]:
+    """The secrets are too long to be guessed; they are never shown."""
+    return [
+        checks.Error(
+            f"{variable} has fewer than {local_secrets.LEAST_CHARACTERS} characters.",
+            hint="Use what `openssl rand -hex 32` prints.",
+            id="chatapi.E009",
+        )
+        for variable in local_secrets.NAMES
+        if len(getattr(settings, variable.removeprefix("CHATAPI_"))) < local_secrets.LEAST_CHARACTERS
+    ]
+
+
+def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Each origin that may post forms is as a browser sends it."""
+    wrong = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if not TRUSTED_ORIGIN.fullmatch(origin)]
+    hint = "Use https://chat.example.com, without a path, or https://*.example.com."
+    return _wrong_values("CHATAPI_CSRF_TRUSTED_ORIGINS", wrong, "no origin", hint, "E010")
+
+
+def _wrong_values(variable: str, wrong: Sequence[str], what: str, hint: str, number: str) -> list[checks.CheckMessage]:
+    """An error for each of the values in a list that are wrong."""
+    return [checks.Error(f"{variable}: {value!r} is {what}.", hint=hint, id=f"chatapi.{number}") for value in wrong]
+
+
+def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
+    """There is a model for requests that name none."""
+    if settings.DEFAULT_MODEL.strip():
+        return []
+    return [checks.Error("CHATAPI_DEFAULT_MODEL is empty.", hint="Use a model's id, or leave it unset.", id="chatapi.E011")]
 
 
 CHECKS = (
@@ -149,4 +186,7 @@ CHECKS = (
     check_trusted_proxies,
     check_origins,
     check_metrics_token,
+    check_secrets,
+    check_trusted_origins,
+    check_default_model,
 )

@@ -42,7 +42,4 @@ app.conf.update(
     # Django configures logging.
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
-    worker_pool="chatapi.worker.pool:TaskPool",
-    worker_consumer="chatapi.worker.pool:PatientConsumer",
-    chatapi_worker_services="chatapi.worker.tasks:services",
 )

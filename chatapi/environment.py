@@ -38,8 +38,9 @@ class Environment(environ.Env):
             raise ImproperlyConfigured(f"{var} must start with sqlite:/// or postgres://, not with {scheme[:20]!r}.")
         try:
             database: dict[str, Any] = self.db_url_config(url)
-        except ValueError as error:
-            raise ImproperlyConfigured(f"{var} is not a database URL: {error}.") from None
+        except ValueError:
+            hint = "user and password must be percent-encoded, and the port a number"
+            raise ImproperlyConfigured(f"{var} is not a database URL: {hint}.") from None
         return database
 
 

@@ -1,18 +1,22 @@
 """Secrets that a first start invents, so that a fresh clone runs; production sets them in the environment."""
 
 import os
+import re
 import secrets
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
 NAMES = ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER")
+LEAST_CHARACTERS = 32
+"""Of a secret; its 16 bytes in hexadecimal digits cannot be guessed."""
+_LINE = re.compile(r"\s*(?:#.*|(?:export\s+)?(?P<name>\w+)\s*=\s*(?P<value>\S.*))?")
 
 
 def ensure(state_dir: Path) -> Path:
     """The file `secrets.env` in `state_dir`, written with fresh random values (mode 0600) when it is not there.
 
-    Raises `ImproperlyConfigured` when the folder cannot be written.
+    Raises `ImproperlyConfigured` when the folder cannot be written, or the file is damaged.
     """
     path = state_dir / "secrets.env"
     try:
@@ -22,7 +26,20 @@ def ensure(state_dir: Path) -> Path:
         raise ImproperlyConfigured(
             f"cannot write to {state_dir} ({error.strerror}): make the folder writable or set CHATAPI_STATE_DIR to one that is."
         ) from error
+    _check(path)
     return path
+
+
+def _check(path: Path) -> None:
+    """Nothing that it says is repeated: it may be half of a secret."""
+    try:
+        lines = [_LINE.fullmatch(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(f"cannot read {path} ({getattr(error, 'strerror', 'it is no text')}).") from error
+    missing = {*NAMES} - {*os.environ} - {line["name"] for line in lines if line}
+    if missing or None in lines:
+        lacking = f"it lacks {' and '.join(sorted(missing))}" if missing else f"line {lines.index(None) + 1} is not NAME=VALUE"
+        raise ImproperlyConfigured(f"{path} is damaged ({lacking}): restore it. Without its pepper no API key is valid any more.")
 
 
 def _write_once(path: Path) -> None:

@@ -25,6 +25,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CHATAPI_CSRF_TRUSTED_ORIGINS", default=[])
 # ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production
 DATABASES = {"default": env.database("DATABASE_URL", default=f"sqlite:///{quote(str(STATE_DIR / 'chatapi.sqlite3'))}")}
 DATABASE_TIMEOUT_MS = env.int("CHATAPI_DATABASE_TIMEOUT_MS", default=5_000)
+DATABASE_POOL_SIZE = env.int("CHATAPI_DATABASE_POOL_SIZE", default=8)
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
         # A deferred transaction that turns into a writer fails with "database is locked" instead of waiting.
@@ -35,7 +36,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 else:
     DATABASES["default"]["OPTIONS"] = {
         **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
-        "pool": {"min_size": 1, "max_size": env.int("CHATAPI_DATABASE_POOL_SIZE", default=8), "timeout": DATABASE_TIMEOUT_MS / 1000},
+        "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000},
         "options": " ".join(
             # What a client has been told must outlive a crash of the server, however it is configured.
             ["-c synchronous_commit=on"]
@@ -93,6 +94,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "chatapi.api.middleware.IdentifyingMiddleware",
+    "chatapi.api.middleware.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",

@@ -14,7 +14,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the first proc
     os.environ |= {
         "CHATAPI_STATE_DIR": state_dir,
         "CHATAPI_SECRET_KEY": "only-for-tests-" + "x" * 50,
-        "CHATAPI_KEY_PEPPER": "only-for-tests",
+        "CHATAPI_KEY_PEPPER": "only-for-tests-" + "y" * 50,
         # All wrong keys of all tests come from one address. Tests of this limit set it.
         "CHATAPI_FAILED_AUTHENTICATIONS_PER_MINUTE": "0",
     }

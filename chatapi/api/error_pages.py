@@ -10,13 +10,19 @@ from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, OpenAI
 
-_CLIENT_ROUTE = re.compile(rf"/(?:(?:{'|'.join(DIALECTS)})/)?v1(?:/|$)")
+_CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
+"""Whatever stands where a dialect would: who misspells one is a client, too."""
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "You may not do this."),
     404: ("Not found", "There is no page at this address."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
 }
+
+
+def is_client_route(path: str) -> bool:
+    """Whether it is below /v1, also behind a dialect's prefix or what is meant as one."""
+    return _CLIENT_ROUTE.match(path) is not None
 
 
 def envelope(error: APIError) -> HttpResponse:
@@ -40,6 +46,9 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """404."""
+    route = _CLIENT_ROUTE.match(request.path)
+    if route and route["dialect"] and route["dialect"] not in DIALECTS:
+        return envelope(_unknown_dialect(request.path))
     return _answer(request, errors.not_found(request.path))
 
 
@@ -48,8 +57,14 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return _answer(request, errors.internal_error())
 
 
+def _unknown_dialect(path: str) -> APIError:
+    dialects = ", ".join(f"/{name}/v1" for name in sorted(DIALECTS))
+    message = f"Invalid URL ({path}). The API is at /v1, and in one dialect at {dialects}. See /docs for the routes."
+    return APIError(Failed(message, INVALID, "unknown_url", status=404))
+
+
 def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
-    if _CLIENT_ROUTE.match(request.path):
+    if is_client_route(request.path):
         return envelope(error)
     status = error.failure.status
     title, sentence = _PAGES[status]

@@ -7,11 +7,11 @@ from django.conf import settings
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from chatapi.api.reading import only_read
 from chatapi.web.readiness import is_draining
 
 PATIENCE_S = 1.0
@@ -19,14 +19,14 @@ PATIENCE_S = 1.0
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="readiness")
 
 
-@require_safe
+@only_read
 @never_cache
 def healthz(request: HttpRequest) -> HttpResponse:
     """200 while the process answers at all."""
     return HttpResponse("ok", content_type="text/plain")
 
 
-@require_safe
+@only_read
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
     """200 when database and Redis answer within a second and the process is not draining, else 503 and which of them."""

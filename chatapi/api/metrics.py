@@ -17,11 +17,11 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from chatapi.api.reading import only_read
 from usage import insights
 from usage.insights import Health, ModelCounters
 
@@ -37,7 +37,7 @@ _DOLLAR = 1_000_000_000
 """In nanodollars."""
 
 
-@require_safe
+@only_read
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
     """The numbers in the format that is accepted; 401 without the token, 404 where there is none, 503 while the books can't be read."""

@@ -1,4 +1,4 @@
-"""Gives Django's answers the headers that identify an answer of the API; the hot routes and the server give their own."""
+"""Lets Django's answers be as those of the hot routes: under any host, and with the headers that identify them."""
 
 import time
 
@@ -6,9 +6,27 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
 from chatapi import identity
+from chatapi.api.error_pages import is_client_route
 
 API_VERSION = "2020-10-01"
 """The only version of OpenAI's API that there has ever been; its SDKs show it."""
+
+
+WITHOUT_SESSION = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
+"""What opens no session and makes no links, beside the API."""
+
+
+class AnyHostMiddleware(MiddlewareMixin):
+    """Lets the API's own routes answer under whatever name they are reached, as the hot routes do: a probe's, a container's, the LAN's.
+
+    A foreign name does harm where a browser has a session, or where a link is made of it. So those pages look at `ALLOWED_HOSTS`, and
+    here the name that was sent is not there to be read.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Give the request a name that nothing refuses; before `CommonMiddleware`, which asks for it."""
+        if request.path in WITHOUT_SESSION or is_client_route(request.path):
+            request.get_host = lambda: "localhost"  # type: ignore[method-assign]
 
 
 class IdentifyingMiddleware(MiddlewareMixin):

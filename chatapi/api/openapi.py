@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_safe
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -14,6 +13,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from accounts.models import KeyScope
 from chatapi.api.openapi_hot_routes import OF_ALL_ROUTES, STATUSES, errors, hot_paths, tag
 from chatapi.api.openapi_schemas import Schema, all_schemas, ref
+from chatapi.api.reading import only_read
 from chatapi.wire.dialects import DIALECTS
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ class APIKeyScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer", "description": "An API key: `ck_live_…` or `ck_test_…`."}
 
 
-@require_safe
+@only_read
 def document(request: HttpRequest) -> HttpResponse:
     """`GET /openapi.json`."""
     return HttpResponse(_document(), content_type="application/json")

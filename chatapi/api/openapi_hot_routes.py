@@ -112,7 +112,8 @@ def _resume_stream() -> Schema:
             {"name": "Last-Event-ID", "in": "header", "schema": after},
             {"name": "starting_after", "in": "query", "schema": after},
         ],
-        responses={"200": {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}} | errors(404, 410),
+        responses={"200": {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}}
+        | errors(400, 401, 404, 410),
     )
 
 

@@ -119,7 +119,8 @@ def _times(sent: Sent, width: timedelta, now: datetime) -> tuple[datetime, datet
     if not sent.get("start_time"):
         raise InvalidRequest("Missing required parameter: 'start_time'.", "start_time", "missing_required_parameter")
     start = _EPOCH + timedelta(seconds=_number(sent, "start_time", 0, 0, _MAX_TIME))
-    end = _EPOCH + timedelta(seconds=_number(sent, "end_time", _unix(now), 0, _MAX_TIME))
+    # Now, and not its full second: in the first second of a minute that minute has begun.
+    end = _EPOCH + timedelta(seconds=_number(sent, "end_time", 0, 0, _MAX_TIME)) if "end_time" in sent else now
     if "end_time" in sent and end <= start:
         raise InvalidRequest("Invalid value for 'end_time': it must be after 'start_time'.", "end_time")
     end = min(end, now)

@@ -2,6 +2,10 @@
 
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.http.request import split_domain_port, validate_host
 
 from chatapi.serving.first_start import ADMINISTRATOR, ORGANIZATION, Credentials
 
@@ -30,7 +34,7 @@ def greeting(url: str, credentials: Credentials | None) -> str:
     """Where everything is and what to try; the key itself only when it has just been made. Ends with an empty line, for what follows."""
     hint = f"With {_KEY_VARIABLE} set to an API key ({_python()} manage.py createkey --organization {ORGANIZATION} makes one), try:"
     return f"""Ready at {url}. Ctrl-C stops it. For operators: {url}/admin/, for developers: {url}/docs
-{"Try it:" if credentials else hint}
+{_names_of_the_admin(url)}{"Try it:" if credentials else hint}
 
 {_curl(url, credentials)}
 
@@ -39,6 +43,15 @@ or in Python, after pip install openai:
 {_openai(url, credentials)}
 
 """
+
+
+def _names_of_the_admin(url: str) -> str:
+    """A line where the address above does not open it: the API answers under any name, the pages only under those in the settings."""
+    name, _ = split_domain_port(urlsplit(url).netloc)
+    if validate_host(name, settings.ALLOWED_HOSTS):
+        return ""
+    names = ", ".join(settings.ALLOWED_HOSTS)
+    return f"The pages open only under the names in CHATAPI_ALLOWED_HOSTS ({names}), and {name} is none of them.\n"
 
 
 def _curl(url: str, credentials: Credentials | None) -> str:

@@ -1,10 +1,13 @@
 """A process without HTTP shows that its event loop turns: it touches a file, and a health check looks at the file's age."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from django.conf import settings
+
+log = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
 
@@ -17,7 +20,10 @@ async def alive(role: str) -> AsyncIterator[None]:
 
     async def keep_fresh() -> None:
         while True:
-            path.touch()
+            try:
+                path.touch()
+            except OSError as error:  # a full disk gets room again
+                log.warning("%s can't be touched: %s", path, error)
             await asyncio.sleep(INTERVAL_S)
 
     touching = asyncio.create_task(keep_fresh())

@@ -11,11 +11,13 @@ from typing import BinaryIO
 
 from django.conf import settings
 from django.core import checks
-from django.db import OperationalError, connection
+from django.db import DatabaseError, connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatapi.apps import CHECK_TAG
 
 PATIENCE_S = 5
+MAX_PORT = 65_535
 
 
 class CannotStart(Exception):
@@ -24,7 +26,7 @@ class CannotStart(Exception):
 
 def check_settings() -> None:
     """Run this package's system checks; raises `CannotStart` with the first error."""
-    for problem in checks.run_checks(tags=[CHECK_TAG]):
+    for problem in sorted(checks.run_checks(tags=[CHECK_TAG]), key=lambda problem: str(problem.id)):
         if problem.is_serious():
             raise CannotStart(f"{problem.msg} {problem.hint} ({problem.id})")
 
@@ -46,6 +48,13 @@ def only_one(state_dir: Path) -> Iterator[None]:
         yield
 
 
+def port_number(text: str) -> int:
+    """What stands behind `--port`; raises `CannotStart`."""
+    if text.isascii() and text.isdecimal() and 0 < int(text[:6]) <= MAX_PORT:
+        return int(text)
+    raise CannotStart(f"{text!r} is no port. Use a number from 1 to {MAX_PORT}: make run PORT=9000")
+
+
 def check_port(host: str, port: int) -> None:
     """The address can be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -63,16 +72,37 @@ def cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
 
 
 def check_database() -> None:
-    """The database answers. Asked without the connection pool, which would hide the reason."""
+    """The database answers."""
+    with _database():
+        pass
+
+
+def check_services() -> None:
+    """What a process alone cannot do without: a database that answers and has its tables, and Redis."""
+    with _database() as probe:
+        # Imported here: nothing else needs it.
+        from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
+
+        executor = MigrationExecutor(probe)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            raise CannotStart("the database lacks tables or columns of this version: run manage.py migrate first.")
+    check_redis()
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[BaseDatabaseWrapper]:
+    """A connection without the pool, which would hide the reason why there is none. Raises `CannotStart`, whatever the block meets."""
     probe = connection.copy()
     if probe.vendor == "postgresql":
         probe.settings_dict["OPTIONS"].pop("pool", None)
         probe.settings_dict["OPTIONS"]["connect_timeout"] = PATIENCE_S
     try:
         probe.ensure_connection()
-    except OperationalError as error:
+        yield probe
+    except DatabaseError as error:
         reason = str(error).strip().splitlines()[0]
-        raise CannotStart(f"the database can't be reached ({reason}): check DATABASE_URL.") from error
+        place = f"check {probe.settings_dict['NAME']}, or set DATABASE_URL" if probe.vendor == "sqlite" else "check DATABASE_URL"
+        raise CannotStart(f"the database can't be reached ({reason}): {place}.") from error
     finally:
         probe.close()
 
@@ -89,8 +119,11 @@ def check_redis() -> None:
         try:
             with Redis.from_url(url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0)) as redis:
                 redis.ping()
-        except (RedisError, OSError, ValueError) as error:
-            # The URL itself may hold a password.
+        except ValueError:
+            # Its text, like the URL, may hold a password.
+            hint = "user and password must be percent-encoded, and port and database numbers"
+            raise CannotStart(f"a Redis URL can't be read ({hint}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL.") from None
+        except (RedisError, OSError) as error:
             raise CannotStart(f"Redis can't be reached ({error}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL.") from error
 
 

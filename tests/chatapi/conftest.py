@@ -12,6 +12,7 @@ from tests.chatapi.http_client import Client
 from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation
 
+PAGE = "<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-internal</center>"
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
     "org/with-slash": {},
@@ -32,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "disobeys-max-tokens": {"tokens": 50, "ignore_max_tokens": True},
     "ends-without-finish": {"finish_reason": "none", "fin_without_done": True},
     # breaks off after three tokens
+    "breaks-by-page": {"error_frame": 3, "error_code": "bad_request", "error_message": PAGE},
     "breaks-by-error": {"error_frame": 3, "error_type": "server_error", "error_message": "CUDA error at 10.0.0.7"},
     # at a rate, because a reset takes with it what the kernel has received and not yet handed over
     "breaks-by-reset": {"rst_after": 3, "rate": 10},
@@ -40,6 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "breaks-by-huge-frame": {"huge_frame": 3},
     # refused before the first token
     "status-400": {"status": 400, "error_message": "temperature is too high", "error_code": "bad_temperature"},
+    "status-400-page": {"status": 400, "error_message": PAGE, "error_code": "bad_request"},
     "status-400-context": {"status": 400, "error_message": "This model's maximum context length is 8 tokens"},
     "status-401": {"status": 401, "error_message": "Incorrect API key provided: sk-upstreamsecret"},
     "status-403": {"status": 403},

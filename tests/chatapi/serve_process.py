@@ -18,14 +18,14 @@ SETTINGS = ("CHATAPI_", "DATABASE_URL", "REDIS_URL", "PYTHONDONTWRITEBYTECODE")
 class Serve:
     """The process, and what it has printed."""
 
-    def __init__(self, state_dir: Path, port: int, **environment: str) -> None:
+    def __init__(self, state_dir: Path, port: int, *arguments: str, **environment: str) -> None:
         self.state_dir = state_dir
         self.port = port
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
         self.environment |= {"CHATAPI_STATE_DIR": str(state_dir), "CHATAPI_DRAIN_MS": "4000"} | environment
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "serve", "--port", str(port)],
+            [sys.executable, "manage.py", "serve", "--port", str(port), *arguments],
             cwd=ROOT,
             env=self.environment,
             stdin=subprocess.DEVNULL,

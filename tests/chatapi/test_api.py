@@ -95,7 +95,7 @@ def test_a_key_learns_who_it_is(alice: Person) -> None:
     assert shown == {
         "id": alice.api_key.pk,
         "name": "alice",
-        "redacted": api_keys.redact(alice.key),
+        "redacted": alice.key[:12] + "…",
         "organization": "Acme",
         "project": "default",
         "is_test": False,
@@ -297,10 +297,41 @@ def test_any_other_request_id_is_replaced(db: None, wish: str) -> None:
     assert all(re.fullmatch("req_[0-9a-f]{32}", each) for each in ids)
 
 
-def test_a_foreign_host_is_refused_in_the_routes_own_format(db: None) -> None:
-    assert error(Client().get("/v1/models", headers={"host": "evil.example"}), 400)["code"] == "bad_request"
-    page = Client().get("/", headers={"host": "evil.example"})
+HOSTS = ["web:8000", "10.1.2.3:8000", "chat_api", "evil.example", "a b/c@d", ""]
+"""What containers, probes and the LAN call a server, and what is no name at all."""
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_api_answers_under_any_host_as_its_hot_routes_do(alice: Person, small: ServedModel, prefix: str, host: str) -> None:
+    generation = run(alice)
+    for path in ("models", "models/small", "key", f"generations/{generation}"):
+        assert alice.get(f"{prefix}/v1/{path}", host=host).json() == alice.get(f"{prefix}/v1/{path}").json()
+    assert error(Client().get(f"{prefix}/v1/models", headers={"host": host}), 401)["code"] == "invalid_api_key"
+    assert error(Client().get(f"{prefix}/v1/nothing", headers={"host": host}), 404)["code"] == "unknown_url"
+
+
+def test_an_unlisted_host_appears_in_no_answer_of_the_api(db: None) -> None:
+    for path in ("/v1/models", "/v1/models/", "/v1", "/klingon/v1/models", "/healthz", "/docs", "/docs?script", "/openapi.json"):
+        response = Client().get(path, headers={"host": "evil.example"})
+        assert response.status_code < 405
+        assert b"evil" not in response.content
+        assert "evil" not in str(response.headers) + str(response.cookies)
+
+
+@pytest.mark.parametrize("path", ["/", "/admin/", "/admin/login/", "/admin/v1/", "/admin/v1/models", "/nothing"])
+def test_a_page_under_a_foreign_host_is_refused(db: None, path: str) -> None:
+    page = Client().get(path, headers={"host": "evil.example"})
     assert (page.status_code, page.headers["content-type"]) == (400, "text/html; charset=utf-8")
+    assert not page.cookies
+
+
+@pytest.mark.parametrize("path", ["/klingon/v1/models", "/klingon/v1", "/OpenAI/v1/chat/completions"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_unknown_dialects_prefix_is_told_the_known_ones(db: None, method: str, path: str) -> None:
+    told = error(Client(enforce_csrf_checks=True).generic(method, path, "{}", "application/json"), 404)
+    assert told["code"] == "unknown_url"
+    assert "/bitseek/v1, /llama/v1, /openai/v1, /opentoken/v1" in told["message"]
 
 
 def test_a_failure_inside_tells_nothing(alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,15 +1,16 @@
 """`/v1/organization/usage/completions` and `/costs`: OpenAI's shapes, the ledger's numbers, the caller's own organization only."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
 from openai.types.admin.organization import UsageCompletionsResponse, UsageCostsResponse
 
 from accounts.models import APIKey
+from chatapi.api import organization_query
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, run
 from usage.insights import buckets
@@ -161,6 +162,13 @@ def test_minutes_with_too_many_entries_are_continued_on_the_next_page(boss: Pers
             break
         cursor = {"page": found["next_page"]}
     assert requests == 3
+
+
+def test_a_minute_has_begun_in_its_first_second() -> None:
+    minute = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+    request = RequestFactory().get(f"/?start_time={int(minute.timestamp()) - 60}&bucket_width=1m")
+    asked = organization_query.parse(request, 1, organization_query.COMPLETIONS, minute + timedelta(milliseconds=1))
+    assert asked.query.end == asked.end == minute + timedelta(minutes=1)
 
 
 def test_there_are_no_buckets_in_the_future(boss: Person) -> None:

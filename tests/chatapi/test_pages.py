@@ -31,6 +31,16 @@ def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
 # ---- health and readiness
 
 
+@pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "evil.example"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"])
+def test_what_has_no_session_answers_under_any_host(transactional_db: None, settings: Settings, path: str, host: str) -> None:
+    settings.METRICS_TOKEN = "0123456789abcdef"
+    headers = {"authorization": "Bearer 0123456789abcdef"}
+    response, usual = Client().get(path, headers=headers | {"host": host}), Client().get(path, headers=headers)
+    assert response.status_code == usual.status_code != 400
+    assert host not in response.text
+
+
 def test_it_lives() -> None:
     response = Client().get("/healthz")
     assert (response.status_code, response.content) == (200, b"ok")
@@ -182,5 +192,9 @@ def test_a_page_that_there_is_not_is_a_small_page() -> None:
     assert b"<script>" not in response.content
 
 
-def test_pages_are_only_read() -> None:
-    assert Client().post("/").status_code == 405
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs?script", "/docs/sandbox.md", "/openapi.json", "/healthz", "/readyz", "/metrics"])
+def test_what_is_only_read_says_so_whatever_else_it_is_asked(path: str, method: str, caplog: pytest.LogCaptureFixture) -> None:
+    response = Client(enforce_csrf_checks=True).generic(method, path)
+    assert (response.status_code, response.headers["allow"], response.content) == (405, "GET, HEAD", b"")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -38,8 +38,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a `serve` in the test's folder."""
     started: list[Serve] = []
 
-    def start(folder: str = "state", port: int | None = None, **environment: str) -> Serve:
-        started.append(Serve(tmp_path / folder, port or free_port(), **environment))
+    def start(*arguments: str, folder: str = "state", port: int | None = None, **environment: str) -> Serve:
+        started.append(Serve(tmp_path / folder, port or free_port(), *arguments, **environment))
         return started[-1]
 
     yield start
@@ -168,7 +168,7 @@ def test_nothing_is_left_when_it_is_killed(start: Start) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    serve = start("file/state")
+    serve = start(folder="file/state")
     assert serve.wait() == 1
     assert serve.text == (
         f"chatapi: cannot write to {tmp_path}/file/state (Not a directory): "
@@ -181,6 +181,12 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
     [
         ("CHATAPI_LEASE_MS", "soon", "CHATAPI_LEASE_MS='soon' must be a whole number."),
         ("CHATAPI_LEASE_MS", "3000", "CHATAPI_LEASE_MS=3000 is too short for CHATAPI_HEARTBEAT_MS=2000."),
+        ("CHATAPI_LEASE_MS", "99999999999999999999999", "CHATAPI_LEASE_MS=99999999999999999999999 is too large. Use 604800000 or less."),
+        ("CHATAPI_HEARTBEAT_MS", "99999999999", "CHATAPI_HEARTBEAT_MS=99999999999 is too large. Use 604800000 or less."),
+        ("CHATAPI_CSRF_TRUSTED_ORIGINS", "example.com", "CHATAPI_CSRF_TRUSTED_ORIGINS: 'example.com' is no origin. Use https://"),
+        ("CHATAPI_KEY_PEPPER", "hunter2", "CHATAPI_KEY_PEPPER has fewer than 32 characters. Use what `openssl rand -hex 32` prints."),
+        ("CHATAPI_SECRET_KEY", "hunter2", "CHATAPI_SECRET_KEY has fewer than 32 characters."),
+        ("CHATAPI_DEFAULT_MODEL", "", "CHATAPI_DEFAULT_MODEL is empty."),
         ("CHATAPI_STALL_MS", "0", "CHATAPI_STALL_MS=0 is not positive. Use 1 or more. (chatapi.E002)"),
         ("CHATAPI_PING_MS", "-1", "CHATAPI_PING_MS=-1 is negative. Use 0 for none, or more. (chatapi.E002)"),
         ("CHATAPI_DEBUG", "maybe", "CHATAPI_DEBUG='maybe' must be one of"),
@@ -188,7 +194,10 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
         ("CHATAPI_LOG_LEVEL", "loud", "CHATAPI_LOG_LEVEL='LOUD' must be one of"),
         ("DATABASE_URL", "mysql://localhost/chatapi", "DATABASE_URL must start with sqlite:/// or postgres://, not with 'mysql'."),
         ("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/x", "the database can't be reached (connection failed: "),
+        ("DATABASE_URL", "postgres://u:hunter2/x@127.0.0.1/x", "DATABASE_URL is not a database URL: user and password must be percent-enc"),
+        ("CHATAPI_DATABASE_POOL_SIZE", "0", "CHATAPI_DATABASE_POOL_SIZE=0 is not positive."),
         ("REDIS_URL", "http://localhost", "REDIS_URL must be a Redis URL."),
+        ("REDIS_URL", "redis://:hunter2/x@127.0.0.1", "a Redis URL can't be read (user and password must be percent-encoded, "),
         ("REDIS_URL", "redis://:hunter2@127.0.0.1:1", "Redis can't be reached (Error 111 connecting to 127.0.0.1:1."),
     ],
 )
@@ -198,6 +207,74 @@ def test_a_wrong_setting_is_one_line_that_names_it(start: Start, variable: str, 
     assert serve.text.startswith(f"chatapi: {says}")
     assert len(serve.lines) == 1
     assert "hunter2" not in serve.text
+
+
+@pytest.mark.parametrize("port", ["0", "0x1", "99999", "-1", "8_0", "٨٠", "9" * 5_000, ""])
+def test_what_is_no_port_is_one_line_that_says_what_is(start: Start, port: str) -> None:
+    serve = start(f"--port={port}")
+    assert serve.wait() == 1
+    assert serve.text == f"chatapi: {port!r} is no port. Use a number from 1 to 65535: make run PORT=9000"
+
+
+def test_a_database_that_is_none_is_named(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "chatapi.sqlite3").write_text("not a database at all, but long enough to be looked at" * 100)
+    serve = start()
+    assert serve.wait() == 1
+    path = tmp_path / "state" / "chatapi.sqlite3"
+    assert serve.text == f"chatapi: the database can't be reached (file is not a database): check {path}, or set DATABASE_URL."
+
+
+@pytest.mark.parametrize(
+    ("secrets", "says"),
+    [
+        (b"", "damaged (it lacks CHATAPI_KEY_PEPPER and CHATAPI_SECRET_KEY)"),
+        (b"CHATAPI_SECRET_KEY=hunter2hunter2\nCHATAPI_KEY_PEP", "damaged (it lacks CHATAPI_KEY_PEPPER)"),
+        (b"CHATAPI_SECRET_KEY=hunter2\nCHATAPI_KEY_PEPPER=hunter2\nhunter2\n", "damaged (line 3 is not NAME=VALUE)"),
+    ],
+)
+def test_broken_secrets_are_named_and_not_shown(start: Start, tmp_path: Path, secrets: bytes, says: str) -> None:
+    (tmp_path / "state").mkdir()
+    path = tmp_path / "state" / "secrets.env"
+    path.write_bytes(secrets)
+    serve = start()
+    assert serve.wait() == 1
+    assert serve.text == f"chatapi: {path} is {says}: restore it. Without its pepper no API key is valid any more."
+    path.write_bytes(b"\xff\xfe\x00")
+    assert (again := start()).wait() == 1
+    assert again.text == f"chatapi: cannot read {path} (it is no text)."
+
+
+@pytest.mark.parametrize("role", ["web", "worker", "reaper"])
+def test_a_process_alone_that_lacks_what_it_needs_says_what_and_ends(start: Start, role: str) -> None:
+    empty = start("--only", role)
+    assert empty.wait() == 1
+    assert empty.text == "chatapi: the database lacks tables or columns of this version: run manage.py migrate first."
+    assert empty.run([sys.executable, "manage.py", "migrate"]).returncode == 0
+    lonely = start("--only", role, REDIS_URL="redis://127.0.0.1:1")
+    assert lonely.wait() == 1
+    assert lonely.text.startswith("chatapi: Redis can't be reached (Error 111 connecting to 127.0.0.1:1.")
+    assert len(lonely.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "environment"),
+    [("127.0.0.2", {}), ("::1", {}), ("localhost", {}), ("127.0.0.1", {"CHATAPI_ALLOWED_HOSTS": "chat.example.com"})],
+)
+def test_it_starts_whatever_it_listens_on_and_is_called(start: Start, host: str, environment: dict[str, str]) -> None:
+    serve = start("--host", host, **environment)
+    serve.wait_until_ready()
+    python = serve.run([sys.executable, "-c", serve.snippet("from openai")])
+    assert python.returncode == 0, python.stderr
+    opens = host not in {"127.0.0.2"} and not environment
+    assert ("open only under the names in CHATAPI_ALLOWED_HOSTS" in serve.text) is not opens
+    url = re.search(r"operators: (\S+)/admin/", serve.text)
+    assert url
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url[1]).netloc)
+    connection.request("GET", "/admin/login/")
+    assert connection.getresponse().status == (200 if opens else 400)
+    connection.close()
+    assert serve.stop() == 0
 
 
 def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPResponse:

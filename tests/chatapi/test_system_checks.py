@@ -1,9 +1,13 @@
 """Each wrong setting has a check with an id, and the defaults pass all of them."""
 
+import re
+from pathlib import Path
+
 import pytest
 from django.core.checks import run_checks
 from pytest_django.fixtures import Settings
 
+import chatapi.settings
 from chatapi.apps import CHECK_TAG
 
 
@@ -24,6 +28,38 @@ def test_the_default_dialect_must_exist(settings: Settings) -> None:
 def test_times_and_sizes_must_be_positive(settings: Settings, number: int) -> None:
     settings.DRAIN_MS = number
     assert ids() == ["chatapi.E002"]
+
+
+@pytest.mark.parametrize("name", re.findall(r"^(\w+) = env\.int\(", Path(chatapi.settings.__file__).read_text(), re.MULTILINE))
+def test_every_number_has_a_largest_value(settings: Settings, name: str) -> None:
+    setattr(settings, name, 10**23)
+    assert "chatapi.E002" in ids()
+
+
+@pytest.mark.parametrize("name", ["SECRET_KEY", "KEY_PEPPER"])
+def test_secrets_must_be_long(settings: Settings, name: str) -> None:
+    setattr(settings, name, "x" * 31)
+    (message,) = run_checks(tags=[CHECK_TAG])
+    assert (message.id, message.msg) == ("chatapi.E009", f"CHATAPI_{name} has fewer than 32 characters.")
+    setattr(settings, name, "x" * 32)
+    assert ids() == []
+
+
+ORIGINS = ["https://chat.example.com", "http://localhost:8000", "https://*.example.com", "http://[::1]:8000"]
+
+
+@pytest.mark.parametrize("origin", ["example.com", "*", "https://", "https://chat.example.com/", "ftp://chat.example.com", "https://*"])
+def test_trusted_origins_must_be_such(settings: Settings, origin: str) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ORIGINS
+    assert ids() == []
+    settings.CSRF_TRUSTED_ORIGINS = [*ORIGINS, origin]
+    assert ids() == ["chatapi.E010"]
+
+
+@pytest.mark.parametrize("model", ["", " "])
+def test_the_default_model_must_have_a_name(settings: Settings, model: str) -> None:
+    settings.DEFAULT_MODEL = model
+    assert ids() == ["chatapi.E011"]
 
 
 def test_a_lease_must_outlive_a_lost_heartbeat(settings: Settings) -> None:
@@ -53,7 +89,7 @@ def test_trusted_proxies_must_be_addresses(settings: Settings, proxy: str) -> No
 
 @pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "null"])
 def test_origins_must_be_as_browsers_send_them(settings: Settings, origin: str) -> None:
-    settings.CORS_ORIGINS = ["https://app.example.com", "http://localhost:3000", "*", origin]
+    settings.CORS_ORIGINS = ["https://app.example.com", "http://localhost:3000", "http://[::1]:3000", "*", origin]
     assert ids() == ["chatapi.E007"]
 
 

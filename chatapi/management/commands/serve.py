@@ -25,13 +25,14 @@ class Command(BaseCommand):
         """The options, and examples below them."""
         parser.epilog = "Examples: manage.py serve --port 9000; one process alone, as in docker-compose.yml: manage.py serve --only worker"
         parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is every network)")
-        parser.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000)")
+        # Read by us: argparse would tell what is wrong below three lines of usage.
+        parser.add_argument("--port", default="8000", metavar="N", help="the port to listen on (default: 8000)")
         parser.add_argument("--only", choices=ROLES, help="only this process, in the foreground; Redis and database must be there")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; exits with 0 after a clean stop, and with 1 and one line when it can't start."""
         try:
-            sys.exit(self._run(options["only"], options["host"], options["port"]))
+            sys.exit(self._run(options["only"], options["host"], preflight.port_number(str(options["port"]))))
         except CannotStart as error:
             sys.exit(f"chatapi: {error}")
         except KeyboardInterrupt:
@@ -41,6 +42,7 @@ class Command(BaseCommand):
         if only is None:
             return machine.run(host, port, self._say)
         preflight.check_settings()
+        preflight.check_services()
         # Imported here: each process loads only what it runs.
         if only != "web":
             return import_module(f"chatapi.worker.{only}_process").run() or 0
