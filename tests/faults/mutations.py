@@ -51,8 +51,8 @@ MUTATIONS = (
     Mutation(
         "who was fenced off may publish",
         "chatapi/delta_stream.py",
-        "redis.pcall('XADD', key, string.format('%d-%d', fence, seq), 'd', batch)",
-        "redis.pcall('XADD', key, '*', 'd', batch)",
+        "local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)",
+        "local key, name = prefix .. 'log:' .. id, '*'",
         ("tests/chatapi/test_delta_stream.py::test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client",),
     ),
     Mutation(
@@ -65,10 +65,10 @@ MUTATIONS = (
     Mutation(
         "the end is told before the commit",
         "chatapi/worker/generate.py",
-        "        settled = await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)\n",
+        "        await _settle(process, settlement)\n",
         "        run.publish(process.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
         "        await process.publisher.flushed(run)\n"
-        "        settled = await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)\n",
+        "        await _settle(process, settlement)\n",
         ("tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",),
     ),
     Mutation(
@@ -92,6 +92,64 @@ MUTATIONS = (
         "    _release({budget_id: amounts[budget_id] for (budget_id,) in held})\n",
         "",
         ("tests/usage/test_ledger.py",),
+    ),
+    Mutation(
+        "an idempotency key is looked up, and then claimed",
+        "usage/idempotency.py",
+        '    insert("usage_idempotencykey", columns, rows, "ON CONFLICT DO NOTHING")\n',
+        "    known = _holders(now, [(api_key_id, key.digest) for api_key_id, key in keyed.values()])\n"
+        "    if unknown := [row for row in rows if row[:2] not in known]:\n"
+        '        insert("usage_idempotencykey", columns, unknown)\n',
+        ("tests/usage/test_idempotency_keys.py",),
+    ),
+    Mutation(
+        "who is refused does not get the idempotency key back",
+        "usage/ledger.py",
+        "    idempotency.release(item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result)\n",
+        "",
+        ("tests/chatapi/test_idempotency.py::test_what_was_refused_may_be_tried_again",),
+    ),
+    Mutation(
+        "a failure that cost nothing keeps its idempotency key",
+        "usage/settlement.py",
+        "    idempotency.release(charge.row.id for charge in charges if charge.frees_its_key)\n",
+        "",
+        ("tests/usage/test_idempotency_keys.py",),
+    ),
+    Mutation(
+        "a dead worker's answer may cost more than was held for it",
+        "chatapi/worker/reaper.py",
+        "completion = counted_completion(tally, request, orphan.completion_tokens_cap)",
+        "completion = counted_completion(tally, request, 1 << 30)",
+        ("tests/chatapi/worker/test_reaper.py",),
+    ),
+    Mutation(
+        "what a dead worker had said is not charged",
+        "chatapi/worker/reaper.py",
+        "    tally.add(sealed.deltas)\n",
+        "",
+        ("tests/chatapi/worker/test_reaper.py",),
+    ),
+    Mutation(
+        "what a request did not use of its rate limit is never given back",
+        "accounts/rate_limits.lua",
+        "math.max(0, math.min(unused, charged - bucket.paid))",
+        "0",
+        ("tests/accounts/test_rate_limits.py",),
+    ),
+    Mutation(
+        "an end that no log holds has an id",
+        "chatapi/web/resumption.py",
+        "        return encoder.encode(part.deltas)\n",
+        "        part = part._replace(first_seq=after.seq + 1)\n",
+        ("tests/chatapi/web/test_resumption.py",),
+    ),
+    Mutation(
+        "a process that stops leaves those who resume without an end",
+        "chatapi/web/resumption.py",
+        "        if services.is_closing:\n",
+        "        if False:\n",
+        ("tests/chatapi/web/test_resumption.py::test_a_process_that_closes_ends_who_follows",),
     ),
     Mutation(
         "what was delivered twice is handed out twice",

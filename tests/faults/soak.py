@@ -19,8 +19,9 @@ from pathlib import Path
 
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
-from tests.faults.soak_clients import MODELS, Guest, Visit
+from tests.faults.soak_clients import MODELS, Guest
 from tests.faults.soak_verdict import Verdict
+from tests.faults.soak_visits import Visit
 from tests.installation import Installation
 
 GUESTS = 24
@@ -83,7 +84,7 @@ class Soak:
         try:
             bookkeeper.close_the_books(timeout_s=60)
             calls = [call for model in MODELS for call in self.installation.calls(model)]
-            return Verdict.of(self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.web_outages)
+            return Verdict.of(self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages)
         finally:
             bookkeeper.stop()
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from tests.faults.soak_verdict import Outages
 from tests.installation import Installation
 
 PAUSE_S = (1.0, 4.0)
@@ -21,8 +22,7 @@ class Chaos:
     """The faults of one run, in the order that `chance` decides."""
 
     def __init__(self, installation: Installation, chance: random.Random) -> None:
-        self.web_outages: list[tuple[float, float]] = []
-        """From when to when nobody could be answered, in seconds of the monotonic clock."""
+        self.outages = Outages()
         self.is_web_up = threading.Event()
         self.faults: Counter[str] = Counter()
         self._installation = installation
@@ -57,19 +57,24 @@ class Chaos:
             self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
 
     def _kill_web(self) -> None:
+        began_at = time.monotonic()
         self._end_web(signal.SIGKILL)
+        self.outages.web_kills.append((began_at, time.monotonic()))
 
     def _stop_web(self) -> None:
-        self._end_web(signal.SIGTERM)
-
-    def _end_web(self, a_signal: signal.Signals) -> None:
         began_at = time.monotonic()
+        code = self._end_web(signal.SIGTERM)
+        self.outages.web_stops.append((began_at, time.monotonic()))
+        if code != 0:
+            self.outages.bad_exits.append(f"web was told to stop, and ended with {code}")
+
+    def _end_web(self, a_signal: signal.Signals) -> int | None:
         self.is_web_up.clear()
-        self._installation.end("web", a_signal)
+        code = self._installation.end("web", a_signal)
         self._supervisor_notices()
         self._installation.start_web()
         self.is_web_up.set()
-        self.web_outages.append((began_at, time.monotonic()))
+        return code
 
     def _kill_a_worker(self) -> None:
         self._end_a_worker(signal.SIGKILL)
@@ -89,6 +94,7 @@ class Chaos:
         self._installation.start_reaper()
 
     def _kill_valkey(self) -> None:
+        self.outages.valkey_losses.append(time.monotonic())
         self._installation.end("valkey")
         self._supervisor_notices()
         self._installation.start_valkey()

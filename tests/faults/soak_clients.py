@@ -1,11 +1,10 @@
-"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, send again; each decided by its number."""
+"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, come back; each decided by its number."""
 
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 
@@ -15,54 +14,42 @@ from redis.exceptions import RedisError
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
-from tests.chatapi.http_client import Client, Exchange
+from tests.chatapi.http_client import Client
+from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
     "half-a-second": {"tokens": 25, "rate": 50},
     "two-seconds": {"tokens": 100, "rate": 50},
+    "five-seconds": {"tokens": 250, "rate": 50},
     "refuses": {"status": 503},
     "resets": {"tokens": 20, "rate": 100, "rst_after": 10},
     "closes": {"tokens": 20, "fin_after": 10},
     "stalls": {"tokens": 20, "stall_after": 10},
     "talks-garbage": {"tokens": 20, "bad_json": 10},
 }
-MODEL_WEIGHTS = [40, 35, 10, 3, 3, 3, 3, 3]
-ACTS = {"reads": 30, "wants it whole": 20, "leaves": 15, "reads slowly": 10, "cancels": 10, "sends it again": 10, "delivers it twice": 5}
+MODEL_WEIGHTS = [35, 30, 10, 10, 3, 3, 3, 3, 3]
+"""Some answers take longer than a process that is told to stop may take."""
+ACTS = {
+    "reads": 25,
+    "wants it whole": 15,
+    "leaves": 14,
+    "reads slowly": 8,
+    "cancels": 8,
+    "sends it again": 8,
+    "attaches": 6,
+    "resumes": 6,
+    "fetches it later": 6,
+    "delivers it twice": 4,
+}
 POOR_PART = 0.1
-TRIES = 6
+TRIES = 8
 PATIENCE_S = 40
 """Silence that a client bears: when processes start on a busy machine it takes them long."""
 
-
-@dataclass
-class Visit:
-    """What one client asked for and what it got; times are the monotonic clock's."""
-
-    act: str
-    model: str
-    prompt: str
-    began_at: float
-    ended_at: float = 0.0
-    status: int = 0
-    generation_id: str = ""
-    ends: int = 0
-    """Finishes and errors that came."""
-    is_done: bool = False
-    """The answer came to its end."""
-    has_left: bool = False
-    """The client did not wait for the end."""
-    usage: dict[str, int] | None = None
-    events: list[str] = field(default_factory=list)
-    """What came after the end, which must be nothing."""
-    failure: str = ""
-    """What the client did not understand: the exception that ended it, which must be none."""
-
-    @property
-    def is_broken(self) -> bool:
-        """The connection ended before the answer did, and not by the client."""
-        return not self.is_done and not self.has_left
+Listening = Generator[int, None, None]
+"""Yields how many events have come: 0 when the request is sent."""
 
 
 class Guest:
@@ -73,90 +60,140 @@ class Guest:
         self._chance = chance
         (act,) = chance.choices(list(ACTS), list(ACTS.values()))
         (model,) = chance.choices(list(MODELS), MODEL_WEIGHTS)
-        self._key = installation.keys["poor" if chance.random() < POOR_PART else "live"]
-        self._client = Client(installation.url, self._key, PATIENCE_S)
-        self._result = Visit(act, model, f"guest {number}", time.monotonic())
+        key = installation.keys["poor" if chance.random() < POOR_PART else "live"]
+        self._client = Client(installation.url, key, PATIENCE_S)
+        self._result = Visit(act, model, f"guest {number}")
+        self._headers = {"Idempotency-Key": f"guest-{number}"} if self._result.is_keyed else {}
+        self._acts: dict[str, Callable[[], object]] = {
+            "wants it whole": lambda: self._ask(stream=False),
+            "leaves": lambda: self._ask(leave_after=self._chance.randint(0, 8)),
+            "sends it again": self._send_again,
+            "attaches": self._attach,
+            "resumes": self._resume,
+            "fetches it later": self._fetch_later,
+        }
 
     def visit(self) -> Visit:
         """Ask, as this guest does; whatever fails in it is in the visit."""
         result = self._result
         try:
-            if result.act == "sends it again":
-                self._send_again()
-            else:
-                self._ask(stream=result.act != "wants it whole")
+            self._acts.get(result.act, self._ask)()
         except Exception as error:
             # In a thread it would be a traceback that nobody counts, and one guest less.
             result.failure = repr(error)
-        result.ended_at = time.monotonic()
         return result
+
+    # ---- what guests do
 
     def _send_again(self) -> None:
         """Leave, and come back with the same key until there is an answer."""
-        key = {"Idempotency-Key": self._result.prompt.replace(" ", "-")}
-        self._ask(stream=True, headers=key, leave_after=self._chance.randint(0, 5))
-        for _ in range(TRIES):
-            self._ask(stream=True, headers=key)
-            if not self._result.is_broken:
-                return
-            time.sleep(0.5)
+        self._ask(leave_after=self._chance.randint(0, 5))
+        self._until_answered(self._ask)
 
-    def _ask(self, *, stream: bool, headers: Mapping[str, str] | None = None, leave_after: int | None = None) -> None:
-        result = self._result
-        result.is_done = result.has_left = False
-        result.usage, result.ends = None, 0
-        if result.act == "leaves":
-            leave_after = self._chance.randint(0, 8)
-        body = {"model": result.model, "messages": [{"role": "user", "content": result.prompt}], "stream": stream}
-        if stream:
-            body["stream_options"] = {"include_usage": True}
-        asking = self._client.exchange("POST", "/openai/v1/chat/completions", json.dumps(body).encode(), headers or {})
-        with suppress(OSError, HTTPException, ValueError), asking as exchange:
-            if leave_after == 0:
-                result.has_left = True
-                return
-            self._listen(exchange, leave_after)
+    def _attach(self) -> None:
+        """Send the same request a second time while the first one is being answered."""
+        heard, listening = self._asking()
+        for number in listening:
+            if number == 2:
+                break
+        self._until_answered(self._ask)
+        self._listen(heard, listening)
 
-    def _listen(self, exchange: Exchange, leave_after: int | None) -> None:
-        result = self._result
-        result.status = exchange.response.status
-        result.generation_id = exchange.response.headers["x-generation-id"] or result.generation_id
-        if exchange.response.headers["content-type"] == "application/json":
-            document = exchange.read().json
-            result.ends, result.is_done = 1, True
-            result.usage = document.get("usage")
-            return
-        for number, data in enumerate(exchange.data(), start=1):
-            if result.is_done:
-                result.events.append(data)
-            self._take(data)
-            self._act(number)
-            if number == leave_after and not result.is_done:
-                result.has_left = True
-                return
+    def _resume(self) -> None:
+        """Leave in mid-stream, pick it up at its beginning, leave again, and go on behind what was heard last."""
+        generation_id = self._ask(leave_after=self._chance.randint(1, 8)).generation_id
+        if generation_id:
+            self._pick_up(generation_id, leave_after=self._chance.randint(1, 8))
 
-    def _take(self, data: str) -> None:
-        result = self._result
-        if data == "[DONE]":
-            result.is_done = True
-            return
-        chunk = json.loads(data)
-        result.ends += "error" in chunk or any(choice["finish_reason"] for choice in chunk["choices"])
-        result.usage = chunk.get("usage") or result.usage
+    def _fetch_later(self) -> None:
+        """Ask for no answer now, and fetch it as soon as it has begun."""
+        accepted = self._until_answered(lambda: self._ask(headers={"Prefer": "respond-async"}))
+        if accepted.status == 202:
+            self._pick_up(accepted.generation_id)
 
-    def _act(self, number: int) -> None:
+    def _pick_up(self, generation_id: str, leave_after: int | None = None) -> None:
+        """The stream of a generation from its beginning, with as many connections as it takes; the first may be left."""
+        before = Heard(time.monotonic())
+
+        def go_on() -> Heard:
+            nonlocal before
+            first = not before.event_id
+            headers = {} if first else {"Last-Event-ID": before.event_id}
+            heard, listening = self._open("GET", f"/v1/generations/{generation_id}/stream", None, headers)
+            heard.go_on_behind(before)
+            before = self._listen(heard, listening, leave_after if first else None)
+            return heard
+
+        self._until_answered(go_on)
+
+    def _act(self, heard: Heard, number: int) -> None:
         """What this guest does after so many events."""
         act = self._result.act
         if act == "reads slowly":
             time.sleep(0.05)
         elif act == "cancels" and number == 4:
-            self._client.send("POST", f"/v1/generations/{self._result.generation_id}/cancel", b"")
+            with suppress(OSError, HTTPException):
+                self._client.send("POST", f"/v1/generations/{heard.generation_id}/cancel", b"")
         elif act == "delivers it twice" and number == 4:
-            self._deliver_again()
+            self._deliver_again(heard.generation_id)
 
-    def _deliver_again(self) -> None:
+    def _deliver_again(self, generation_id: str) -> None:
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         path = str(embedded_valkey.socket_path(self._installation.folder))
         with suppress(RedisError), Redis(unix_socket_path=path, socket_timeout=1) as redis:
-            message = queue.message(self._result.generation_id.removeprefix("chatcmpl-"))
+            message = queue.message(generation_id.removeprefix("chatcmpl-"))
             redis.lpush(queue.key, message, message)
+
+    # ---- how they ask and listen
+
+    def _until_answered(self, ask: Callable[[], Heard]) -> Heard:
+        """Ask again after a while when there is no whole answer, or the service is away for the moment."""
+        heard = ask()
+        for _ in range(TRIES):
+            if heard.is_done and heard.status != 503:
+                break
+            time.sleep(0.5)
+            heard = ask()
+        return heard
+
+    def _ask(self, *, stream: bool = True, headers: Mapping[str, str] | None = None, leave_after: int | None = None) -> Heard:
+        heard, listening = self._asking(stream=stream, headers=headers)
+        return self._listen(heard, listening, leave_after)
+
+    def _asking(self, *, stream: bool = True, headers: Mapping[str, str] | None = None) -> tuple[Heard, Listening]:
+        result = self._result
+        body = {"model": result.model, "messages": [{"role": "user", "content": result.prompt}], "stream": stream}
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        return self._open("POST", "/openai/v1/chat/completions", json.dumps(body).encode(), {**self._headers, **(headers or {})})
+
+    def _open(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[Heard, Listening]:
+        heard = Heard(time.monotonic())
+        self._result.heard.append(heard)
+        return heard, self._events(heard, method, path, body, headers)
+
+    def _listen(self, heard: Heard, listening: Listening, leave_after: int | None = None) -> Heard:
+        """Listen to the end, or for so many events."""
+        for number in listening:
+            self._act(heard, number)
+            if number == leave_after and not heard.is_done:
+                heard.has_left = True
+                listening.close()
+        return heard
+
+    def _events(self, heard: Heard, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Listening:
+        number = 0
+        try:
+            with self._client.exchange(method, path, body, headers) as exchange:
+                yield number
+                if not heard.begin(exchange.response):
+                    return
+                # A line without its end is a connection that broke in its midst.
+                while (line := exchange.response.readline()).endswith(b"\n"):
+                    if heard.take(line.decode().rstrip("\n")):
+                        number += 1
+                        yield number
+        except (OSError, HTTPException, ValueError):
+            pass  # the connection broke: the answer has not come to its end
+        finally:
+            heard.ended_at = time.monotonic()

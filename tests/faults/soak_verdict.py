@@ -2,13 +2,44 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from typing import Any
 
+from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
-from tests.faults.soak_clients import Visit
+from tests.faults.soak_visits import Heard, Visit
 
-Outages = Sequence[tuple[float, float]]
+FORGOTTEN_TOKENS = 75
+"""What 50 tokens a second are at most since the last heartbeat: a lease's worth (1.5 s), or it is not its worker's any more."""
+FAILED = {"failed", "not_started", "worker_lost"}
+"""Outcomes of which one that charged nothing gives its idempotency key back."""
+AT_ONCE_S = 5.0
+"""How much later than its client a row may have begun, or ended."""
+
+
+@dataclass
+class Outages:
+    """What was away, and when, in seconds of the monotonic clock."""
+
+    web_kills: list[tuple[float, float]] = field(default_factory=list)
+    """From a web process's death to the next one's first answer: whatever it served is cut off."""
+    web_stops: list[tuple[float, float]] = field(default_factory=list)
+    """The same of one that was told to stop: it may take nothing new, but ends what it has taken."""
+    valkey_losses: list[float] = field(default_factory=list)
+    """When Valkey lost all that it had."""
+    bad_exits: list[str] = field(default_factory=list)
+    """Web processes that were told to stop, and ended otherwise than by themselves."""
+
+    def explain(self, heard: Heard) -> bool:
+        """Whether the connection may have broken. Only of those that got no answer at all web may not have known."""
+        refusing = [] if heard.status else self.web_stops
+        return any(began <= heard.ended_at and heard.began_at <= ended for began, ended in [*self.web_kills, *refusing])
+
+    def has_lost(self, visit: Visit, row: Row) -> bool:
+        """Whether Valkey has lost the log of a generation that this visit was answered by, and the last heartbeat is all that is left."""
+        first, last = visit.heard[0].began_at, visit.heard[-1].ended_at + row.seconds + AT_ONCE_S
+        return row.outcome == "worker_lost" and any(first <= lost_at <= last for lost_at in self.valkey_losses)
 
 
 @dataclass(frozen=True)
@@ -20,7 +51,7 @@ class Verdict:
 
     @classmethod
     def of(
-        cls, visits: Sequence[Visit], rows: Sequence[Row], report: Mapping[str, Any], calls: Sequence[dict[str, Any]], web_outages: Outages
+        cls, visits: Sequence[Visit], rows: Sequence[Row], report: Mapping[str, Any], calls: Sequence[dict[str, Any]], outages: Outages
     ) -> "Verdict":
         """Judge; nobody asks any more and no generation is open. `calls` are those of the upstream, as it counted them."""
         sent: defaultdict[str, list[int]] = defaultdict(list)
@@ -30,15 +61,17 @@ class Verdict:
         violations = [
             *_books(report),
             *_settled_once(rows),
-            *(f"{visit}: {what}" for visit in visits for what in _told_once(visit, web_outages)),
-            *(f"{visit}: {what}" for visit in visits for what in _told_is_charged(visit, by_id, sent[visit.prompt])),
+            *outages.bad_exits,
+            *(f"{visit}: {what}" for visit in visits for what in _of_visit(visit, by_id, sent[visit.prompt], outages)),
             *_nobody_pays_for_nothing(rows, sent),
         ]
+        heard = [(visit, each) for visit in visits for each in visit.heard]
         tables = {
             "generations": Counter(row.outcome for row in rows),
             "usage": Counter(row.usage_source for row in rows),
-            "ends": Counter(_end(visit) for visit in visits),
-            "status": Counter(str(visit.status) for visit in visits),
+            "ends": Counter(_end(each) for _, each in heard),
+            "status": Counter(str(each.status) for _, each in heard),
+            "charged": Counter(_kind_of_charge(visit, each, by_id, outages) for visit, each in heard if each.generation_id),
         }
         return cls(tables, violations)
 
@@ -54,6 +87,9 @@ class Verdict:
         return replace(self, violations=[*self.violations, f"only {self.generations} generations, at least {generations} were asked for"])
 
 
+# ---- the books by themselves
+
+
 def _books(report: Mapping[str, Any]) -> Iterator[str]:
     """0 differences, 0 overdrawn, pending back to 0."""
     yield from (f"books: {each}" for each in report["differences"])
@@ -65,36 +101,8 @@ def _settled_once(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.charges != 1 or row.overages:
             yield f"{row.id}: {row.charges} charges, {row.overages} overages"
-
-
-def _told_once(visit: Visit, web_outages: Outages) -> Iterator[str]:
-    if visit.failure:
-        yield f"the client failed: {visit.failure}"
-    if visit.events:
-        yield f"after the end came {visit.events}"
-    if visit.ends > 1:
-        yield f"{visit.ends} ends"
-    if visit.is_done and visit.ends != 1:
-        yield "no end before [DONE]"
-    if visit.is_broken and not any(began <= visit.ended_at and visit.began_at <= ended for began, ended in web_outages):
-        yield "the connection broke, and web lived"
-
-
-def _told_is_charged(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int]) -> Iterator[str]:
-    if len(sent) > 1:
-        yield f"{len(sent)} calls of the upstream"
-    if not visit.generation_id:
-        return
-    row = rows.get(visit.generation_id.removeprefix("chatcmpl-"))
-    if row is None:
-        yield f"{visit.generation_id} is lost"
-        return
-    if row.completion_tokens > sum(sent):
-        yield f"charged {row.completion_tokens} tokens of {sum(sent)}"
-    if visit.usage is not None:
-        told = (visit.usage["prompt_tokens"], visit.usage["completion_tokens"])
-        if told != (row.prompt_tokens, row.completion_tokens):
-            yield f"told {told}, charged {row.prompt_tokens}+{row.completion_tokens}"
+        if (row.completion_tokens > 0) != (row.amount_nanodollars > 0):
+            yield f"{row.id}: {row.amount_nanodollars} nanodollars for {row.completion_tokens} tokens"
 
 
 def _nobody_pays_for_nothing(rows: Sequence[Row], sent: Mapping[str, Sequence[int]]) -> Iterator[str]:
@@ -104,9 +112,108 @@ def _nobody_pays_for_nothing(rows: Sequence[Row], sent: Mapping[str, Sequence[in
         yield f"{charged} tokens are charged, {generated} were sent"
 
 
-def _end(visit: Visit) -> str:
-    if visit.has_left:
+# ---- one client
+
+
+def _of_visit(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int], outages: Outages) -> Iterator[str]:
+    if visit.failure:
+        yield f"the client failed: {visit.failure}"
+    for heard in visit.heard:
+        yield from _told_once(heard, outages)
+        yield from _told_in_order(heard)
+        yield from _told_is_charged(heard, rows)
+        yield from _seen_is_charged(visit, heard, rows, outages)
+    known = _known(visit, rows)
+    yield from _ran_once(visit, known, sent)
+    for row in known:
+        yield from _sent_is_charged(row, sent)
+
+
+def _known(visit: Visit, rows: Mapping[str, Row]) -> list[Row]:
+    """The generations that the visit was answered by, as far as it knows them."""
+    ids = dict.fromkeys(_id(heard) for heard in visit.heard)
+    return [rows[each] for each in ids if each in rows]
+
+
+def _told_once(heard: Heard, outages: Outages) -> Iterator[str]:
+    if heard.late:
+        yield f"after the end came {heard.late}"
+    ends = heard.ends + (heard.had_end and not heard.is_document)
+    if ends > 1:
+        yield f"{ends} ends"
+    if heard.is_done and not ends:
+        yield "no end before [DONE]"
+    if heard.is_broken and not outages.explain(heard):
+        yield "the connection broke, and web lived"
+
+
+def _told_in_order(heard: Heard) -> Iterator[str]:
+    """No gap and nothing twice, also where the client went on behind what it had."""
+    if heard.words != list(islice(cycle(WORDS), heard.skipped_tokens, heard.seen_tokens)):
+        yield f"not the text behind its first {heard.skipped_tokens} tokens: {' '.join(heard.words)}"
+
+
+def _told_is_charged(heard: Heard, rows: Mapping[str, Row]) -> Iterator[str]:
+    if not heard.generation_id:
+        return
+    row = rows.get(_id(heard))
+    if row is None:
+        yield f"{heard.generation_id} is lost"
+    elif heard.usage is not None:
+        told = (heard.usage["prompt_tokens"], heard.usage["completion_tokens"])
+        if told != (row.prompt_tokens, row.completion_tokens):
+            yield f"told {told}, charged {row.prompt_tokens}+{row.completion_tokens}"
+
+
+def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> Iterator[str]:
+    """Whatever the client saw of an answer, however it ended."""
+    row = rows.get(_id(heard))
+    if row is None:
+        if heard.words:
+            yield f"saw {len(heard.words)} tokens of nothing that is in the books"
+        return
+    missing = heard.seen_tokens - row.completion_tokens
+    if missing > (FORGOTTEN_TOKENS if outages.has_lost(visit, row) else 0):
+        yield f"saw {heard.seen_tokens} tokens, charged {row.completion_tokens}"
+
+
+def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
+    """At most what the upstream sent, and all of it where the answer came to its end."""
+    if row.completion_tokens > max(sent, default=0):
+        yield f"charged {row.completion_tokens} tokens of {sum(sent)}"
+    elif row.outcome == "completed" and row.completion_tokens not in sent:
+        yield f"completed, but charged {row.completion_tokens} tokens of {sum(sent)}"
+
+
+def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterator[str]:
+    """One call of the upstream. A client with a key may ask for another one when the first came to nothing, and was not charged."""
+    nothing = sum(row.outcome in FAILED and not row.amount_nanodollars for row in known)
+    untold = sum(not heard.generation_id and (not heard.status or heard.status >= 500) for heard in visit.heard)
+    allowed = 1 + nothing + untold if visit.is_keyed else 1
+    if len(sent) > allowed:
+        yield f"{len(sent)} calls of the upstream"
+    if sum(row.amount_nanodollars > 0 for row in known) > 1:
+        yield "charged twice"
+
+
+def _id(heard: Heard) -> str:
+    return heard.generation_id.removeprefix("chatcmpl-")
+
+
+def _kind_of_charge(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> str:
+    row = rows.get(_id(heard))
+    if row is None:
+        return "not in the books"
+    if heard.seen_tokens > row.completion_tokens:
+        return "as of the last heartbeat" if outages.has_lost(visit, row) else "less than was seen"
+    return "what was seen" if heard.seen_tokens == row.completion_tokens else "more than was seen"
+
+
+def _end(heard: Heard) -> str:
+    if heard.has_left:
         return "left"
-    if visit.is_broken:
-        return "web died in mid-answer" if visit.status else "web was away"
-    return "usage told" if visit.usage is not None else "error told"
+    if heard.is_broken:
+        return "web died in mid-answer" if heard.status else "web was away"
+    if heard.status == 202:
+        return "accepted"
+    return "usage told" if heard.usage is not None else "error told"

@@ -1,27 +1,39 @@
 """Every failpoint, struck in every way: whatever dies, fails or freezes there, the books are right and the client knows the end.
 
-The usual run takes a selection, chosen by FAULTS_SEED; FAULTS=all (`make faults`) takes all 102.
+The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by the commit);
+FAULTS=all (`make faults`) takes all 102, FAULTS=few those around commits, for the other database.
 """
 
 import os
 import random
+import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
 
+from tests.chatapi.http_client import Client
 from tests.faults import armed
 from tests.faults.bookkeeper import Bookkeeper, Row
 from tests.faults.conftest import Ask
 from tests.faults.listener import Listener
-from tests.installation import Installation, wait_for
+from tests.faults.soak_visits import Heard
+from tests.installation import PROFILE, Installation, wait_for
 from usage import failpoints
 
 pytestmark = pytest.mark.timeout(120)
 
 LEASE_MS = 1_500
+TOLD_WITHIN_S = LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
+"""How long after a death whoever waits may be left without an end."""
+ANSWER_S = 1.2
+SLACK_S = 8.0
+"""For a machine that is busy with other tests."""
+STARTS_S = 15.0
+"""Until a reaper that is started works."""
 ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_QUEUE_TTL_MS": "2500"}
 """What is admitted and never queued is to be closed soon."""
 
@@ -43,18 +55,39 @@ class Run(NamedTuple):
     def carrier(self) -> str:
         return CARRIERS.get(self.failpoint.partition(".")[0], "worker")
 
+    @property
+    def told_within_s(self) -> float:
+        """From when it has struck: then the answer may still have to be given, or a reaper to start."""
+        asleep_s = LEASE_MS / 1_000 + 1 if self.action == "sleep" else 0.0
+        starts_s = STARTS_S if self.carrier == "reaper" else 0.0
+        return TOLD_WITHIN_S + ANSWER_S + asleep_s + starts_s + SLACK_S
+
+    @property
+    def has_second_client(self) -> bool:
+        """Whether someone attaches to the stream, once it has begun."""
+        return self.is_stream and self.failpoint.partition(".")[0] in {"delta", "heartbeat", "settle", "terminal"}
+
     def __str__(self) -> str:
         return f"{self.failpoint}-{self.action}-{'stream' if self.is_stream else 'whole'}"
 
 
 ALL = [Run(*each) for each in product(failpoints.NAMES, ACTIONS, (True, False))]
+ALWAYS = [Run("settle.after_commit", "kill9", is_stream) for is_stream in (True, False)]
+"""The only proof that web tells the end that only the books know."""
+AROUND_COMMITS = [
+    ALWAYS[0],
+    Run("admit.before_commit", "kill9", True),
+    Run("admit.after_commit", "kill9", True),
+    Run("settle.in_tx", "kill9", True),
+    Run("reaper.in_tx", "kill9", True),
+]
 
 
 def selection(seed: int) -> list[Run]:
-    """Twelve of them: each action twice in the worker, once in web and reaper."""
+    """Twelve more than always: each action twice in the worker, once in web and reaper."""
     chance = random.Random(seed)
     wanted = [*product(["worker"], ACTIONS), *product(["worker", "web", "reaper"], ACTIONS)]
-    runs: list[Run] = []
+    runs = list(ALWAYS)
     for carrier, action in wanted:
         runs.append(chance.choice([run for run in ALL if (run.carrier, run.action) == (carrier, action) and run not in runs]))
     return runs
@@ -62,9 +95,10 @@ def selection(seed: int) -> list[Run]:
 
 def cases() -> Iterator[object]:
     """The runs as parameters, each process kind in a group of its own, so that one installation serves them all."""
-    seed = int(os.environ.get("FAULTS_SEED", "1"))
-    for run in ALL if os.environ.get("FAULTS") == "all" else selection(seed):
-        name = str(run) if os.environ.get("FAULTS") == "all" else f"seed{seed}-{run}"
+    wanted, seed = os.environ.get("FAULTS", ""), int(os.environ.get("FAULTS_SEED", "1"))
+    fixed = {"all": ALL, "few": AROUND_COMMITS}.get(wanted)
+    for run in selection(seed) if fixed is None else fixed:
+        name = f"seed{seed}-{run}" if fixed is None else str(run)
         yield pytest.param(run, id=name, marks=pytest.mark.xdist_group(f"failpoints-{run.carrier}"))
 
 
@@ -80,25 +114,39 @@ def test_the_books_are_right_wherever_it_strikes(run: Run, installation: Install
     strikes = armed.strikes(installation, run.carrier, run.failpoint)
     armed.start(installation, run.carrier, f"{run.failpoint}={ACTIONS[run.action]}@{HITS.get(run.failpoint, 1)}")
     prompt = f"{run} {uuid4()}"
-    answer = begin(run, ask, prompt)
+    answers = begin(run, ask, prompt)
     if run.carrier == "reaper":
         lose_the_worker(installation, prompt)
-    wait_for(lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or bool(answer.ended_at), f"{run} to strike")
-    assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (answer.status, answer.body, answer.chunks)
-    if run.action == "kill9":
-        installation.processes[run.carrier].wait(5)
+    wait_until_it_strikes(run, installation, strikes, answers[0])
     installation.revive()
-    answer.end()
+    for answer in answers:
+        wait_for(partial(getattr, answer, "has_ended"), "the client to be told", run.told_within_s)
+        assert_told_once(answer, run)
     bookkeeper.close_the_books()
     rows = [row for row in bookkeeper.rows() if row.id not in known]
-    assert_told_once(answer, run)
-    assert_charged_for_what_was_sent(answer, rows, tokens_sent(installation, prompt))
+    for answer in answers:
+        assert_charged_for_what_was_sent(answer, rows, tokens_sent(installation, prompt))
+    assert_kept_is_charged(installation, rows)
+    # Before its commit, an admission that comes to nothing is none.
+    assert len(rows) == 1 or (run.failpoint == "admit.before_commit" and not rows)
     wait_for(lambda: ask("five").end().is_done, "service")
 
 
-def begin(run: Run, ask: Ask, prompt: str) -> Listener:
-    options = {"stream_options": {"include_usage": True}} if run.is_stream else {}
-    return ask("a-second", stream=run.is_stream, messages=[{"role": "user", "content": prompt}], **options)
+def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
+    """Whoever waits for the answer."""
+    parameters: dict[str, Any] = {"stream_options": {"include_usage": True}} if run.is_stream else {}
+    if run.has_second_client:
+        parameters["idempotency_key"] = uuid4().hex
+    asking = partial(ask, "a-second", stream=run.is_stream, messages=[{"role": "user", "content": prompt}], **parameters)
+    return [asking().heard(1), asking()] if run.has_second_client else [asking()]
+
+
+def wait_until_it_strikes(run: Run, installation: Installation, strikes: int, answer: Listener) -> None:
+    """And, if it kills, until the process is dead."""
+    wait_for(lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or answer.has_ended, f"{run} to strike")
+    assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (answer.status, answer.body, answer.chunks)
+    if run.action == "kill9":
+        installation.processes[run.carrier].wait(5)
 
 
 def lose_the_worker(installation: Installation, prompt: str) -> None:
@@ -132,5 +180,24 @@ def assert_charged_for_what_was_sent(answer: Listener, rows: Sequence[Row], sent
         if answer.usage is not None:
             assert (row.outcome, row.usage_source) == ("completed", "upstream")
             assert (row.prompt_tokens, row.completion_tokens) == (answer.usage["prompt_tokens"], answer.usage["completion_tokens"])
-    if answer.usage is not None or answer.words:
-        assert rows
+    if answer.usage is not None or answer.words or answer.generation_id:
+        assert [row.id for row in rows] == [answer.generation_id.removeprefix("chatcmpl-")]
+
+
+def assert_kept_is_charged(installation: Installation, rows: Sequence[Row]) -> None:
+    """Whoever resumes gets from the log just what is charged, and one end."""
+    for row in rows:
+        kept = resumed(installation, row.id)
+        assert (kept.seen_tokens, kept.ends, kept.is_done) == (row.completion_tokens, 1, True)
+        if kept.usage is not None:
+            assert row.outcome in {"completed", "client_cancelled"}
+
+
+def resumed(installation: Installation, generation_id: str) -> Heard:
+    """The stream of a generation that has ended, from its beginning; an error in one piece when nothing of it is kept."""
+    kept, client = Heard(time.monotonic()), Client(installation.url, installation.keys["live"])
+    with client.exchange("GET", f"/v1/generations/chatcmpl-{generation_id}/stream", None, {}) as exchange:
+        if kept.begin(exchange.response):
+            for line in exchange.response.read().decode().splitlines():
+                kept.take(line)
+    return kept

@@ -1,16 +1,28 @@
-"""What a soak's verdict holds against a run, beside its books: clients that failed, and too few generations."""
+"""What a soak's verdict holds against a run: each test has one thing wrong, and the verdict must say so."""
 
 import random
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
-from tests.faults.soak_clients import Guest, Visit
-from tests.faults.soak_verdict import Verdict
+from tests.faults.soak_clients import Guest
+from tests.faults.soak_verdict import FORGOTTEN_TOKENS, Outages, Verdict
+from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
 REPORT: dict[str, list[str]] = {"differences": [], "over limit": [], "pending": []}
+ID = f"{7:032x}"
+FIVE = Row(ID, "completed", "upstream", 7, 5, charges=1, overages=0, amount_nanodollars=17_000, seconds=0.1)
+NINETY = FIVE._replace(completion_tokens=90, amount_nanodollars=187_000)
+NOTHING = FIVE._replace(outcome="failed", usage_source="none", prompt_tokens=0, completion_tokens=0, amount_nanodollars=0)
+LOST = NOTHING._replace(outcome="worker_lost")
 
 
 class Garbled(BaseHTTPRequestHandler):
@@ -26,28 +38,54 @@ class Garbled(BaseHTTPRequestHandler):
         """Nothing: nobody reads it."""
 
 
-def row(number: int) -> Row:
-    return Row(f"{number:032x}", "completed", "upstream", 9, 0, charges=1, overages=0, amount_nanodollars=9_000, seconds=0.1)
+def words(tokens: int, *, behind: int = 0) -> list[str]:
+    return list(islice(cycle(WORDS), behind, behind + tokens))
 
 
-def visit(number: int, **changes: str) -> Visit:
-    return Visit("reads", "five", f"guest {number}", 0.0, 1.0, 200, f"chatcmpl-{number:032x}", ends=1, is_done=True, **changes)  # type: ignore[arg-type]
+def heard(tokens: int = 5, **changes: Any) -> Heard:
+    """A stream whose usage was told, between seconds 10 and 12."""
+    usage = {"prompt_tokens": 7, "completion_tokens": tokens}
+    whole = Heard(10.0, 12.0, 200, f"chatcmpl-{ID}", words=words(tokens), ends=1, is_done=True, usage=usage)
+    return replace(whole, **changes)
 
 
-def verdict(*visits: Visit) -> Verdict:
-    return Verdict.of(visits, [row(number) for number in range(3)], REPORT, [], [])
+def left(tokens: int, **changes: Any) -> Heard:
+    return heard(tokens, **{"is_done": False, "has_left": True, "ends": 0, "usage": None, **changes})
+
+
+def told_an_error(tokens: int) -> Heard:
+    return heard(tokens, usage=None)
+
+
+def broken(**changes: Any) -> Heard:
+    return left(3, **{"has_left": False, **changes})
+
+
+def violations(
+    *connections: Heard, rows: tuple[Row, ...] = (FIVE,), sent: tuple[int, ...] = (5,), act: str = "reads", outages: Outages | None = None
+) -> list[str]:
+    """What is wrong, without whom it concerns."""
+    visit = Visit(act, "five", "guest 7", list(connections))
+    calls = [{"body": {"messages": [{"content": "guest 7"}]}, "tokens": tokens} for tokens in sent]
+    found = Verdict.of([visit], rows, REPORT, calls, outages or Outages()).violations
+    return [violation.removeprefix(f"{visit}: ") for violation in found]
+
+
+# ---- the run
 
 
 def test_a_run_in_which_nothing_is_wrong_has_no_violation() -> None:
-    assert verdict(visit(0), visit(1)).asking_at_least(3).violations == []
+    assert violations(heard()) == []
 
 
 def test_too_few_generations_are_a_violation() -> None:
-    assert verdict().asking_at_least(4).violations == ["only 3 generations, at least 4 were asked for"]
+    verdict = Verdict.of([], [FIVE], REPORT, [], Outages()).asking_at_least(4)
+    assert verdict.violations[-1] == "only 1 generations, at least 4 were asked for"
 
 
 def test_a_client_that_failed_is_a_violation() -> None:
-    (violation,) = verdict(visit(0), visit(1, failure="KeyError('choices')")).violations
+    visit = Visit("reads", "five", "guest 8", failure="KeyError('choices')")
+    (violation,) = Verdict.of([visit], [], REPORT, [], Outages()).violations
     assert "the client failed: KeyError('choices')" in violation
 
 
@@ -60,3 +98,114 @@ def test_a_guest_that_fails_says_so_and_does_not_end_its_thread(tmp_path: Path) 
         found = Guest(installation, 1, random.Random(1)).visit()
         server.shutdown()
     assert found.failure == "KeyError('choices')"
+
+
+# ---- what was seen, charged and sent
+
+
+def test_who_leaves_pays_for_all_that_was_seen_and_nothing_that_was_not_sent() -> None:
+    row = FIVE._replace(outcome="client_cancelled", usage_source="counted", completion_tokens=7)
+    assert violations(left(5), rows=(row,), sent=(9,)) == []
+    assert violations(left(8), rows=(row,), sent=(9,)) == ["saw 8 tokens, charged 7"]
+    assert "charged 7 tokens of 6" in violations(left(5), rows=(row,), sent=(6,))
+
+
+def test_what_was_seen_before_an_error_is_charged() -> None:
+    row = NOTHING._replace(outcome="client_cancelled")
+    assert violations(left(0), rows=(row,), sent=(90,)) == []
+    assert violations(told_an_error(90), rows=(row,), sent=(90,)) == ["saw 90 tokens, charged 0"]
+
+
+def test_what_came_to_its_end_is_charged_whole_whoever_has_left() -> None:
+    assert violations(left(2), rows=(NINETY,), sent=(90,)) == []
+    assert violations(left(2), rows=(FIVE,), sent=(90,)) == ["completed, but charged 5 tokens of 90"]
+
+
+def test_tokens_that_cost_nothing_are_a_violation() -> None:
+    assert violations(heard(), rows=(FIVE._replace(amount_nanodollars=0),)) == [f"{ID}: 0 nanodollars for 5 tokens"]
+
+
+def test_what_nobody_has_in_the_books_was_seen_for_nothing() -> None:
+    assert "saw 5 tokens of nothing that is in the books" in violations(heard(generation_id=""), rows=())
+
+
+@pytest.mark.parametrize(
+    ("row", "seen", "lost_at", "expected"),
+    [
+        (LOST, 60, 11.0, []),
+        (LOST, 60, 30.0, ["saw 60 tokens, charged 0"]),
+        (LOST, FORGOTTEN_TOKENS + 1, 11.0, [f"saw {FORGOTTEN_TOKENS + 1} tokens, charged 0"]),
+        (NOTHING, 60, 11.0, ["saw 60 tokens, charged 0"]),
+    ],
+    ids=["lost with its log", "its log was lost later", "more than since a heartbeat", "its worker lived"],
+)
+def test_only_a_dead_worker_whose_log_is_lost_is_charged_as_of_its_last_heartbeat(
+    row: Row, seen: int, lost_at: float, expected: list[str]
+) -> None:
+    assert violations(told_an_error(seen), rows=(row,), sent=(90,), outages=Outages(valkey_losses=[lost_at])) == expected
+
+
+# ---- the text, and who goes on behind it
+
+
+def test_a_text_that_is_resumed_has_no_gap_and_nothing_twice() -> None:
+    assert violations(left(2), heard(skipped_tokens=2, words=words(3, behind=2)), act="resumes") == []
+    (gap,) = violations(left(2), heard(skipped_tokens=2, words=words(3, behind=3)), act="resumes")
+    assert gap.startswith("not the text behind its first 2 tokens")
+
+
+def test_who_goes_on_behind_the_end_gets_no_second_one() -> None:
+    before, behind = left(5, ends=1), {"skipped_tokens": 5, "words": [], "usage": None}
+    again = heard(0, **{**behind, "ends": 0})
+    again.go_on_behind(before)
+    assert violations(before, again, act="resumes") == []
+    assert violations(before, replace(again, ends=1), act="resumes") == ["2 ends"]
+    away = replace(again, ends=1, is_document=True, status=503)
+    assert violations(before, away, act="resumes") == []
+    later = heard(0, **{**behind, "ends": 0})
+    later.go_on_behind(away)
+    assert violations(before, away, later, act="resumes") == []
+
+
+def test_every_connection_of_a_visit_has_one_end() -> None:
+    assert violations(heard(ends=2), heard(), act="attaches") == ["2 ends"]
+    assert violations(broken(), heard(), act="attaches") == ["the connection broke, and web lived"]
+
+
+def test_a_key_is_one_call_and_one_charge() -> None:
+    another = FIVE._replace(id=f"{8:032x}")
+    second = heard(generation_id=f"chatcmpl-{another.id}")
+    assert violations(heard(), heard(), sent=(5, 5), act="attaches") == ["2 calls of the upstream"]
+    assert "charged twice" in violations(heard(), second, rows=(FIVE, another), sent=(5, 5), act="attaches")
+
+
+def test_a_key_whose_request_came_to_nothing_may_be_used_again() -> None:
+    second = FIVE._replace(id=f"{8:032x}")
+    connections = told_an_error(0), heard(generation_id=f"chatcmpl-{second.id}")
+    assert violations(*connections, rows=(LOST, second), sent=(0, 5), act="sends it again") == []
+    assert violations(*connections, rows=(LOST, second), sent=(0, 5)) == ["2 calls of the upstream"]
+
+
+# ---- what was away
+
+
+@pytest.mark.parametrize(
+    ("connection", "outages", "is_excused"),
+    [
+        (broken(), Outages(web_kills=[(11.0, 15.0)]), True),
+        (broken(), Outages(web_kills=[(13.0, 15.0)]), False),
+        (broken(), Outages(web_stops=[(11.0, 15.0)]), False),
+        (broken(status=0, words=[], generation_id=""), Outages(web_stops=[(11.0, 15.0)]), True),
+        (broken(status=0, words=[], generation_id=""), Outages(), False),
+    ],
+    ids=["web was killed", "web was killed later", "web was told to stop", "web was told to stop, no answer", "web lived, no answer"],
+)
+def test_only_a_killed_web_process_may_break_off_an_answer(connection: Heard, outages: Outages, is_excused: bool) -> None:
+    row = FIVE._replace(outcome="client_cancelled")
+    assert violations(connection, rows=(row,), outages=outages) == ([] if is_excused else ["the connection broke, and web lived"])
+
+
+def test_a_web_process_that_does_not_stop_by_itself_is_a_violation() -> None:
+    assert violations(heard(), outages=Outages(bad_exits=["web was told to stop, and ended with -9"])) == [
+        "web was told to stop, and ended with -9"
+    ]

@@ -1,0 +1,127 @@
+"""What one client of a soak asked for, and what came over each of its connections."""
+
+import json
+from dataclasses import dataclass, field
+from http.client import HTTPResponse
+from typing import Any
+
+KEYED = ("sends it again", "attaches", "resumes", "fetches it later")
+"""Acts of clients that send an idempotency key."""
+
+
+@dataclass
+class Heard:
+    """What came over one connection; times are the monotonic clock's."""
+
+    began_at: float
+    ended_at: float = 0.0
+    status: int = 0
+    """0: there was no answer at all."""
+    generation_id: str = ""
+    skipped_tokens: int = 0
+    """Of the text's beginning: the client has them, and asked only for what comes behind them."""
+    words: list[str] = field(default_factory=list)
+    """The text; each word is a token."""
+    ends: int = 0
+    """Finishes and errors that came."""
+    had_end: bool = False
+    """The client has the end from before, and asked for what comes behind it."""
+    is_document: bool = False
+    """It was one piece of JSON."""
+    is_done: bool = False
+    """The answer came to its end."""
+    has_left: bool = False
+    """The client did not wait for the end."""
+    usage: dict[str, int] | None = None
+    late: list[str] = field(default_factory=list)
+    """What came after the end, which must be nothing."""
+    event_id: str = ""
+    """Of the last event, where events have one."""
+    _next_id: str = ""
+
+    def __str__(self) -> str:
+        how = "done" if self.is_done else "left" if self.has_left else "broken"
+        when = f"{self.began_at:.2f}-{self.ended_at:.2f}"
+        return f"{self.generation_id or '-'} {self.status} {self.skipped_tokens}+{len(self.words)} {how} {when}"
+
+    @property
+    def is_broken(self) -> bool:
+        """The connection ended before the answer did, and not by the client."""
+        return not self.is_done and not self.has_left
+
+    @property
+    def seen_tokens(self) -> int:
+        """How much of the text the client has by now."""
+        return self.skipped_tokens + len(self.words)
+
+    def go_on_behind(self, before: "Heard") -> None:
+        """This connection asks for what comes behind all that the client has from that one."""
+        self.event_id = self._next_id = before.event_id
+        self.skipped_tokens = before.seen_tokens
+        self.had_end = before.had_end or (before.ends > 0 and not before.is_done)
+
+    def begin(self, response: HTTPResponse) -> bool:
+        """Take the answer's head, and all of an answer in one piece; whether events follow."""
+        self.status = response.status
+        self.generation_id = response.headers["x-generation-id"] or ""
+        if response.headers["content-type"] != "application/json":
+            assert response.status == 200, response.status
+            return True
+        document = json.loads(response.read())
+        self.ends, self.is_done, self.is_document, self.usage = 1, True, True, document.get("usage")
+        if response.status == 202:
+            self.generation_id = document["id"]
+        self._read(choice["message"] for choice in document.get("choices", ()))
+        return False
+
+    def take(self, line: str) -> bool:
+        """Take a line of an answer in events; whether an event has come."""
+        name, _, value = line.partition(": ")
+        if name == "data":
+            self._take_event(value)
+        elif name == "id":
+            self._next_id = value
+        else:
+            assert not name, line
+        return name == "data"
+
+    def _take_event(self, data: str) -> None:
+        if self.is_done:
+            self.late.append(data)
+        elif data == "[DONE]":
+            self.is_done = True
+        else:
+            chunk = json.loads(data)
+            self.ends += "error" in chunk or any(choice["finish_reason"] for choice in chunk["choices"])
+            self.usage = chunk.get("usage") or self.usage
+            self._read(choice["delta"] for choice in chunk.get("choices", ()))
+        self.event_id = self._next_id
+
+    def _read(self, messages: Any) -> None:
+        for message in messages:
+            self.words += (message.get("content") or "").split()
+
+
+@dataclass
+class Visit:
+    """What one client asked for, and all that it heard, in order."""
+
+    act: str
+    model: str
+    prompt: str
+    heard: list[Heard] = field(default_factory=list)
+    failure: str = ""
+    """What the client did not understand: the exception that ended it, which must be none."""
+
+    def __str__(self) -> str:
+        return f"{self.prompt} {self.act}, {self.model}: {'; '.join(map(str, self.heard))}"
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its requests carry an idempotency key, and so are one."""
+        return self.act in KEYED
+
+    @property
+    def is_broken(self) -> bool:
+        """Its last connection broke."""
+        return bool(self.heard) and self.heard[-1].is_broken
