@@ -24,9 +24,10 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services started an
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
 slow = tests/bad_input/test_openapi_fuzzing.py \
-	$(addprefix tests/chatapi/test_,chaining.py rate_limits_end_to_end.py serve.py) tests/chatapi/worker/test_pool.py \
-	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py exhaustion.py failpoints.py locked_database.py \
-	old_and_new.py signals.py surroundings.py valkey_death.py valkey_trouble.py web_death.py worker_death.py)
+	$(addprefix tests/chatapi/test_,chaining.py compose_commands.py rate_limits_end_to_end.py serve.py) tests/chatapi/worker/test_pool.py \
+	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py exhaustion.py failpoints.py followers.py \
+	keys_after_faults.py limits_after_faults.py locked_database.py old_and_new.py reaper_in_every_worker.py signals.py surroundings.py \
+	valkey_death.py valkey_trouble.py web_death.py worker_death.py)
 SLOW ?= $(slow)
 
 .PHONY: slow-ones
@@ -50,14 +51,14 @@ migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run
 
 test-postgres: .venv/.test ## the tests of what the database does, on a PostgreSQL of their own
-	@.ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage $(about_rows) $(ARGS)
+	@FAULTS=few .ci/with-postgres .venv/bin/pytest -n auto --dist loadgroup tests/accounts tests/usage $(about_rows) $(ARGS)
 	@.ci/with-postgres .venv/bin/pytest -n 0 $(crashes) $(ARGS)
 
 # These crash the whole server, so it is theirs alone.
 crashes = tests/faults/test_postgres_trouble.py
 
-# Of the end-to-end tests, those that turn on rows and transactions.
-about_rows = $(addprefix tests/faults/test_,web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
+# Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits (FAULTS=few).
+about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
 	budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py exports_pages.py idempotency.py loadcatalog.py \
 	organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
 
