@@ -20,6 +20,7 @@ class Follower:
 
     def __init__(self, generation_id: UUID, replay: Callable[[UUID, int], "asyncio.Future[list[AnyDelta]]"]) -> None:
         self.id = generation_id
+        self.began_at = asyncio.get_running_loop().time()
         self.seq = 0
         """The last delta handed out."""
         self._replay = replay
@@ -97,9 +98,12 @@ class Inbox:
         """Stop following."""
         self._followers.pop(follower.id.hex.encode(), None)
 
-    def check(self) -> None:
-        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds."""
-        if self._down_since is not None and asyncio.get_running_loop().time() - self._down_since > self.LOST_AFTER_S:
+    def check(self, follower: Follower) -> None:
+        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this follower has waited."""
+        # Who has come meanwhile got its request into a Redis that is back; that this reader hasn't noticed yet must not end it.
+        if self._down_since is None:
+            return
+        if asyncio.get_running_loop().time() - max(self._down_since, follower.began_at) > self.LOST_AFTER_S:
             raise StreamUnavailable("Redis is out of reach")
 
     async def start(self) -> None:

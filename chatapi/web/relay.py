@@ -54,7 +54,7 @@ async def _next(services: Services, follower: Follower) -> list[AnyDelta]:
     try:
         batch = await follower.next()
         if not batch:
-            services.inbox.check()
+            services.inbox.check(follower)
     except (StreamUnavailable, RedisError):
         return await _from_row(services, follower) or _given_up(services, follower, LOST)
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):

@@ -36,6 +36,8 @@ def test_a_stream_ends_with_an_error_when_valkey_stays_away(installation: Instal
     assert answer.is_done
     wait_for(lambda: installation.calls("steady")[-1]["is_peer_gone"], "the worker to give up")
     installation.start_valkey()
+    # Before the web process has noticed that it can read again.
+    assert ask("five").end().is_done
     receipt = installation.receipt(answer.generation_id)
     # One tick may have been half done.
     assert abs(receipt["usage"]["completion_tokens"] - len(answer.words)) <= 2
