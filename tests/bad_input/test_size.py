@@ -153,10 +153,10 @@ def test_many_who_announce_a_body_and_send_none_cost_little(installation: Instal
 
 
 def test_what_was_refused_is_not_kept(installation: Installation, suspect: Client) -> None:
+    """An allocator gives memory back when it likes, some rounds' worth sooner or later; one body that is kept of each round is more."""
     after_bytes = []
-    for _ in range(4):
+    for _ in range(12):
         for body in WORST.values():
             suspect.send("POST", CHAT, body)
         after_bytes.append(_memory_bytes(installation.processes["web"].pid, "VmRSS"))
-    # A round's own garbage may still be there; what is kept would be there after all later rounds.
-    assert min(after_bytes[2:]) - min(after_bytes[:2]) < 2 * CAP_BYTES, after_bytes
+    assert min(after_bytes[9:]) - min(after_bytes[:3]) < 7 * CAP_BYTES, after_bytes
