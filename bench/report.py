@@ -4,6 +4,8 @@ Ratios and differences are taken within a round, between runs a few seconds apar
 changes its speed by more than gateways differ.
 """
 
+import platform
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -211,7 +213,8 @@ def machine(results: Results) -> str:
     runs = [run for target_runs in results.runs.values() for run in target_runs]
     calibrations = [run.calibration_ms for run in runs]
     return (
-        f"Machine: calibration {min(calibrations):.1f} to {max(calibrations):.1f} ms, load generator up to "
+        f"Machine: CPython {platform.python_version()} of {sys.base_prefix}, "
+        f"calibration {min(calibrations):.1f} to {max(calibrations):.1f} ms, load generator up to "
         f"{max(run.load_cores for run in runs):.1f} cores, other processes up to {max(run.other_cores for run in runs):.1f} cores."
     )
 
