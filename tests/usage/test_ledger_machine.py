@@ -1,6 +1,7 @@
 """The ledger against a model of plain dicts: whatever is done in whatever order, both agree and the books are right."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
     consumes,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -24,12 +26,14 @@ from hypothesis.stateful import (
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from tests.usage.conftest import NOW, PRICE, limit
-from usage import budgets, corrections, credit, ledger, pricing, seals
+from usage import budgets, corrections, credit, idempotency, ledger, pricing, seals
 from usage.credit import Note
 from usage.database.clock import local_day
-from usage.errors import BudgetExceeded, NotBooked
-from usage.models import Budget, LedgerEntry, Outcome, UsageSource
+from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
+from usage.idempotency import Idempotency
+from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Price, Tokens
+from usage.settlement import MAY_FARE_BETTER
 from usage.verification import verify
 
 LEASE_MS = 6_000
@@ -37,8 +41,14 @@ NOTE = Note("why", "machine")
 REASONING = Price(PRICE.input_per_mtok_nanodollars, 0, 1_500_000, 9_000_000_001)
 FREE_INPUT = Price(0, 0, 2_000_000_000)
 """Without output it holds nothing, and an upstream that makes some anyway costs something."""
+KEYS = [Idempotency(sent * 64, asked * 64) for sent in "ab" for asked in "cd"]
+"""Two keys of a client's, each for two different requests."""
 sizes = st.just(0) | st.integers(1, 30)
 tokens = st.builds(Tokens, st.integers(0, 40), st.integers(0, 60), st.none() | st.integers(0, 50), st.none() | st.integers(0, 70))
+
+
+class Died(Exception):
+    """The process is no more."""
 
 
 @dataclass
@@ -54,6 +64,15 @@ class Row:
     charged: int = 0
 
 
+@dataclass
+class Kept:
+    """What the model knows of an idempotency key."""
+
+    generation: UUID
+    request_digest: str
+    since: datetime
+
+
 class Ledger(RuleBasedStateMachine):
     """One organization with two keys, a limit that is reached soon, and credit that may be required."""
 
@@ -67,6 +86,7 @@ class Ledger(RuleBasedStateMachine):
         self.rows: dict[UUID, Row] = {}
         self.posted: Counter[str] = Counter()
         self.pending: Counter[str] = Counter()
+        self.kept: dict[tuple[int, str], Kept] = {}
         self.credited = 0
         self.is_credit_required = False
 
@@ -89,12 +109,23 @@ class Ledger(RuleBasedStateMachine):
 
     # ---- what clients and workers do
 
-    @rule(target=generations, key=st.integers(0, 1), size=sizes, price=st.sampled_from([PRICE, FREE, REASONING, FREE_INPUT]))
-    def admit(self, key: int, size: int, price: Price) -> UUID:
-        wish = self._admission(self.keys[key], size, price)
+    @rule(
+        target=generations,
+        key=st.integers(0, 1),
+        size=sizes,
+        price=st.sampled_from([PRICE, FREE, REASONING, FREE_INPUT]),
+        sent=st.none() | st.sampled_from(KEYS),
+    )
+    def admit(self, key: int, size: int, price: Price, sent: Idempotency | None = None) -> UUID:
+        wish = self._admission(self.keys[key], size, price, sent)
         day = local_day(self.now, wish.time_zone)
         ids = budgets.ids_for(self.organization.pk, self.keys[key].project_id, self.keys[key].pk, day)
+        known = self._known(wish)
         (result,) = ledger.admit(self.now, [wish])
+        if known is not None and sent is not None:
+            assert isinstance(result, AlreadyAdmitted)
+            assert (result.generation_id, result.is_same_request) == (known.generation, known.request_digest == sent.request_digest)
+            return known.generation
         if not self._has_room(ids, wish.reserved_nanodollars, self.pending):
             assert isinstance(result, BudgetExceeded)
             assert result.is_in_flight == self._has_room(ids, wish.reserved_nanodollars, Counter())
@@ -103,6 +134,8 @@ class Ledger(RuleBasedStateMachine):
         lease = self.now + timedelta(milliseconds=wish.queue_ttl_ms)
         self.rows[wish.id] = Row(ids, price, wish.reserved_nanodollars, lease)
         self.pending.update(dict.fromkeys(ids, wish.reserved_nanodollars))
+        if sent is not None:
+            self.kept[wish.api_key_id, sent.digest] = Kept(wish.id, sent.request_digest, self.now)
         return wish.id
 
     @rule(one=generations, times=st.integers(1, 2))
@@ -123,16 +156,43 @@ class Ledger(RuleBasedStateMachine):
         if row and mine:
             row.lease = self._lease()
 
-    @rule(one=generations, stale=st.booleans(), outcome=st.sampled_from(Outcome), used=tokens, times=st.integers(1, 2))
-    def settle(self, one: UUID, stale: bool, outcome: Outcome, used: Tokens, times: int) -> None:
+    @rule(one=generations, outcome=st.sampled_from(Outcome), used=tokens, times=st.integers(1, 2), at_fault=st.booleans())
+    def settle(self, one: UUID, outcome: Outcome, used: Tokens, times: int, at_fault: bool) -> None:
         row = self.rows.get(one)
-        end = ledger.Settlement(one, (row.fence if row else 0) - stale, outcome, used, UsageSource.UPSTREAM)
+        end = ledger.Settlement(one, row.fence if row else 0, outcome, used, UsageSource.UPSTREAM, is_request_at_fault=at_fault)
         results = ledger.settle(self.now, [end] * times)
-        can = row is not None and row.state == "running" and not stale
+        can = row is not None and row.state == "running"
         assert [isinstance(result, ledger.Settled) for result in results] == [can, False][:times]
         if row is not None and can:
             is_waived = outcome != Outcome.COMPLETED and not used.completion_tokens
             self._close(row, 0 if is_waived else pricing.amount(used, row.price))
+            if is_waived and outcome in MAY_FARE_BETTER and not at_fault:
+                self._free_the_key_of(one)
+
+    @precondition(lambda self: self.running)
+    @rule(pick=st.integers(0, 9), behind=st.integers(1, 2), used=tokens)
+    def a_zombie_settles(self, pick: int, behind: int, used: Tokens) -> None:
+        one = self.running[pick % len(self.running)]
+        end = ledger.Settlement(one, self.rows[one].fence - behind, Outcome.COMPLETED, used, UsageSource.UPSTREAM)
+        (result,) = ledger.settle(self.now, [end])
+        assert isinstance(result, AlreadyResolved)
+
+    @rule(one=generations, key=st.integers(0, 1), used=tokens, what=st.sampled_from(["admit", "claim", "settle", "withdraw", "take over"]))
+    def die_before_the_commit(self, one: UUID, key: int, used: Tokens, what: str) -> None:
+        """As if it had never begun: what follows finds all as it was."""
+        fence = self.rows[one].fence if one in self.rows else 0
+        with suppress(Died), transaction.atomic():
+            if what == "admit":
+                ledger.admit(self.now, [self._admission(self.keys[key], 5, PRICE, KEYS[0])])
+            elif what == "claim":
+                ledger.claim(self.now, [ledger.Claim(one, "worker", LEASE_MS)])
+            elif what == "settle":
+                ledger.settle(self.now, [ledger.Settlement(one, fence, Outcome.FAILED, used, UsageSource.COUNTED)])
+            elif what == "withdraw":
+                ledger.withdraw(self.now, [ledger.Withdrawal(one, "service_unavailable", "no queue")])
+            else:
+                ledger.take_over(self.now, [ledger.TakeOver(100, LEASE_MS, self.now)])
+            raise Died
 
     @rule(one=generations)
     def withdraw(self, one: UUID) -> None:
@@ -143,6 +203,7 @@ class Ledger(RuleBasedStateMachine):
         if row is not None and can:
             row.fence += 1
             self._close(row, 0)
+            self._free_the_key_of(one)
 
     @rule()
     def take_over(self) -> None:
@@ -186,6 +247,11 @@ class Ledger(RuleBasedStateMachine):
         self.posted.update(dict.fromkeys(row.budget_ids, nanodollars))
 
     @rule()
+    def forget_old_keys(self) -> None:
+        idempotency.forget_old(self.now, [None])
+        self.kept = {name: kept for name, kept in self.kept.items() if kept.since >= self.now - idempotency.KEPT}
+
+    @rule()
     def seal(self) -> None:
         seals.seal(every=timedelta(0))
 
@@ -209,12 +275,34 @@ class Ledger(RuleBasedStateMachine):
         names = found.keys() | self.posted.keys() | self.pending.keys()
         assert {name: found.get(name, (0, 0)) for name in names} == {name: (self.posted[name], self.pending[name]) for name in names}
 
+    @invariant()
+    def the_keys_are_the_models(self) -> None:
+        found = {(row.api_key_id, row.digest): (row.generation_id, row.request_digest) for row in IdempotencyKey.objects.all()}
+        assert found == {name: (kept.generation, kept.request_digest) for name, kept in self.kept.items()}
+
     # ---- the model
 
-    def _admission(self, key: APIKey, size: int, price: Price) -> ledger.Admission:
+    @property
+    def running(self) -> list[UUID]:
+        """Those that a worker has."""
+        return [one for one, row in self.rows.items() if row.state == "running"]
+
+    def _known(self, wish: ledger.Admission) -> Kept | None:
+        """What the request's key stands for; one that is too old is forgotten."""
+        if wish.idempotency is None:
+            return None
+        name = (wish.api_key_id, wish.idempotency.digest)
+        if name in self.kept and self.kept[name].since < self.now - idempotency.KEPT:
+            del self.kept[name]
+        return self.kept.get(name)
+
+    def _free_the_key_of(self, one: UUID) -> None:
+        self.kept = {name: kept for name, kept in self.kept.items() if kept.generation != one}
+
+    def _admission(self, key: APIKey, size: int, price: Price, sent: Idempotency | None) -> ledger.Admission:
         values: dict[str, Any] = {"endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "queue_ttl_ms": 60_000}
         values |= {"id": identity.new_id(), "time_zone": "Asia/Tokyo", "is_test": False, "model": "story", "price": price}
-        values |= {"choices_count": 1, "sampled_count": 1, "max_output_tokens": size, "prompt_tokens_bound": size}
+        values |= {"choices_count": 1, "sampled_count": 1, "max_output_tokens": size, "prompt_tokens_bound": size, "idempotency": sent}
         return ledger.Admission(organization_id=self.organization.pk, project_id=key.project_id, api_key_id=key.pk, **values)
 
     def _has_room(self, ids: tuple[str, ...], held: int, pending: Counter[str]) -> bool:
@@ -237,8 +325,8 @@ class Ledger(RuleBasedStateMachine):
 
 @pytest.mark.timeout(240)
 def test_the_ledger_does_what_its_model_does(db: None) -> None:
-    """Some 8 s: each step is followed by a whole verification. Every run takes other steps."""
+    """Some 4 s: each step is followed by a whole verification. Every run takes other steps."""
     run_state_machine_as_test(
         Ledger,
-        settings=settings(max_examples=5, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
+        settings=settings(max_examples=8, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
     )
