@@ -217,11 +217,12 @@ class HTTPConnection(http.HTTPChannel):
         self.transport.loseWriteConnection()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        self.refuse(refusals.BAD_REQUEST)
+        is_too_large = self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders
+        self.refuse(refusals.HEADERS_TOO_LARGE if is_too_large else refusals.BAD_REQUEST)
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """A header line is longer than any we take."""
-        self.refuse(refusals.BAD_REQUEST)
+        """A line of the head is longer than any we take."""
+        self.refuse(refusals.HEADERS_TOO_LARGE if self._receivedHeaderSize else refusals.URI_TOO_LONG)
 
     def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
         if header == b"Transfer-Encoding" and data.lower() == b"identity":

@@ -10,6 +10,8 @@ _CODES = {
     HTTPStatus.FORBIDDEN: "forbidden",
     HTTPStatus.REQUEST_TIMEOUT: "request_timeout",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "uri_too_long",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "headers_too_large",
     HTTPStatus.INTERNAL_SERVER_ERROR: "internal_error",
 }
 
@@ -57,4 +59,11 @@ REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization head
 """Daphne would join the two values with a comma."""
 REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
 REQUEST_TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request body is too large.")
+URI_TOO_LONG = Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "The request line is too long: at most 16,384 bytes.")
+"""RFC 9112 section 3. The number is Twisted's."""
+HEADERS_TOO_LARGE = Refusal(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    "The request's headers are too large: at most 500 of them, and 16,384 bytes with the request line.",
+)
+"""RFC 6585 section 5. The numbers are Twisted's."""
 INTERNAL_ERROR = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request.")

@@ -6,6 +6,8 @@ from typing import Self
 from tests.chatapi.web.probe_process import Client, Response
 
 NOT_WELL_FORMED = (400, "invalid_request")
+LINE_TOO_LONG = (414, "uri_too_long")
+HEADERS_TOO_LARGE = (431, "headers_too_large")
 
 
 class RawClient(Client):

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from tests.bad_input.bodies import CHAT, body_for
-from tests.bad_input.raw_http import NOT_WELL_FORMED, RawClient, refusal
+from tests.bad_input.raw_http import LINE_TOO_LONG, NOT_WELL_FORMED, RawClient, refusal
 from tests.chatapi.http_client import Client
 from tests.installation import Installation
 
@@ -76,14 +76,22 @@ NO_REQUESTS = {
     "SSH": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
     "RESP": b"*1\r\n$4\r\nPING\r\n",
     "zeros": b"\x00" * 64 + b"\r\n\r\n",
-    "one endless line": b"A" * 100_000,
-    "one endless method": b"A" * 20_000 + b" / HTTP/1.1\r\n\r\n",
+}
+ENDLESS = {
+    "line": b"A" * 100_000,
+    "method": b"A" * 20_000 + b" / HTTP/1.1\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("case", NO_REQUESTS)
 def test_what_is_no_request_is_refused(raw: RawClient, case: str) -> None:
     assert refusal(raw.ask(NO_REQUESTS[case])) == NOT_WELL_FORMED
+    assert raw.is_hung_up()
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_an_endless_first_line_is_refused(raw: RawClient, case: str) -> None:
+    assert refusal(raw.ask(ENDLESS[case])) == LINE_TOO_LONG
     assert raw.is_hung_up()
 
 

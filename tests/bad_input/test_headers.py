@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.bad_input.bodies import CHAT, POSTED, body_for, refusal
-from tests.bad_input.raw_http import NOT_WELL_FORMED, RawClient
+from tests.bad_input.raw_http import HEADERS_TOO_LARGE, NOT_WELL_FORMED, RawClient
 from tests.bad_input.raw_http import refusal as raw_refusal
 from tests.chatapi.http_client import Client
 from tests.installation import Installation
@@ -90,8 +90,6 @@ NOT_WELL_FORMED_HEADERS: dict[str, tuple[str | bytes, ...]] = {
     "a space in the name": ("Bad Name: 1",),
     "a space after the name": ("X-Name : 1",),
     "bytes in the name": (b"X-N\xc3\xa4me: 1",),
-    "20 kB": ("X-Long: " + "x" * 20_000,),
-    "600 headers": ("X-Many: 1",) * 600,
     "a second host": ("Host: evil.example",),
     "the same host again": ("Host: 127.0.0.1",),
 }
@@ -101,6 +99,20 @@ NOT_WELL_FORMED_HEADERS: dict[str, tuple[str | bytes, ...]] = {
 @pytest.mark.parametrize("case", NOT_WELL_FORMED_HEADERS)
 def test_a_head_that_is_not_well_formed_is_refused(raw: RawClient, method: str, path: str, case: str) -> None:
     assert raw_refusal(raw.ask(request_with(raw, method, path, *NOT_WELL_FORMED_HEADERS[case]))) == NOT_WELL_FORMED
+    assert raw.is_hung_up()
+
+
+TOO_LARGE = {
+    "20 kB": ("X-Long: " + "x" * 20_000,),
+    "three of 6 kB": ("X-Long: " + "x" * 6_000,) * 3,
+    "600 headers": ("X-Many: 1",) * 600,
+}
+
+
+@BOTH_KINDS
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_a_head_that_is_too_large_is_refused(raw: RawClient, method: str, path: str, case: str) -> None:
+    assert raw_refusal(raw.ask(request_with(raw, method, path, *TOO_LARGE[case]))) == HEADERS_TOO_LARGE
     assert raw.is_hung_up()
 
 
