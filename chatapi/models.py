@@ -29,7 +29,7 @@ _positive = [MinValueValidator(1), _at_most]
 
 
 class Engine(models.TextChoices):
-    """The engines that there are; `worker/process.py` has their classes."""
+    """The engines that there are; `worker/services.py` has their classes."""
 
     OPENAI_COMPATIBLE = "openai_compatible", "OpenAI-compatible"
     SANDBOX = "sandbox"

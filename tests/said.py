@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chatapi.wire.deltas import Choice
+from chatapi.wire.completion import Choice
 
 PLAIN = ("index", "text", "reasoning", "refusal", "annotations", "logprobs", "refusal_logprobs", "finish_reason")
 

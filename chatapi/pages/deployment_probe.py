@@ -11,7 +11,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from chatapi.models import Deployment
-from chatapi.wire.deltas import AnyDelta, Completion, Failed, Finished, Started, Usage
+from chatapi.wire.completion import Completion
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage
 from chatapi.wire.requests import parse_chat
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.deployments import target_of
@@ -95,7 +96,7 @@ class _Answer:
 
 async def _ask(target: Target) -> _Answer:
     # Imported when it is needed: the engines bring an HTTP client along, which no other page of the web process uses.
-    from chatapi.worker.process import ENGINES  # noqa: PLC0415
+    from chatapi.worker.services import ENGINES  # noqa: PLC0415
 
     answer, engine = _Answer(), ENGINES[target.engine]()
     try:

@@ -23,7 +23,8 @@ from chatapi.web.relay import CLOSING, LOST, Patience, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire import requests
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Completion, Failed, Usage
+from chatapi.wire.completion import Completion
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
 from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest
 from chatapi.wire.sse import PING

@@ -18,8 +18,8 @@ from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker import tally
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
-from chatapi.worker.process import Process
 from chatapi.worker.run import SHUTTING_DOWN, STREAM_LOST, Run
+from chatapi.worker.services import Services
 from chatapi.worker.tally import End, Ending
 from usage import ledger
 from usage.database.group_commit import Result
@@ -44,40 +44,40 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 """Waits between attempts while the database is away; after the last one the reaper closes the generation."""
 
 
-async def generate(process: Process, generation_id: UUID) -> None:
+async def generate(services: Services, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
-    claim = ledger.Claim(generation_id, process.name, settings.LEASE_MS)
+    claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
     (job, cancelled), claimed = await asyncio.gather(
-        _job(process, generation_id),
-        _patiently(lambda: process.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
+        _job(services, generation_id),
+        _patiently(lambda: services.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
     )
     failpoint("claim.after")
     run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
     if cancelled:
         run.cancel(cancelled)
-    process.running[run.id] = run
+    services.running[run.id] = run
     try:
-        await _run(process, run, job)
+        await _run(services, run, job)
     finally:
-        del process.running[run.id]
+        del services.running[run.id]
 
 
-async def _job(process: Process, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
+async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
     """The job and whether it is cancelled; none when Redis, that has just given us the message, is away."""
     try:
-        return await process.jobs(generation_id)
+        return await services.jobs(generation_id)
     except (RedisError, OSError) as error:
         log.warning("the job of %s can't be had: %r", generation_id.hex, error)
         return None, None
 
 
-async def _run(process: Process, run: Run, job: Job | None) -> None:
+async def _run(services: Services, run: Run, job: Job | None) -> None:
     request = None
     try:
         request = requests.from_bytes(job.request) if job else None
         if request is not None:
             run.tally.expect_echo(request)
-        end = await _produce(process, run, request)
+        end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
         end = End(Ending.FAILED, SHUTTING_DOWN)
@@ -87,82 +87,82 @@ async def _run(process: Process, run: Run, job: Job | None) -> None:
     except Exception:
         log.exception("%s failed", run.id.hex)
         end = End(Ending.FAILED, INTERNAL)
-    finishing = asyncio.ensure_future(_finish(process, run, request, end))
+    finishing = asyncio.ensure_future(_finish(services, run, request, end))
     try:
         await asyncio.shield(finishing)
     except asyncio.CancelledError:
         await finishing
 
 
-async def _produce(process: Process, run: Run, request: ChatRequest | TextRequest | None) -> End:
+async def _produce(services: Services, run: Run, request: ChatRequest | TextRequest | None) -> End:
     """Try the model's deployments in order until one has begun to answer; stream that one to its end."""
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
-    routes = [SANDBOX] if run.claimed.is_test else (await _patiently(process.routes.get, CLAIM_RETRY_S)).get(run.claimed.model, [])
+    routes = [SANDBOX] if run.claimed.is_test else (await _patiently(services.routes.get, CLAIM_RETRY_S)).get(run.claimed.model, [])
     end = End(Ending.FAILED, NO_DEPLOYMENT)
-    for route in process.health.in_order(able(routes, request)):
+    for route in services.health.in_order(able(routes, request)):
         began = time.monotonic()
         # Whether anyone still wants the answer is asked before every attempt.
         run.begin_on(route.on_disconnect)
-        reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(process, run, request, route)
+        reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(services, run, request, route)
         end = reason.of_attempt(route.target.name, round((time.monotonic() - began) * 1_000), before=end)
         if not may_retry:
             break
     return end
 
 
-async def _attempt(process: Process, run: Run, request: ChatRequest | TextRequest, route: Route) -> tuple[End, bool]:
+async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> tuple[End, bool]:
     """How the stream of one deployment ended, and whether another one may be tried."""
     try:
-        await _stream(process, run, request, route)
+        await _stream(services, run, request, route)
     except TimeoutError:
         return run.stopped or End(Ending.FAILED, INTERNAL), False
     except EngineError as error:
         if error.is_retryable:
-            process.health.failed(route.target)
+            services.health.failed(route.target)
         return End(Ending.FAILED, error.failure), error.is_retryable and not run.has_published
     return End(Ending.COMPLETED), False
 
 
-async def _stream(process: Process, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
+async def _stream(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
     call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens)
     # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
-    async with run.scope(), aclosing(process.engines[route.target.engine].stream(call)) as batches:
+    async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
             if run.has_lost_stream:
                 return
-            run.publish(process.publisher, run.tally.add(batch))
+            run.publish(services.publisher, run.tally.add(batch))
 
 
-async def _finish(process: Process, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:
+async def _finish(services: Services, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:
     """Settle, then publish the end: what a client is told is a row that exists."""
     if end.ending is Ending.FENCED_OFF:
         return
     # First all content, then the charge for it: nobody is charged for what no log holds.
-    await process.publisher.flushed(run)
+    await services.publisher.flushed(run)
     if run.has_lost_stream and end.failure is None:
         # However well it ended: a part of it is missing.
         end = replace(end, ending=Ending.FAILED, failure=STREAM_LOST)
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        await _settle(process, settlement)
+        await _settle(services, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    run.publish(process.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))
-    process.left_behind.end(run, settlement.tokens)
+    run.publish(services.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))
+    services.left_behind.end(run, settlement.tokens)
 
 
-async def _settle(process: Process, settlement: ledger.Settlement) -> None:
+async def _settle(services: Services, settlement: ledger.Settlement) -> None:
     """Settle, or find that we have: a commit whose answer was lost looks like somebody else's when it is tried again."""
     try:
-        await _patiently(lambda: process.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
+        await _patiently(lambda: services.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
     except AlreadyResolved:
         ours = Generation.objects.filter(pk=settlement.id, fence=settlement.fence, state=State.SETTLED)
-        if not await process.commits.read(ours.exists):
+        if not await services.commits.read(ours.exists):
             raise
 
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 SLOT_IS_FREE = (False, None, 0.0)
 
 
-class Run:
+class TaskRun:
     """One task on the pool's loop, from its message to its end; Celery holds a weak reference to it."""
 
     def __init__(self, pool: "TaskPool", request: dict[str, Any], on_end: Callable[[tuple[bool, None, float]], None]) -> None:
@@ -86,7 +86,7 @@ class TaskPool(BasePool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.runs: dict[asyncio.Task[None], Run] = {}
+        self.runs: dict[asyncio.Task[None], TaskRun] = {}
         hub = get_event_loop()
         if hub is None:
             raise ImproperlyConfigured("the task pool needs a broker transport with an event loop: Redis")
@@ -110,9 +110,9 @@ class TaskPool(BasePool):
         callback: Callable[..., None],
         accept_callback: Callable[[int, float], None],
         **options: object,
-    ) -> Run:
+    ) -> TaskRun:
         """Acknowledge one message and start its task. `args` are those of Celery's tracer: name, id, request, body …"""
-        run = Run(self, args[2], callback)
+        run = TaskRun(self, args[2], callback)
         accept_callback(os.getpid(), time.monotonic())
         self.call_on_loop(run.start)
         return run
@@ -136,7 +136,7 @@ class TaskPool(BasePool):
         self.on_stop()
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Nothing: one process runs all tasks, `Run.terminate` ends the one that is meant."""
+        """Nothing: one process runs all tasks, `TaskRun.terminate` ends the one that is meant."""
 
     def call_on_loop(self, callback: Callable[..., object], *args: object) -> None:
         """Schedule `callback(*args)` on the loop, in order, from any thread; nothing happens once the loop has ended."""

@@ -7,29 +7,29 @@ from uuid import UUID
 
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.worker.generate import generate
-from chatapi.worker.process import Process
+from chatapi.worker.services import Services
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
-_process: Process | None = None
+_services: Services | None = None
 
 
 @asynccontextmanager
 async def services() -> AsyncIterator[None]:
     """What the pool enters before the first task and leaves after the last."""
-    global _process
-    async with Process().lifetime() as _process:
+    global _services
+    async with Services().lifetime() as _services:
         yield
-    _process = None
+    _services = None
 
 
 @app.task(name=GENERATE_TASK)
 async def generate_task(generation_id: str, v: int = 1) -> None:
     """Run one generation; `v` is the version of these arguments. What can't be claimed is someone else's, or the reaper's."""
-    assert _process is not None, "the pool enters `services` first"
+    assert _services is not None, "the pool enters `services` first"
     try:
-        await generate(_process, UUID(generation_id))
+        await generate(_services, UUID(generation_id))
     except AlreadyResolved:
         log.info("%s was taken already", generation_id)
     except DatabaseUnavailable as error:

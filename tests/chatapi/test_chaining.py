@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chatapi.wire.deltas import Choice, Completion, collect
+from chatapi.wire.completion import Choice, Completion, collect
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader

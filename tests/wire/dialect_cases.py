@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chatapi.wire.completion import collect
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
@@ -22,7 +23,6 @@ from chatapi.wire.deltas import (
     ToolCall,
     TopLogprob,
     Usage,
-    collect,
     decode,
     encode,
 )

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chatapi.wire.completion import Choice, Completion, collect
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
-    Choice,
-    Completion,
     Failed,
     Finished,
     FinishReason,
@@ -28,7 +27,6 @@ from chatapi.wire.deltas import (
     ToolKind,
     TopLogprob,
     Usage,
-    collect,
 )
 from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
 from chatapi.wire.sse import Parser

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage, collect
+from chatapi.wire.completion import collect
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage
 from chatapi.wire.sse import Event, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage, collect
+from chatapi.wire.completion import collect
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage
 from chatapi.wire.sse import MAX_EVENT_BYTES, EventTooLargeError, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapi.wire.deltas import AnyDelta, collect
+from chatapi.wire.completion import collect
+from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError

@@ -7,7 +7,8 @@ that has an `error`.
 from typing import ClassVar
 from uuid import UUID
 
-from chatapi.wire.deltas import Completion, Failed, Finished, FinishReason, ToolCall, Usage
+from chatapi.wire.completion import Completion
+from chatapi.wire.deltas import Failed, Finished, FinishReason, ToolCall, Usage
 from chatapi.wire.dialects.openai import Answer, OpenAI, to_json, usage_body, whole_calls
 from chatapi.wire.dialects.openai_text import OpenAIText
 

@@ -10,14 +10,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from chatapi.wire.completion import Choice, CollectedAudio, CollectedToolCall, Completion
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
-    Choice,
-    CollectedAudio,
-    CollectedToolCall,
-    Completion,
     Failed,
     Finished,
     FinishReason,

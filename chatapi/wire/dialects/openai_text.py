@@ -7,7 +7,8 @@ is here: no role, no tool calls, no reasoning (the package's README tells what b
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from chatapi.wire.deltas import Annotations, Audio, Choice, Finished, FinishReason, Reasoning, Refusal, Text, TokenLogprob, ToolCall
+from chatapi.wire.completion import Choice
+from chatapi.wire.deltas import Annotations, Audio, Finished, FinishReason, Reasoning, Refusal, Text, TokenLogprob, ToolCall
 from chatapi.wire.dialects.openai import Answer, OpenAI, to_json
 
 _CHARACTER_TOKENS = 8

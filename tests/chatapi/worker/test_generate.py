@@ -10,8 +10,8 @@ from chatapi.delta_stream import Job
 from chatapi.wire import requests
 from chatapi.worker import generate
 from chatapi.worker.deployments import Health, Route
-from chatapi.worker.process import Process
 from chatapi.worker.run import Run
+from chatapi.worker.services import Services
 from chatapi.worker.tally import End
 from usage.errors import DatabaseUnavailable
 from usage.ledger import Claimed
@@ -37,29 +37,29 @@ def run() -> Run:
     return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False), "web")
 
 
-def process(failures: int) -> Process:
+def services(failures: int) -> Services:
     parts: Any = SimpleNamespace(routes=Routes(failures), health=Health())
-    return cast(Process, parts)
+    return cast(Services, parts)
 
 
 async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
-    end = await generate._produce(process(failures=2), run, REQUEST)
+    end = await generate._produce(services(failures=2), run, REQUEST)
     assert end.failure is generate.NO_DEPLOYMENT
 
 
 async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
     with pytest.raises(DatabaseUnavailable):
-        await generate._produce(process(failures=3), run, REQUEST)
+        await generate._produce(services(failures=3), run, REQUEST)
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = []
 
-    async def finish(_process: Process, _run: Run, request: object, end: End) -> None:
+    async def finish(_services: Services, _run: Run, request: object, end: End) -> None:
         ends.append((request, end.failure))
 
     monkeypatch.setattr(generate, "_finish", finish)
-    await generate._run(process(failures=0), run, Job("web", b'{"of": "another version"}'))
+    await generate._run(services(failures=0), run, Job("web", b'{"of": "another version"}'))
     assert ends == [(None, generate.INTERNAL)]

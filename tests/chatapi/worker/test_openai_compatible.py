@@ -9,7 +9,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import pytest
 
 from chatapi.wire import requests
-from chatapi.wire.deltas import AnyDelta, Completion, Finished, Started, Text, Usage, collect
+from chatapi.wire.completion import Completion, collect
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chatapi.wire import requests
-from chatapi.wire.deltas import AnyDelta, Completion, Finished, Started, Text, ToolCall, Usage, collect
+from chatapi.wire.completion import Completion, collect
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.worker.engines import Call, EngineError, Target

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Completion, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage, collect
+from chatapi.wire.completion import Completion, collect
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.requests import parse_chat, parse_text
 from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts
 from chatapi.worker.engines.sandbox import SandboxEngine

@@ -16,9 +16,9 @@ from chatapi.worker import publisher as publisher_module
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Call, Target
 from chatapi.worker.left_behind import LeftBehind
-from chatapi.worker.process import Process
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.run import Run
+from chatapi.worker.services import Services
 from tests.cast import Person, admit
 from tests.chatapi.worker.test_publisher import Writes
 from usage import ledger
@@ -107,7 +107,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
         commits=commits,
         left_behind=LeftBehind(cast(RateLimits, None)),  # the run has taken nothing from limits
     )
-    await generate._run(cast(Process, parts), run, JOB)
+    await generate._run(cast(Services, parts), run, JOB)
     await publisher.drained()
     return await commits.read(Generation.objects.get, pk=run.id)
 

@@ -43,7 +43,7 @@ PRESUMED_DEAD_S = 2.0
 ENGINES: dict[str, type[Engine]] = {EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine, EngineName.SANDBOX.value: SandboxEngine}
 
 
-class Process:
+class Services:
     """A worker process: its database door, Redis, engines, and the runs that are under way."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Process:
         self._absent_since: dict[str, float] = {}
 
     @asynccontextmanager
-    async def lifetime(self) -> AsyncIterator["Process"]:
+    async def lifetime(self) -> AsyncIterator["Services"]:
         """Run the loops while the process lives; at the end everything is published and closed."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)

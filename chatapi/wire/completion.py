@@ -1,0 +1,174 @@
+"""A generation's deltas folded into one completion: what an answer in one piece and the test of a deployment are made of."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import Any
+
+from chatapi.wire.deltas import (
+    Annotations,
+    AnyDelta,
+    Audio,
+    Content,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    ServiceTier,
+    Started,
+    Text,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
+
+
+class CollectedToolCall:
+    """A tool call put together from its pieces."""
+
+    def __init__(self, first: ToolCall) -> None:
+        self.id = first.id or ""
+        self.name = first.name or ""
+        self.kind = first.kind
+        self._arguments: list[str] = []
+
+    def add(self, delta: ToolCall) -> None:
+        """Append one piece of its arguments."""
+        self._arguments.append(delta.arguments)
+
+    @property
+    def arguments(self) -> str:
+        """All that came."""
+        return "".join(self._arguments)
+
+
+class CollectedAudio:
+    """A spoken answer put together from its pieces."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.expires_at = 0
+        self._data: list[str] = []
+        self._transcript: list[str] = []
+
+    def add(self, delta: Audio) -> None:
+        """Append one piece."""
+        self.id = delta.id or self.id
+        self.expires_at = delta.expires_at or self.expires_at
+        self._data.append(delta.data)
+        self._transcript.append(delta.transcript)
+
+    @property
+    def data(self) -> str:
+        """All sound, in base64 again: pieces of base64 that have padding can't just be joined."""
+        return b64encode(b"".join(map(b64decode, self._data))).decode()
+
+    @property
+    def transcript(self) -> str:
+        """All that is said."""
+        return "".join(self._transcript)
+
+
+class Choice:
+    """One choice put together from its deltas; a text that never came is None.
+
+    Pieces are joined when someone asks: joined one by one, an answer of 100,000 tokens would cost seconds.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._refusal: list[str] = []
+        self.tool_calls: dict[int, CollectedToolCall] = {}
+        self.audio: CollectedAudio | None = None
+        self.annotations: list[dict[str, Any]] = []
+        self.logprobs: list[TokenLogprob] | None = None
+        self.refusal_logprobs: list[TokenLogprob] | None = None
+        self.finish_reason: FinishReason | None = None
+
+    def add(self, delta: Content | Finished) -> None:
+        """Append one delta of this choice."""
+        match delta:
+            case Text():
+                self._text.append(delta.text)
+                self.logprobs = _extended(self.logprobs, delta.logprobs)
+            case Reasoning():
+                self._reasoning.append(delta.text)
+            case Refusal():
+                self._refusal.append(delta.text)
+                self.refusal_logprobs = _extended(self.refusal_logprobs, delta.logprobs)
+            case ToolCall():
+                self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta)).add(delta)
+            case Audio():
+                self.audio = self.audio or CollectedAudio()
+                self.audio.add(delta)
+            case Annotations():
+                self.annotations.extend(delta.annotations)
+            case Finished():
+                self.finish_reason = delta.finish_reason
+
+    @property
+    def text(self) -> str | None:
+        """The answer's text."""
+        return _joined(self._text)
+
+    @property
+    def reasoning(self) -> str | None:
+        """The text of its reasoning."""
+        return _joined(self._reasoning)
+
+    @property
+    def refusal(self) -> str | None:
+        """The text of its refusal."""
+        return _joined(self._refusal)
+
+
+def _joined(pieces: list[str]) -> str | None:
+    return "".join(pieces) if pieces else None
+
+
+def _extended(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None) -> list[TokenLogprob] | None:
+    if known is None or more is None:
+        return known if more is None else list(more)
+    known.extend(more)
+    return known
+
+
+class Completion:
+    """A whole generation folded into one object: what a non-streaming answer and the test of a deployment need."""
+
+    def __init__(self) -> None:
+        self.choices: dict[int, Choice] = {}
+        self.system_fingerprint: str | None = None
+        self.service_tier: ServiceTier | None = None
+        self.usage: Usage | None = None
+        self.failure: Failed | None = None
+
+    def add(self, delta: AnyDelta) -> None:
+        """Fold one delta in."""
+        match delta:
+            case Started():
+                self.system_fingerprint = delta.system_fingerprint
+                self.service_tier = delta.service_tier
+            case Usage():
+                self.usage = delta
+            case Failed():
+                self.failure = delta
+            case _:
+                self.choice(delta.index).add(delta)
+
+    def choice(self, index: int) -> Choice:
+        """The choice of that index, made when it is not there yet."""
+        found = self.choices.get(index)
+        if found is None:
+            found = self.choices[index] = Choice(index)
+        return found
+
+
+def collect(deltas: Iterable[AnyDelta]) -> Completion:
+    """Fold a generation's deltas into one `Completion`."""
+    completion = Completion()
+    for delta in deltas:
+        completion.add(delta)
+    return completion
