@@ -81,6 +81,10 @@ class State(models.TextChoices):
     SETTLED = "settled"
 
 
+OPEN = ~Q(state=State.SETTLED)
+"""A generation that is admitted or runs, as the index of the open ones says it."""
+
+
 class UsageSource(models.TextChoices):
     """Where the token counts come from."""
 

@@ -23,18 +23,15 @@ from prometheus_client.registry import Collector
 
 from chatapi.api.reading import only_read
 from usage import insights
-from usage.insights import Health, ModelCounters
+from usage.insights import NEAR_LIMIT, Health, ModelCounters
+from usage.pricing import NANODOLLARS
 
 log = logging.getLogger(__name__)
 
 KEEP_S = 1.0
 """How old numbers may be: however many ask, the books are read once in this time."""
-NEAR_LIMIT = 0.8
-"""The share of its limit from which a budget is near it, as on the Overview."""
 MAX_BUDGETS = 1_000
 """Budgets that are counted, the fullest first."""
-_DOLLAR = 1_000_000_000
-"""In nanodollars."""
 
 
 @only_read
@@ -106,9 +103,9 @@ _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("chatapi_model_failed_requests", "Requests that have failed.", lambda of: of.totals.failed_requests),
     ("chatapi_cached_tokens", "Input tokens that came from an upstream's cache.", lambda of: of.totals.cached_tokens),
     ("chatapi_reasoning_tokens", "Output tokens that were reasoning.", lambda of: of.totals.reasoning_tokens),
-    ("chatapi_charged_dollars", "What was charged, overages included, in US dollars.", lambda of: of.charged_nanodollars / _DOLLAR),
+    ("chatapi_charged_dollars", "What was charged, overages included, in US dollars.", lambda of: of.charged_nanodollars / NANODOLLARS),
     ("chatapi_overages", "Requests that cost more than was held for them.", lambda of: of.overage.count),
-    ("chatapi_overage_dollars", "What was charged beyond holds, in US dollars.", lambda of: of.overage.nanodollars / _DOLLAR),
+    ("chatapi_overage_dollars", "What was charged beyond holds, in US dollars.", lambda of: of.overage.nanodollars / NANODOLLARS),
 )
 _PARTS_OF_A_MODEL: Sequence[tuple[str, str, str, Callable[[ModelCounters], Mapping[str, float]]]] = (
     (
@@ -128,8 +125,8 @@ _PARTS_OF_A_MODEL: Sequence[tuple[str, str, str, Callable[[ModelCounters], Mappi
         "By how much corrections raised or lowered what was charged, in US dollars.",
         "direction",
         lambda of: {
-            "raised": of.corrections.raised_nanodollars / _DOLLAR,
-            "lowered": of.corrections.lowered_nanodollars / _DOLLAR,
+            "raised": of.corrections.raised_nanodollars / NANODOLLARS,
+            "lowered": of.corrections.lowered_nanodollars / NANODOLLARS,
         },
     ),
 )

@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from usage.insights import NEAR_LIMIT
 from usage.pages.shown import usd
+from usage.pricing import NANODOLLARS
 
 _CENT_NANODOLLARS = 10_000_000
-_DOLLAR_NANODOLLARS = 1_000_000_000
 
 
 def money(nanodollars: int) -> str:
     """The amount to the cent from a dollar on, "$1,234.50"; below it to three digits, "$0.0473", "$0.00024"."""
     size = abs(nanodollars)
-    unit = _CENT_NANODOLLARS if size >= _DOLLAR_NANODOLLARS else 10 ** max(len(str(size)) - 3, 0)
+    unit = _CENT_NANODOLLARS if size >= NANODOLLARS else 10 ** max(len(str(size)) - 3, 0)
     rounded = (size + unit // 2) // unit * unit
     return usd(-rounded if nanodollars < 0 else rounded)
 
@@ -49,7 +50,7 @@ def fullness(used: int, limit: int) -> Fullness:
     part = used / limit if limit else 1.0
     if part >= 1:
         return Fullness(f"{100 * part:.0f} %, reached", "bad")
-    return Fullness(f"{min(round(100 * part), 99)} %", "warn" if part >= 0.8 else "plain")
+    return Fullness(f"{min(round(100 * part), 99)} %", "warn" if part >= NEAR_LIMIT else "plain")
 
 
 def duration(ms: float | None) -> str:

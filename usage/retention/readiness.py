@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
 
-from django.db.models import Q
-
 from usage import verification
 from usage.exports import Wish
-from usage.models import ClosedDay, Generation, Kind, LedgerEntry, LedgerSeal, State
+from usage.models import OPEN, ClosedDay, Generation, Kind, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
 
@@ -27,7 +25,7 @@ def reasons_against(wish: Wish) -> Iterator[str]:
 
 
 def _open(wish: Wish) -> Iterator[str]:
-    rows = Generation.objects.filter(~Q(state=State.SETTLED), admitted_at__lt=wish.until)
+    rows = Generation.objects.filter(OPEN, admitted_at__lt=wish.until)
     if count := rows.count():
         first = rows.order_by("admitted_at")[0]
         yield (

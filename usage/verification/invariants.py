@@ -10,7 +10,7 @@ from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, 
 from django.db.models.functions import Coalesce
 
 from usage import pricing, retention
-from usage.models import CHARGED, Generation, Kind, LedgerEntry, Outcome, RetentionHorizon, State, UsageSource
+from usage.models import CHARGED, OPEN, Generation, Kind, LedgerEntry, Outcome, RetentionHorizon, State, UsageSource
 from usage.pricing import Tokens
 from usage.rollups import closed_days
 from usage.verification import triggers
@@ -24,7 +24,7 @@ def one_charge_each(since: datetime | None) -> Iterator[Difference]:
     """I1: a settled generation has exactly one charge, an open one has no entry at all."""
     charges = Count("ledger_entries", filter=Q(ledger_entries__kind=Kind.CHARGE))
     counted = generations(since).annotate(charges=charges, entries=Count("ledger_entries"))
-    for row in counted.exclude(Q(state=State.SETTLED, charges=1) | ~Q(state=State.SETTLED) & Q(entries=0)):
+    for row in counted.exclude(Q(state=State.SETTLED, charges=1) | OPEN & Q(entries=0)):
         is_settled = row.state == State.SETTLED
         yield Difference(
             "I1 one charge", str(row), "1 charge" if is_settled else "no entry", f"{row.charges} charges, {row.entries} entries"
@@ -142,7 +142,7 @@ _WITH_ROW = Q(generation__state__in=State.values)
 def generations(since: datetime | None) -> QuerySet[Generation]:
     """Those that are looked at: settled since then, or open."""
     rows = Generation.objects.order_by("id")
-    return rows.filter(~Q(state=State.SETTLED) | Q(settled_at__gte=since)) if since else rows
+    return rows.filter(OPEN | Q(settled_at__gte=since)) if since else rows
 
 
 def entries(since: datetime | None) -> QuerySet[LedgerEntry]:

@@ -1,0 +1,120 @@
+"""The budgets that are nearest their limit, each in its current period."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import NamedTuple
+
+from accounts.models import APIKey, Organization, Project
+from usage import budgets
+from usage.database.clock import database_now, local_day
+from usage.database.sql import db_value, fetch_all, to_date
+from usage.insights.time_limit import time_limit
+from usage.models import Period, Scope
+
+NEAR_LIMIT = 0.8
+"""The share of its limit from which a budget is near it."""
+_MAX_CANDIDATES = 1_000
+"""Budgets that are looked at: organizations in other time zones can have a period that is over already."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """A budget in its current period, and its limit."""
+
+    scope: str
+    scope_id: int
+    label: str
+    period: str
+    first_day: date
+    """Of the period, by the organization's clock."""
+    time_zone: str
+    """The organization's."""
+    posted_nanodollars: int
+    pending_nanodollars: int
+    limit_nanodollars: int
+
+    @property
+    def last_day(self) -> date | None:
+        """Of the period; None: it has no end."""
+        match Period(self.period):
+            case Period.DAY:
+                return self.first_day
+            case Period.MONTH:
+                return (self.first_day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+            case Period.EVER:
+                return None
+
+    @property
+    def share(self) -> float:
+        """How much of the limit is spent or held, from 0; above 1 after a limit was lowered."""
+        return (self.posted_nanodollars + self.pending_nanodollars) / self.limit_nanodollars
+
+
+@time_limit()
+def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> list[BudgetUse]:
+    """The `n` budgets of the current periods that are nearest their limit, the nearest first: of these limits, by id, or of all."""
+    rows = _fullest(limits)
+    owners = {scope: _owners(scope, {row.scope_id for row in rows if row.scope == scope}) for scope in Scope}
+    now = database_now()
+    found: list[BudgetUse] = []
+    for row in rows:
+        label, time_zone = owners[Scope(row.scope)].get(row.scope_id, ("", ""))
+        if label and row.period_start == _period_start(row.period, local_day(now, time_zone)):
+            found.append(row.named(label, time_zone))
+    return found[:n]
+
+
+class _Candidate(NamedTuple):
+    scope: str
+    scope_id: int
+    period: str
+    period_start: date
+    posted_nanodollars: int
+    pending_nanodollars: int
+    limit_nanodollars: int
+
+    def named(self, label: str, time_zone: str) -> BudgetUse:
+        amounts = (self.posted_nanodollars, self.pending_nanodollars, self.limit_nanodollars)
+        return BudgetUse(self.scope, self.scope_id, label, self.period, self.period_start, time_zone, *amounts)
+
+
+def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
+    """Budgets with a limit whose period is the current one in some organization's time zone, the fullest first."""
+    now = database_now()
+    zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
+    current = sorted({(period.value, _period_start(period, local_day(now, zone))) for zone in zones for period in Period})
+    if not current:
+        return []
+    theirs = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
+    rows = fetch_all(
+        f"""SELECT b.scope, b.scope_id, b.period, b.period_start, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
+        FROM usage_budgetlimit AS l JOIN usage_budget AS b ON b.scope = l.scope AND b.scope_id = l.scope_id AND b.period = l.period
+        WHERE {theirs} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
+        ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id LIMIT {_MAX_CANDIDATES}""",  # noqa: S608
+        [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
+    )
+    return [_Candidate(*row)._replace(period_start=to_date(row[3])) for row in rows]
+
+
+def _period_start(period: str, day: date) -> date:
+    match Period(period):
+        case Period.DAY:
+            return day
+        case Period.MONTH:
+            return day.replace(day=1)
+        case Period.EVER:
+            return budgets.EVER
+
+
+def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:
+    """Each owner's name and its organization's time zone."""
+    match scope:
+        case Scope.ORGANIZATION:
+            return {row.pk: (row.name, row.time_zone) for row in Organization.objects.filter(pk__in=ids)}
+        case Scope.PROJECT:
+            projects = Project.objects.filter(pk__in=ids).select_related("organization")
+            return {row.pk: (str(row), row.organization.time_zone) for row in projects}
+        case Scope.API_KEY:
+            keys = APIKey.objects.filter(pk__in=ids).select_related("project__organization")
+            return {row.pk: (f"{row.project} / {row.name}", row.project.organization.time_zone) for row in keys}

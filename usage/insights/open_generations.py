@@ -1,0 +1,72 @@
+"""The generations that run now, and those that wait for a worker."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import nsmallest
+from uuid import UUID
+
+from usage.database.clock import database_now
+from usage.insights.time_limit import time_limit
+from usage.models import OPEN, Generation, State
+
+_MAX_OPEN = 20_000
+"""Open generations among which the oldest are looked for."""
+
+_SHOWN = (
+    "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model", "state", "worker",
+    "admitted_at", "claimed_at", "completion_tokens", "reserved_nanodollars",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGeneration:
+    """A generation that is queued (`worker` is empty) or runs; its tokens are those of its last heartbeat."""
+
+    id: UUID
+    organization: str
+    project: str
+    key: str
+    model: str
+    is_queued: bool
+    age_s: float
+    completion_tokens: int
+    tokens_per_second: float
+    """Since its claim."""
+    reserved_nanodollars: int
+    worker: str
+
+
+@time_limit()
+def running(limit: int = 1_000, organizations: Collection[int] | None = None) -> list[RunningGeneration]:
+    """The open generations, of these organizations or of all, the oldest first, at most `limit`."""
+    now = database_now()
+    rows = Generation.objects.filter(OPEN, id__in=_oldest(limit, organizations)).order_by("id")
+    return [_running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)]
+
+
+def _oldest(limit: int, organizations: Collection[int] | None) -> list[UUID]:
+    """Which are open for the longest: ids sort by their time, and unlike leases stay when a worker's heart beats.
+
+    Their own index has them by lease, and holds no others, so all of them are read there, and sorted and told apart here: asked for the
+    lowest ids, or for an organization's, a database may take the index that has all generations of all time in that order.
+    """
+    rows = Generation.objects.filter(OPEN).order_by("lease_expires_at").values_list("id", "organization_id")[:_MAX_OPEN]
+    return nsmallest(limit, (row_id for row_id, owner in rows if organizations is None or owner in organizations))
+
+
+def _running(row: Generation, now: datetime) -> RunningGeneration:
+    running_s = max((now - row.claimed_at).total_seconds(), 0.001) if row.claimed_at else None
+    return RunningGeneration(
+        id=row.id,
+        organization=row.organization.name,
+        project=row.project.name,
+        key=str(row.api_key),
+        model=row.model,
+        is_queued=row.state == State.ADMITTED,
+        age_s=max((now - row.admitted_at).total_seconds(), 0.0),
+        completion_tokens=row.completion_tokens,
+        tokens_per_second=row.completion_tokens / running_s if running_s else 0.0,
+        reserved_nanodollars=row.reserved_nanodollars,
+        worker=row.worker,
+    )
