@@ -1,0 +1,63 @@
+"""Stopping a generation from the pages that show it."""
+
+import asyncio
+import logging
+
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+from redis.exceptions import RedisError
+
+from accounts import access
+from accounts.audit import recorder
+from chatapi import identity
+from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.redis_client import connect
+from usage.models import Generation, State
+
+log = logging.getLogger(__name__)
+
+
+@require_POST
+def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
+    """Ask the workers to stop a generation: whoever listens to it gets a normal end, with the usage so far.
+
+    A script that asks for JSON is answered 204 or 503, a form goes back to Live.
+    """
+    if not request.user.has_perm("usage.change_generation"):
+        raise PermissionDenied
+    parsed = identity.parse_id(generation_id)
+    row = access.seen_by(request.user, Generation.objects.filter(pk=parsed)).first() if parsed else None
+    if row is None:
+        raise Http404("There is no such request.")
+    if not access.may(request.user, "usage.change_generation", row):
+        raise PermissionDenied
+    is_told = row.state == State.SETTLED or _ask_to_stop(request, row)
+    if request.headers.get("accept") == "application/json":
+        return HttpResponse(status=204 if is_told else 503)
+    if is_told:
+        messages.success(request, f"{row} had ended already." if row.state == State.SETTLED else f"Asked to stop {row}.")
+    else:
+        messages.error(request, f"{row} could not be stopped: Redis does not answer.")
+    return redirect("admin:live")
+
+
+def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
+    """Whether Redis has taken the wish; it is in the audit log then."""
+    try:
+        # A view runs in a thread of its own, so it may have an event loop of its own.
+        asyncio.run(_cancel(row))
+    except (RedisError, OSError) as error:
+        log.warning("could not stop %s: %r", row, error)
+        return False
+    recorder.record("asked to stop", row)
+    return True
+
+
+async def _cancel(row: Generation) -> None:
+    async with connect(settings.STREAMS_URL, max_connections=1) as redis:
+        stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        await stream.cancel(row.id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
