@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from redis import Redis
 from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
 from tests.chatapi.open_generations import OpenGenerations
+from tests.chatapi.worker.processes import Valkey
 from tests.installation import Installation
 
 PAGE = "<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-internal</center>"
@@ -91,6 +93,13 @@ organization = keys["closed organization"][0].project.organization
 type(organization).objects.filter(pk=organization.pk).update(is_active=False)
 print(json.dumps({name: secret for name, (_, secret) in keys.items()}))
 """
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """A server of one test's own."""
+    with Valkey(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

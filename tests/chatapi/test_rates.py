@@ -1,8 +1,7 @@
 """A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the books."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -18,12 +17,6 @@ from tests.chatapi.worker.processes import Valkey
 from usage import reports
 
 ONE = Limit("key", 1, "", Counts.RUNNING, 1, 0)
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

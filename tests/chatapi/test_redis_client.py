@@ -3,8 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 from redis.exceptions import RedisError, ResponseError
@@ -12,12 +11,6 @@ from redis.exceptions import RedisError, ResponseError
 from chatapi import redis_client
 from chatapi.redis_client import Line, connect
 from tests.chatapi.worker.processes import Valkey
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from tests.chatapi.worker.probe_app import app as probe_app
 from tests.chatapi.worker.processes import Valkey, Worker
 
 GENERATION_ID = "0192f0c5-7e7a-7cc3-98c4-dc0c0c07398f"
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        yield server
 
 
 def decoded(message: str | bytes) -> dict[str, Any]:

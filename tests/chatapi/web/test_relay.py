@@ -1,7 +1,6 @@
 """How an answer ends whose end does not come from Redis: the books tell it, and never a good end behind a text that may lack something."""
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 AT_ONCE = Patience(ping_ms=0, row_ms=0)
 TOLD: list[AnyDelta] = [Started(), Text("hello"), Text(" world")]
 GOOD_END: list[AnyDelta] = [Finished("stop"), Usage(1_000, 200, 400)]
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    """Where the logs are."""
-    with Valkey(tmp_path) as valkey:
-        yield valkey
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """A stream that is followed from its log, when the log or the books are away, or have forgotten it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -63,13 +62,6 @@ class Stream(DeltaStream):
         except RedisError:
             self.failures += 1
             raise
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    """Where the logs are."""
-    with Valkey(tmp_path) as valkey:
-        yield valkey
 
 
 @pytest.fixture

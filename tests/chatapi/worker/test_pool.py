@@ -16,12 +16,6 @@ Send = Callable[..., object]
 
 
 @pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
 def start_worker(valkey: Valkey, tmp_path: Path) -> Iterator[StartWorker]:
     """Start a worker and wait until its services run."""
     with ExitStack() as stack:
