@@ -31,6 +31,9 @@ def created(generation_id: UUID) -> int:
     return (generation_id.int >> 80) // 1_000
 
 
+OPENAI_VERSION = "2020-10-01"
+"""The only version of OpenAI's API that there has ever been; its SDKs show it (`openai-version`)."""
+
 _ECHOED = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 

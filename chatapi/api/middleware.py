@@ -8,10 +8,6 @@ from django.utils.deprecation import MiddlewareMixin
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
 
-API_VERSION = "2020-10-01"
-"""The only version of OpenAI's API that there has ever been; its SDKs show it."""
-
-
 WITHOUT_SESSION = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
 """What opens no session and makes no links, beside the API."""
 
@@ -41,6 +37,6 @@ class IdentifyingMiddleware(MiddlewareMixin):
         wish = request.headers.get("x-request-id", "").encode(errors="replace")
         response["x-request-id"] = identity.request_id(wish, identity.new_id()).decode()
         if "/v1/" in request.path:
-            response["openai-version"] = API_VERSION
+            response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000))
         return response

@@ -24,7 +24,7 @@ from usage.failpoints import failpoint
 log = logging.getLogger(__name__)
 
 JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-API_VERSION = (b"openai-version", b"2020-10-01")
+OPENAI_VERSION = (b"openai-version", identity.OPENAI_VERSION.encode())
 
 
 class Endpoint(EventStreamConsumer):
@@ -45,7 +45,7 @@ class Endpoint(EventStreamConsumer):
         """Answer one request; every failure before the first byte is a JSON error with its own status."""
         self.request_headers = _by_name(self.scope["headers"])
         wish = self.request_headers.get(b"x-request-id")
-        self.identifying = [(b"x-request-id", identity.request_id(wish, self.generation_id)), API_VERSION]
+        self.identifying = [(b"x-request-id", identity.request_id(wish, self.generation_id)), OPENAI_VERSION]
         await self.answer_request(body)
 
     async def answer_request(self, body: bytes) -> None:

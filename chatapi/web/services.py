@@ -139,7 +139,7 @@ class Services:
     async def cancel(self, generation_id: UUID) -> None:
         """Someone asks to stop it: tell the worker now. Raises `StreamUnavailable`."""
         try:
-            await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=2 * settings.QUEUE_TTL_MS)
+            await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
 
@@ -160,7 +160,7 @@ class Services:
     async def _cancel(self, generation_id: UUID) -> None:
         for wait_s in CANCEL_RETRY_S:
             try:
-                await self.stream.cancel(generation_id, Cancellation.CLIENT_LEFT, ttl_ms=2 * settings.QUEUE_TTL_MS)
+                await self.stream.cancel(generation_id, Cancellation.CLIENT_LEFT, ttl_ms=settings.CANCELLED_TTL_MS)
                 return
             except (RedisError, OSError) as error:
                 log.warning("could not tell that the client of %s left: %s", generation_id.hex, error)
