@@ -1,7 +1,9 @@
 """Migration 0007: the ledger stays immutable and as it was, there and back, and there is no way back once something was dropped."""
 
+import threading
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
@@ -70,6 +72,27 @@ def test_the_ledger_is_immutable_there_and_back(books: None) -> None:
     with pytest.raises(IntegrityError, match="retention horizon"):
         execute("DELETE FROM usage_generation")
     assert verify().differences == []
+
+
+def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(books: None) -> None:
+    there = schema()
+    migrate("usage", "0007")
+    execute("CREATE INDEX overages ON usage_ledgerentry (kind)")
+    migrate()
+    assert schema() == there
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer, and readers that keep nobody waiting")
+def test_an_index_waits_for_those_who_read_longer_than_a_request_may(books: None) -> None:
+    migrate("usage", "0007")
+    execute("SET statement_timeout = 200")
+    with psycopg.connect(connection.connection.info.dsn, password=connection.connection.info.password) as reader:
+        reader.execute("SELECT count(*) FROM usage_ledgerentry")
+        ending = threading.Timer(1, reader.rollback)
+        ending.start()
+        migrate()
+        ending.join()
+    assert "overages" in dict(schema())
 
 
 def test_there_is_no_way_back_once_something_was_dropped(books: None) -> None:
