@@ -150,7 +150,7 @@ def _tokens(result: Any) -> int | None:
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text!r} is not a whole number, 0 or more")
-    return int(text)
+    return int(_number(text))
 
 
 def _nanodollars(usd: object) -> int:

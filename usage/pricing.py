@@ -5,6 +5,7 @@ A price is nanodollars per million tokens. Each line item is rounded once, half 
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 NANODOLLARS = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
@@ -97,8 +98,8 @@ def from_usd(text: str) -> int:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
     if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
         raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
-    nanodollars = usd * NANODOLLARS
-    if nanodollars != int(nanodollars):
+    nanodollars = Fraction(usd) * NANODOLLARS  # exact: a product of decimals is rounded to 28 digits
+    if nanodollars.denominator != 1:
         raise ValueError(f"{text!r} has more than 9 decimal places")
     return int(nanodollars)
 

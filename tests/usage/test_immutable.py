@@ -147,6 +147,13 @@ def test_verification_misses_what_a_trigger_does(db: None, change: str) -> None:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no such setting")
+def test_verification_misses_triggers_that_do_not_fire_for_a_replica(db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+    assert "I6 immutable" in {difference.invariant for difference in verify().differences}
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no such setting")
 def test_verification_does_not_depend_on_how_a_session_shows_intervals(db: None) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL intervalstyle = 'iso_8601'")

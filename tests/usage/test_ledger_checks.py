@@ -75,6 +75,14 @@ def test_what_verifyledger_finds_is_on_record_until_it_finds_nothing(alice: Pers
     assert found() == (0, "")
 
 
+def test_a_seal_that_is_gone_is_on_record_too(alice: Person) -> None:
+    run(alice)
+    with pytest.raises(CommandError, match=r"^1 difference in"):
+        call_command("verifyledger", "--seal", "f" * 64)
+    count, first = found() or (0, "")
+    assert (count, first[:9]) == (1, "I6 sealed")
+
+
 def test_a_check_that_can_not_be_on_record_is_made_all_the_same(
     alice: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

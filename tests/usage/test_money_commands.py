@@ -1,7 +1,7 @@
 """The commands about money, as an operator runs them."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -67,10 +67,20 @@ def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: A
         corrections.book(charge, -1_000, Note("wrong", "alice", "pay_1"))
 
 
-@pytest.mark.parametrize("usd", ["-1", "0", "ten", "0.0000000001"])
+@pytest.mark.parametrize("usd", ["-1", "0", "ten", "0.0000000001", "0.12345678900000000000000000000000000001"])
 def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
     with pytest.raises(CommandError):
         manage("grantcredit", *BOOKING, f"--usd={usd}")
+    assert not LedgerEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [("--reason", "x" * 501, "at most 500"), ("--reference", "x" * 129, "at most 128"), ("--by", "\udce9", "not a text in UTF-8")],
+)
+def test_what_the_books_can_not_hold_is_refused(manage: Manage, option: str, value: str, told: str) -> None:
+    with pytest.raises(CommandError, match=told):
+        manage("grantcredit", *BOOKING, "--usd", "1", option, value)
     assert not LedgerEntry.objects.exists()
 
 
@@ -131,8 +141,21 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
     assert manage("verifyledger") == told.format("", seal.digest)
     since = ", all since 2020-01-01T00:00:00+00:00"
     assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(since, seal.digest)
-    with pytest.raises(CommandError, match=r"^1 difference in"):
-        manage("verifyledger", "--seal", "f" * 64)
+    for digest in ("f" * 64, ""):
+        with pytest.raises(CommandError, match=r"^1 difference in"):
+            manage("verifyledger", "--seal", digest)
+
+
+@pytest.mark.parametrize("hours", [-8, 5.5])
+def test_since_means_the_same_moment_in_every_time_zone(manage: Manage, ask: Ask, hours: float) -> None:
+    now = database_now()
+    for age in (timedelta(hours=2), timedelta(minutes=50), timedelta(0)):
+        ledger.admit(now - age, [admission := ask(time_zone="Asia/Tokyo")])
+        ledger.settle(now - age, [completed(run(admission, now - age))])
+    for minutes in (1, 31, 61):
+        since = (now - timedelta(minutes=minutes)).astimezone(timezone(timedelta(hours=hours)))
+        assert "no difference" in manage("verifyledger", "--since", since.isoformat())
+        assert verify(since=since).differences == []
 
 
 def test_what_is_counted_is_what_was_looked_at(manage: Manage, ask: Ask) -> None:
@@ -175,28 +198,32 @@ def test_a_budget_beyond_a_lowered_limit_is_a_note(manage: Manage, ask: Ask, key
     assert f"Note: key/{key.pk}/ever/1970-01-01 has spent 50000 n$, its limit is 1 n$." in manage("verifyledger")
 
 
-WRONG = {
-    "I1 one charge": "UPDATE usage_generation SET state = 'running'",
-    "I2 conservation": "UPDATE usage_budget SET posted_nanodollars = posted_nanodollars + 1",
-    "I2 rollup": "UPDATE usage_hourlyusage SET completion_tokens = completion_tokens + 1",
-    "I4 hold": "UPDATE usage_generation SET reserved_nanodollars = 1",
-    "I6 sealed": "UPDATE usage_ledgerentry SET model = 'dear'",
-    "I7 exact money": "UPDATE usage_generation SET amount_nanodollars = amount_nanodollars + 1",
-    "I7 correction": "UPDATE usage_ledgerentry SET budget_day = '2026-01-01' WHERE kind = 'correction'",
-    "I10 provenance": "UPDATE usage_generation SET usage_source = 'none'",
-    "I11 told = charged": "UPDATE usage_generation SET cached_tokens = 7",
-    "I15 kept": "DELETE FROM usage_generation",
-}
+WRONG = [
+    ("I1 one charge", "UPDATE usage_generation SET state = 'running'"),
+    ("I2 conservation", "UPDATE usage_budget SET posted_nanodollars = posted_nanodollars + 1"),
+    ("I2 conservation", "UPDATE usage_budget SET scope_id = 4711 WHERE scope = 'organization'"),
+    ("I2 conservation", "UPDATE usage_budget SET period_start = '2020-01-01' WHERE scope = 'key' AND period = 'day'"),
+    ("I2 rollup", "UPDATE usage_hourlyusage SET completion_tokens = completion_tokens + 1"),
+    ("I4 hold", "UPDATE usage_generation SET reserved_nanodollars = 1"),
+    ("I6 sealed", "UPDATE usage_ledgerentry SET model = 'dear'"),
+    ("I7 exact money", "UPDATE usage_generation SET amount_nanodollars = amount_nanodollars + 1"),
+    ("I7 correction", "UPDATE usage_ledgerentry SET budget_day = '2026-01-01' WHERE kind = 'correction'"),
+    ("I10 provenance", "UPDATE usage_generation SET usage_source = 'none'"),
+    ("I11 told = charged", "UPDATE usage_generation SET cached_tokens = 7"),
+    ("I11 told = charged", "UPDATE usage_generation SET model = 'dear'"),
+    ("I11 told = charged", "UPDATE usage_generation SET budget_day = '2020-01-01'"),
+    ("I15 kept", "DELETE FROM usage_generation"),
+]
 
 
-@pytest.mark.parametrize("invariant", WRONG)
+@pytest.mark.parametrize(("invariant", "change"), WRONG)
 @pytest.mark.parametrize("since", [None, NOW - timedelta(days=3)])
-def test_each_invariant_is_checked(ask: Ask, invariant: str, since: datetime | None) -> None:
+def test_each_invariant_is_checked(ask: Ask, invariant: str, change: str, since: datetime | None) -> None:
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
     corrections.correct(LedgerEntry.objects.get().pk, -1, reason="why", recorded_by="alice")
     seals.seal()
     assert verify().differences == []
     with without_triggers(), connection.cursor() as cursor:
-        cursor.execute(WRONG[invariant])
+        cursor.execute(change)
     assert invariant in {difference.invariant for difference in verify(since=since).differences}

@@ -63,6 +63,12 @@ def test_a_little_may_be_tolerated(reconcile: Reconcile) -> None:
     assert len(reconcile(bill, "--tolerance", "4.7")) == 1
 
 
+@pytest.mark.parametrize("percent", ["nan", "sNaN", "inf", "-1", "101", "five"])
+def test_a_tolerance_is_a_percentage(percent: str) -> None:
+    with pytest.raises(CommandError, match="is not a percentage"):
+        call_command("reconcile", "bill", "--from", "2026-11-21", "--to", "2026-11-23", f"--tolerance={percent}")
+
+
 def test_a_day_that_one_side_lacks_is_a_difference(reconcile: Reconcile) -> None:
     first = "\n".join(RIGHT.splitlines()[:2])
     assert [line.partition(": ")[0] for line in reconcile(first)] == [
@@ -163,6 +169,7 @@ def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile
         ("date,requests,model\n2026-11-21,1\n", "line 2: it has 2 cells"),
         ("date,model,requests\n2026-11-21,story,1,2\n", "line 2: it has 4 cells"),
         ("date,model,requests\n2026-11-21,story,-1\n", "line 2: '-1' is not a whole number"),
+        pytest.param(f"date,model,requests\n2026-11-21,story,{'9' * 4_300}\n", "is not a number from 0", id="nines"),
         ("date,model,requests\n2026-11-21,story,1_0\n", "line 2: '1_0' is not a whole number"),
         ("date,model,cost_usd\n2026-11-21,story,-0.5\n", "line 2: '-0.5' is not a number from 0"),
         ("date,model,cost_usd\n2026-11-21,story,Infinity\n", "line 2: 'Infinity' is not a number"),

@@ -1,6 +1,7 @@
 """What several commands about the books ask for."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,14 +13,25 @@ from usage.credit import Note
 
 
 def moment(text: str) -> datetime:
-    """A date or time as in ISO 8601; without a time zone it is UTC."""
+    """A date or time as in ISO 8601, in UTC; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        found.astimezone(UTC)  # before the year 1 and after 9999 there is none
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)  # before the year 1 and after 9999 there is none
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is not a date such as 2026-11-01 or a time such as 2026-11-01T06:00:00Z") from None
-    return found
+
+
+def text(max_chars: int) -> Callable[[str], str]:
+    """A text that its column can hold, on every database."""
+
+    def checked(value: str) -> str:
+        if len(value) > max_chars:
+            raise ArgumentTypeError(f"{value[:20]!r}… has {len(value)} characters; at most {max_chars} are kept")
+        if (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)) or "\0" in value:
+            raise ArgumentTypeError(f"{value!r} is not a text in UTF-8")
+        return value
+
+    return checked
 
 
 def usd(text: str) -> int:
@@ -46,12 +58,16 @@ def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
 
 def add_booking(parser: CommandParser) -> None:
     """Who gets or gives how much credit, and why."""
-    parser.add_argument("--organization", required=True, metavar="NAME", help="whose credit")
+    parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
     parser.add_argument("--usd", required=True, type=usd, metavar="AMOUNT", help="US dollars, such as 10.00")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is kept in the ledger")
-    parser.add_argument("--by", default="manage.py", metavar="NAME", help="who books it (default: manage.py)")
+    parser.add_argument("--reason", required=True, type=text(500), metavar="TEXT", help="why; it is kept in the ledger")
+    parser.add_argument("--by", default="manage.py", type=text(150), metavar="NAME", help="who books it (default: manage.py)")
     parser.add_argument(
-        "--reference", default="", metavar="ID", help="such as a payment's id: what has it is booked once, however often it is asked for"
+        "--reference",
+        default="",
+        type=text(128),
+        metavar="ID",
+        help="such as a payment's id: what has it is booked once, however often it is asked for",
     )
 
 

@@ -48,7 +48,7 @@ def _not_added_up(wish: Wish) -> Iterator[str]:
 def _not_sealed(wish: Wish) -> Iterator[str]:
     seal = LedgerSeal.objects.order_by("-id").first()
     if LedgerEntry.objects.filter(created_at__lt=wish.until, id__gt=seal.last_id if seal else 0).exists():
-        yield "Not all ledger entries of before are sealed yet. A running reaper seals 10,000 each minute."
+        yield "Not all ledger entries of before are sealed yet. A running reaper seals them within minutes."
 
 
 def _differences() -> Iterator[str]:

@@ -5,7 +5,7 @@ All queries see one snapshot, so that running settlements do not look like diffe
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 
@@ -49,6 +49,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
     `since` leaves out what is older, for books that are too big to add up each time. With `now`, the database's time, what
     should have been settled long ago is a difference too.
     """
+    since = since.astimezone(UTC) if since else None  # days and hours are UTC's
     with snapshot():
         newest = LedgerSeal.objects.order_by("-id").first()
         entries = invariants.entries(since)

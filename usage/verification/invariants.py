@@ -113,7 +113,7 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
 
 
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
-    """I11: the tokens in the ledger are the tokens of the generation, which its client was told; both are of one moment."""
+    """I11: the ledger charges the tokens of the generation, which its client was told, to its owner; both are of one moment."""
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
@@ -124,14 +124,23 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
             reasoning_tokens=Coalesce("generation__reasoning_tokens", 0),
             outcome=F("generation__outcome"),
             created_at=F("generation__settled_at"),
+            **{name: F(f"generation__{name}") for name in _OWNED},
         )
     )
     for entry in wrong.select_related("generation"):
         row = entry.generation
         assert row is not None
-        told = f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}, {row.settled_at}"
-        charged = f"{entry.prompt_tokens}+{entry.completion_tokens}, {entry.outcome}, {entry.created_at}"
+        told = f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}, {row.settled_at}, {_owned(row)}"
+        charged = f"{entry.prompt_tokens}+{entry.completion_tokens}, {entry.outcome}, {entry.created_at}, {_owned(entry)}"
         yield Difference("I11 told = charged", str(row), told, charged)
+
+
+_OWNED = ("organization_id", "project_id", "api_key_id", "model", "budget_day")
+"""Whose and of what a charge is: its generation says the same."""
+
+
+def _owned(row: Generation | LedgerEntry) -> str:
+    return " ".join(str(getattr(row, name)) for name in _OWNED)
 
 
 _HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))

@@ -44,6 +44,9 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
         found = (budget.posted_nanodollars, budget.pending_nanodollars)
         if expected != found:
             yield Difference("I2 conservation", budget.id, "posted {} pending {}".format(*expected), "posted {} pending {}".format(*found))
+        # Its limit is found by these, its sums by its id.
+        if budget.id != (named := f"{budget.scope}/{budget.scope_id}/{budget.period}/{budget.period_start}"):
+            yield Difference("I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has")
     known = set() if first_day is None else set(Budget.objects.filter(period_start__lt=first_day).values_list("id", flat=True))
     for budget_id in sorted((posted.keys() | pending.keys()) - known):
         if posted.get(budget_id) or pending.get(budget_id):

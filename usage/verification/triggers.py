@@ -68,11 +68,12 @@ REOPENING = {"sqlite": _SQLITE_REOPENING, "postgresql": _POSTGRESQL_REOPENING}
 """Those that notice when an hour of a closed day is written."""
 _FOUND = {
     "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'trigger'",
-    # "O" and "A" are those that fire in an ordinary session.
+    # "O" fire in a session that is no replica's, "A" in every one.
     "postgresql": """
         SELECT concat_ws(' ', pg_get_triggerdef(pg_trigger.oid, TRUE), prosrc) FROM pg_trigger
         JOIN pg_proc ON pg_proc.oid = tgfoid JOIN pg_language ON pg_language.oid = prolang
-        WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND lanname = 'plpgsql' AND proconfig IS NULL""",
+        WHERE NOT tgisinternal AND lanname = 'plpgsql' AND proconfig IS NULL
+        AND (tgenabled = 'A' OR tgenabled = 'O' AND current_setting('session_replication_role') <> 'replica')""",
 }
 
 

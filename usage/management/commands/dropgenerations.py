@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from usage.errors import NotDropped
+from usage.management import arguments
 from usage.models import RetentionHorizon
 from usage.retention import dropping
 from usage.retention.dropping import Order
@@ -38,7 +39,13 @@ class Command(BaseCommand):
         kept = f"drop what was settled before this day begins (UTC); {MIN_AGE.days} days ago or earlier"
         parser.add_argument("--before", required=True, type=_day, metavar="YYYY-MM-DD", help=kept)
         parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="a folder that is not there yet, for the export")
-        parser.add_argument("--by", default="manage.py", metavar="NAME", help="who asks for it, for the audit log (default: manage.py)")
+        parser.add_argument(
+            "--by",
+            default="manage.py",
+            type=arguments.text(150),
+            metavar="NAME",
+            help="who asks for it, for the audit log (default: manage.py)",
+        )
         parser.add_argument("--dry-run", action="store_true", help="only check, and say what would be exported and dropped")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -18,7 +18,7 @@ class Command(BaseCommand):
         """The options, and an example below them."""
         parser.epilog = "Example: manage.py exportusage --from 2026-11-01 --to 2026-12-01 --output november"
         arguments.add_period(parser)
-        parser.add_argument("--organization", metavar="NAME", help="only this one's (default: all)")
+        parser.add_argument("--organization", type=arguments.text(200), metavar="NAME", help="only this one's (default: all)")
         parser.add_argument("--format", choices=["csv", "ndjson"], default="csv", help="default: csv")
         parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a folder without an export; made if missing")
 

@@ -29,7 +29,9 @@ class Command(BaseCommand):
         parser.epilog = "Example: manage.py reconcile bill.csv --from 2026-11-01 --to 2026-12-01 --deployment openai --tolerance 0.5"
         parser.add_argument("file", type=Path, metavar="FILE", help="the bill")
         arguments.add_period(parser)
-        parser.add_argument("--deployment", default="", metavar="NAME", help="only what ran there (default: all deployments)")
+        parser.add_argument(
+            "--deployment", default="", type=arguments.text(128), metavar="NAME", help="only what ran there (default: all deployments)"
+        )
         parser.add_argument("--tolerance", type=_percent, default=Decimal(0), metavar="PERCENT", help="of their amount (default: 0)")
         named = "what the bill calls one of our models, if it differs; may be repeated"
         parser.add_argument("--name", action="append", default=[], type=_pair, metavar="OURS=THEIRS", help=named)
@@ -74,6 +76,6 @@ def _percent(text: str) -> Decimal:
         percent = Decimal(text)
     except InvalidOperation:
         percent = Decimal(-1)
-    if not 0 <= percent <= 100:
+    if not (percent.is_finite() and 0 <= percent <= 100):
         raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
     return percent

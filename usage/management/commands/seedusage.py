@@ -59,6 +59,8 @@ class Command(BaseCommand):
             raise CommandError(f"What seed {plan.seed} makes is here already; take another --seed.")
         try:
             retention.refuse_before(plan.begin)
+        except OverflowError:
+            raise CommandError("Give fewer --days: so long ago there is no date.") from None
         except Dropped as error:
             raise CommandError(f"{error} That is: fewer --days.") from error
         self._begin()
