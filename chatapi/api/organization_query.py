@@ -16,8 +16,8 @@ from usage.insights.buckets import WIDTHS, BucketQuery
 from usage.insights.starts import Width
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_TIME = 253_402_300_799 - 86_400
-"""A day before the year 10000, which dates do not know."""
+_MAX_TIME = 253_402_300_799 - 366 * 86_400
+"""A year before the year 10000, which dates do not know: the longest page is of 180 days."""
 _PAGE = re.compile(r"page_([0-9a-f]{1,10})", re.ASCII)
 
 

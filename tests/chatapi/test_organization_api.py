@@ -221,6 +221,7 @@ def test_every_dialects_prefix_has_it(boss: Person) -> None:
         ("start_time=٧", "start_time", "invalid_type"),
         ("start_time=" + "9" * 5_000, "start_time", "invalid_type"),
         ("start_time=253402300800", "start_time", "invalid_value"),
+        ("start_time=253402214399", "start_time", "invalid_value"),
         ("start_time=1&start_time=2", "start_time", "duplicate_parameter"),
         ("start_time[]=1", "start_time[]", "unknown_parameter"),
         ("start_time=100&end_time=100", "end_time", "invalid_value"),
