@@ -1,13 +1,18 @@
 """A loop of a process runs again, whatever ends it."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from chatapi import for_ever
 
 
-async def test_a_loop_that_fails_is_told_and_runs_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("made", [lambda loop: loop, partial], ids=["a function", "a partial"])
+async def test_a_loop_that_fails_is_told_and_runs_again(
+    made: Callable[[for_ever.Loop], for_ever.Loop], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(for_ever, "AGAIN_AFTER_S", 0)
     runs = 0
     was_there = asyncio.Event()
@@ -21,12 +26,13 @@ async def test_a_loop_that_fails_is_told_and_runs_again(monkeypatch: pytest.Monk
         elif runs == 1:
             raise LookupError("a bug")
 
-    running = asyncio.create_task(for_ever.for_ever(loop))
+    running = asyncio.create_task(for_ever.for_ever(made(loop)))
     await asyncio.wait_for(was_there.wait(), 10)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     (record,) = caplog.records
     assert (record.levelname, runs) == ("ERROR", 3)
+    assert "loop" in record.getMessage()
     assert record.exc_info
     assert isinstance(record.exc_info[1], LookupError)
