@@ -80,8 +80,8 @@ class Completions(Endpoint):
 
     @property
     def is_nothing_charged(self) -> bool:
-        """A request that fails has not been admitted, or is withdrawn; the one that it repeats may well be charged."""
-        return not self.is_repeated
+        """A request that fails has not been admitted, or is withdrawn; the one that it repeats, or may repeat, may well be charged."""
+        return not self.is_repeated and self.header(b"idempotency-key") is None
 
     def encoder(self, dialect: Dialect, answer: Answer) -> OpenAI:
         """The dialect's form of this endpoint's answers."""
@@ -148,7 +148,9 @@ class Completions(Endpoint):
         job = _job(asked.request, admission, inbox, taken)
         starting = services.in_background(_start(services, admission, job))
         try:
-            await (self._respond_later(asked, starting) if later else self._respond(services, asked, admission, starting))
+            await (
+                self._respond_later(services, asked, admission, starting) if later else self._respond(services, asked, admission, starting)
+            )
         finally:
             services.in_background(_give_back(services, taken, self.used_tokens, starting))
 
@@ -169,11 +171,17 @@ class Completions(Endpoint):
             if is_wanted and admission.idempotency is None and not _has_failed(starting):
                 services.abandon(asked.id)
 
-    async def _respond_later(self, asked: Asked, starting: "asyncio.Task[None]") -> None:
-        """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this generation."""
-        await asyncio.shield(starting)
-        answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
-        await self._send_accepted(answer.public_id, asked.dialect.name)
+    async def _respond_later(self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]") -> None:
+        """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this generation, once it has that."""
+        try:
+            await asyncio.shield(starting)
+            answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
+            await self._send_accepted(answer.public_id, asked.dialect.name)
+        except asyncio.CancelledError:
+            # Without its address nobody can fetch it, but by an idempotency key.
+            if not self.is_started and admission.idempotency is None:
+                services.give_up(asked.id)
+            raise
 
     async def _respond_again(self, services: Services, row: Generation, later: bool) -> None:
         """The answer of the generation that this idempotency key stands for already: attached to, or replayed."""

@@ -134,7 +134,11 @@ class Services:
 
     def abandon(self, generation_id: UUID) -> None:
         """Its client has left: tell the worker, without making anyone wait."""
-        self.in_background(self._cancel(generation_id))
+        self.in_background(self._cancel(generation_id, Cancellation.CLIENT_LEFT))
+
+    def give_up(self, generation_id: UUID) -> None:
+        """Its client will never hear of it: stop it, whoever's leaving it may bear."""
+        self.in_background(self._cancel(generation_id, Cancellation.ASKED))
 
     async def cancel(self, generation_id: UUID) -> None:
         """Someone asks to stop it: tell the worker now. Raises `StreamUnavailable`."""
@@ -157,13 +161,13 @@ class Services:
         if error is not None and not isinstance(error, AccountsError | UsageError | StreamUnavailable):
             log.error("%s failed", task.get_coro(), exc_info=error)
 
-    async def _cancel(self, generation_id: UUID) -> None:
+    async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
         for wait_s in CANCEL_RETRY_S:
             try:
-                await self.stream.cancel(generation_id, Cancellation.CLIENT_LEFT, ttl_ms=settings.CANCELLED_TTL_MS)
+                await self.stream.cancel(generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
                 return
             except (RedisError, OSError) as error:
-                log.warning("could not tell that the client of %s left: %s", generation_id.hex, error)
+                log.warning("could not tell that nobody waits for %s: %s", generation_id.hex, error)
             await asyncio.sleep(wait_s)
 
     async def _withdraw(self, generation_id: UUID) -> bool:
@@ -175,5 +179,5 @@ class Services:
             return False
         except UsageError as error:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
-            self.abandon(generation_id)
+            self.give_up(generation_id)  # should it be queued after all
         return True
