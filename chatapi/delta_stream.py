@@ -240,6 +240,20 @@ class DeltaStream:
             raise StreamUnavailable("Redis has lost a part of the log")
         return _behind(after_seq, batches)
 
+    async def reached(self, generation_id: UUID) -> int | None:
+        """How many deltas the log has; None when it is not there, or some of them are lost."""
+        async with in_time():
+            entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
+        seq = 0
+        try:
+            for first_seq, batch in _batches(entries):
+                if first_seq > seq + 1:
+                    return None
+                seq = first_seq + len(batch) - 1
+        except StreamUnavailable:
+            return None
+        return seq or None
+
     async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
 
@@ -255,7 +269,8 @@ class DeltaStream:
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
         """Tell whichever worker runs or will run the generation to stop it."""
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
-            pipe.set(self.key("cancelled", generation_id.hex), why.value, px=ttl_ms)
+            # Who asks to stop it often leaves at once: that must not take the wish back.
+            pipe.set(self.key("cancelled", generation_id.hex), why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
             pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
 from chatapi.for_ever import for_ever
 from chatapi.wire import deltas
-from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.deltas import TERMINAL, AnyDelta
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ class Follower:
         try:
             for frame in arrived:
                 found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
+                if found and isinstance(found[-1], TERMINAL):
+                    break  # where deltas before a failure are lost, its own frame looks like one more gap
         except BaseException:
             # What is not handed out must not count as such: whoever asks the log for the rest would miss it.
             self.seq, self._arrived = seq, arrived + self._arrived

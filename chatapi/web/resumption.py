@@ -80,16 +80,15 @@ def position(text: str, param: str) -> Position:
 
 
 async def check_reached(services: Services, generation_id: UUID, after: Position) -> None:
-    """Raises `InvalidRequest` for a position that the stream has not reached by now, `StreamUnavailable` when nobody can know."""
+    """Raises `InvalidRequest` for a position that the stream has not reached by now, `StreamUnavailable` when Redis is away."""
     if not after.seq:
         return
     try:
-        reached = len(await services.stream.replay(generation_id))
+        reached = await services.stream.reached(generation_id)
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
-    except StreamUnavailable:
-        return  # A part is lost: where it ended is not known, and whoever follows is told.
-    if after.seq > reached:
+    # Where a part of the log is lost nobody knows, and whoever follows is told.
+    if reached is not None and after.seq > reached:
         message = f"Invalid value for '{after.param}': the stream has not come so far; its last event is of delta {reached}."
         raise InvalidRequest(message, after.param)
 
@@ -109,7 +108,10 @@ def _frames(encoder: OpenAI, part: Part, after: Position) -> bytes:
         return encoder.encode(part.deltas)
     frames: list[bytes] = []
     for seq, delta in enumerate(part.deltas, start=part.first_seq):
-        events = encoder.encode([delta]).split(b"\n\n")[:-1]
+        encoded = encoder.encode([delta])
+        if isinstance(delta, TERMINAL) and after.seq > seq:
+            return b"".join([*frames, encoded])  # of a log that has lost what came before: the client was further, and has no end yet
+        events = encoded.split(b"\n\n")[:-1]
         frames += [b"id: %d-%d\n%b\n\n" % (seq, frame, event) for frame, event in enumerate(events, start=1) if after.is_before(seq, frame)]
     return b"".join(frames)
 
@@ -135,6 +137,8 @@ async def is_kept(services: Services, row: Generation) -> bool:
         _, held = await services.stream.tail(row.id, b"", 0)
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
+    except StreamUnavailable:
+        return True  # a part of it is lost, which whoever follows is told
     return bool(held)
 
 

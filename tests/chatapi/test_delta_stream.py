@@ -116,6 +116,25 @@ async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(stream: Del
         await stream.replay(uuid4(), 3)
 
 
+async def test_a_failure_behind_lost_deltas_is_handed_out_once(stream: DeltaStream, inbox: Inbox) -> None:
+    follower, lost = inbox.follow(identity.new_id()), Failed("lost")
+    batches: dict[int, list[AnyDelta]] = {1: texts(1, 1), 2: texts(2, 2), 3: texts(3, 3), 9: [lost]}
+    await stream.publish([entry(follower.id, first_seq, batch, inbox="") for first_seq, batch in batches.items()])
+    for first_seq in (1, 3, 9):  # the inbox has missed the second
+        follower.feed(Frame(b"", first_seq, deltas.encode(batches[first_seq])))
+    assert await follower.next() == [*texts(1, 3), lost]
+
+
+async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    await stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=5_000)
+    await stream.cancel(generation_id, Cancellation.CLIENT_LEFT, ttl_ms=5_000)
+    assert await stream.jobs([generation_id]) == [(None, Cancellation.ASKED)]
+    await stream.cancel(other := identity.new_id(), Cancellation.CLIENT_LEFT, ttl_ms=5_000)
+    await stream.cancel(other, Cancellation.ASKED, ttl_ms=5_000)
+    assert await stream.cancelled_among([other]) == {other: Cancellation.ASKED}
+
+
 async def test_what_arrived_before_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
     await stream.publish([entry(follower.id, 5, texts(5, 6), inbox="")])

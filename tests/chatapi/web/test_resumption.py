@@ -21,6 +21,7 @@ from chatapi.web.resumption import Position
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.dialects import Answer, OpenAI
+from chatapi.wire.invalid_request import InvalidRequest
 from tests.cast import Person, admit, run
 from tests.chatapi.worker.processes import Valkey
 from usage.database.group_commit import GroupCommit
@@ -203,6 +204,12 @@ async def test_a_good_end_never_follows_an_empty_log(services: Any, completed: G
     assert await all_of(resumption.follow(services, completed.pk)) == [LOST]
 
 
+async def test_a_stream_of_which_a_part_is_lost_is_kept_and_says_so(services: Any, completed: Generation) -> None:
+    await publish(services, completed.pk, 11, Text("behind what is lost"), *GOOD_END)
+    assert await resumption.is_kept(services, completed)
+    assert await all_of(resumption.follow(services, completed.pk)) == [LOST]
+
+
 async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[AnyDelta]]:
     """A stream whose log is lost when a part of it has been read."""
     for seq in range(1, 301):
@@ -214,6 +221,28 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
 
 
 # ---- ids
+
+
+@pytest.mark.parametrize("held", [0, 2])
+async def test_who_was_further_than_the_log_is_told_that_it_is_lost(services: Any, waiting: Generation, held: int) -> None:
+    """Valkey has lost the log, or a part of it: a client that has seen more has made no mistake."""
+    behind = Position(20, 1, "Last-Event-ID")
+    for seq in range(1, held + 1):
+        await publish(services, waiting.pk, seq, Text(f"{seq} "))
+    if held:
+        await publish(services, waiting.pk, 25, LOST)
+    await resumption.check_reached(services, waiting.pk, behind)
+    if not held:
+        await publish(services, waiting.pk, 25, Text("behind what is lost"))
+    error, done = await frames(services, waiting.pk, behind)
+    assert (b'"stream_unavailable"' in error, done) == (True, b"data: [DONE]")
+
+
+async def test_a_position_that_a_whole_log_has_not_reached_is_refused(services: Any, waiting: Generation) -> None:
+    await publish(services, waiting.pk, 1, *TOLD)
+    await resumption.check_reached(services, waiting.pk, Position(3, 1, "Last-Event-ID"))
+    with pytest.raises(InvalidRequest, match="its last event is of delta 3"):
+        await resumption.check_reached(services, waiting.pk, Position(4, 1, "Last-Event-ID"))
 
 
 async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses_nothing(services: Any, waiting: Generation) -> None:
