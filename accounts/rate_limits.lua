@@ -2,6 +2,7 @@
 --
 --   <prefix>…:requests:… and :tokens:…   buckets that leak: what has been charged and not yet been paid by time is debt; as MessagePack
 --   <prefix>…:running:…                  sorted sets of the generations that run, by the end of their leases
+--   <prefix>taken:…                      receipts: what a request has charged to buckets and can give back, once; as MessagePack
 --
 -- ARGV: the operations, as MessagePack; they name keys in full. Every time is this server's, in microseconds.
 
@@ -78,20 +79,10 @@ local function add_ended(bucket, first, last, unused)
   pay(bucket, 0)
 end
 
-local function has_ended(bucket, first, last)
-  for _, place in ipairs(bucket.ended) do
-    if place[1] <= first and last <= place[2] then return true end
-  end
-  return false
-end
-
 -- The request that took so much, and was the last charge when so much had been charged, has ended. What time has paid for of it is not
 -- given back: or else requests that ran long could give back together, in one moment, far more than the limit allows to be used in it.
--- Who gives back for a process that only seems to be dead does it once more than that: nothing is given back twice.
 local function finish(bucket, took, unused, born, charged)
-  local is_owed = bucket.born == born and charged > bucket.paid
-  if is_owed and has_ended(bucket, charged - took, charged) then return end
-  if is_owed then
+  if bucket.born == born and charged > bucket.paid then
     add_ended(bucket, charged - took, charged, math.max(0, math.min(unused, charged - bucket.paid)))
   end
   if unused < 0 then
@@ -116,11 +107,19 @@ end
 local function standing(bucket)
   local owed = debt(bucket)
   local remaining = math.max(0, math.floor(bucket.limit - owed))
-  return {remaining, math.ceil(owed * bucket.window / bucket.limit / 1000), bucket.born, bucket.charged}
+  return {remaining, math.ceil(owed * bucket.window / bucket.limit / 1000)}
+end
+
+local function write_receipt(key, receipt_ms, wanted, buckets)
+  local marks = {}
+  for i, bucket in ipairs(buckets) do
+    if wanted[i][5] then table.insert(marks, {bucket.key, bucket.limit, bucket.window, bucket.born, bucket.charged}) end
+  end
+  redis.call('SET', key, cmsgpack.pack(marks), 'PX', receipt_ms)
 end
 
 -- Answers which limit refuses (the one to wait longest for; 0 for none), how many ms to wait, and how each bucket stands.
-local function take(member, lease_ms, wanted, running)
+local function take(member, lease_ms, wanted, running, receipt, receipt_ms)
   local buckets, refusing, longest = {}, 0, 0
   for i, want in ipairs(wanted) do
     buckets[i] = open_under(want[2], want[1], want[3])
@@ -135,6 +134,7 @@ local function take(member, lease_ms, wanted, running)
       charge(buckets[i], want[4])
       keep(buckets[i])
     end
+    if receipt ~= '' then write_receipt(receipt, receipt_ms, wanted, buckets) end
     for _, slot in ipairs(running) do
       redis.call('ZADD', slot[1], now + lease_ms * 1000, member)
       redis.call('PEXPIRE', slot[1], lease_ms)
@@ -145,12 +145,18 @@ local function take(member, lease_ms, wanted, running)
   return {refusing, math.ceil(longest / 1000), standings}
 end
 
-local function give_back(member, took, unused, marks, running)
-  for _, mark in ipairs(marks) do
-    local key, limit, window, born, charged = unpack(mark)
-    local bucket = open(key, limit, window)
-    finish(bucket, took, unused, born, charged)
-    keep(bucket)
+-- Who gives back for a process that only seems to be dead, asks again when an answer was lost, or undoes what perhaps was never taken,
+-- does no harm: without its receipt nothing is given back or charged.
+local function give_back(member, took, unused, running, receipt)
+  local marks = receipt ~= '' and redis.call('GET', receipt)
+  if marks then
+    for _, mark in ipairs(cmsgpack.unpack(marks)) do
+      local key, limit, window, born, charged = unpack(mark)
+      local bucket = open(key, limit, window)
+      finish(bucket, took, unused, born, charged)
+      keep(bucket)
+    end
+    redis.call('DEL', receipt)
   end
   for _, key in ipairs(running) do redis.call('ZREM', key, member) end
   return 0

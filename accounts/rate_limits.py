@@ -6,10 +6,10 @@ use and gives back what it did not; how many run at the same time is known by le
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -22,6 +22,8 @@ from accounts.limits import Counts, Limit, Standing
 
 LEASE_MS = 15_000
 """How long a request still counts as running when nobody says so any more."""
+RECEIPT_MS = 26 * 3_600_000
+"""How long what a request has taken can be given back: longer than any may run."""
 REPLY_TIMEOUT_S = 3.0
 """A Redis that takes longer is as good as none."""
 RUNNING_RETRY_MS = 1_000
@@ -34,16 +36,6 @@ Run = Callable[[Sequence[Operation]], Awaitable[Sequence[Any]]]
 Ask = Callable[[Operation], Awaitable[Any]]
 
 
-class Mark(NamedTuple):
-    """A request's place in a bucket of tokens: what the script must know to give some of them back."""
-
-    key: str
-    most: int
-    window_us: int
-    born: int
-    charged: int
-
-
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What a request has taken, and holds until it is given back."""
@@ -51,14 +43,15 @@ class Taken:
     id: UUID
     tokens: int
     standings: tuple[Standing, ...] = ()
-    marks: tuple[Mark, ...] = ()
     running: tuple[str, ...] = ()
     """The keys in which it holds a lease."""
+    receipt: str = ""
+    """The key of what it has taken from limits of tokens; blank where there are none."""
 
     @property
     def is_something(self) -> bool:
         """Whether there is anything to keep or to give back."""
-        return bool(self.marks or self.running)
+        return bool(self.receipt or self.running)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The `x-ratelimit-*` headers of its answer; none where no limit applies."""
@@ -90,29 +83,38 @@ class RateLimits:
 
         Who is cancelled here may have taken it all the same. Where no limit applies, nobody is asked.
         """
-        applying = [limit for limit in known if limit.model in {"", model}]
+        applying = _applying(known, model)
+        asked = self.asked(applying, generation_id, model=model, tokens=tokens)
         if not applying:
-            return Taken(generation_id, tokens)
+            return asked
         _refuse_what_is_shut(applying)
         rates = [limit for limit in applying if limit.counts is not Counts.RUNNING]
         places = [limit for limit in applying if limit.counts is Counts.RUNNING]
-        wanted = [(self._key(limit), limit.most, limit.window_ms * 1_000, _amount(limit, tokens)) for limit in rates]
+        wanted = [self._wanted(limit, tokens) for limit in rates]
         slots = [(self._key(limit), limit.most) for limit in places]
-        refusing, wait_ms, states = await self._ask(("take", generation_id.hex, self._lease_ms, wanted, slots))
-        standings = tuple(Standing(limit, *state[:2]) for limit, state in zip(rates, states, strict=True))
+        operation = ("take", generation_id.hex, self._lease_ms, wanted, slots, asked.receipt, RECEIPT_MS)
+        refusing, wait_ms, states = await self._ask(operation)
+        standings = tuple(Standing(limit, *state) for limit, state in zip(rates, states, strict=True))
         if refusing:
             raise RateLimited([*rates, *places][refusing - 1], standings, wait_ms or RUNNING_RETRY_MS)
-        marks = tuple(_marks(rates, wanted, states))
-        return Taken(generation_id, tokens, standings, marks, running=tuple(key for key, _ in slots))
+        return replace(asked, standings=standings)
+
+    def asked(self, known: Iterable[Limit], generation_id: UUID, *, model: str, tokens: int) -> Taken:
+        """What `take` takes if it does: to be given back by whom its answer has not reached."""
+        applying = _applying(known, model)
+        running = tuple(self._key(limit) for limit in applying if limit.counts is Counts.RUNNING)
+        counts_tokens = any(limit.counts is Counts.TOKENS for limit in applying)
+        return Taken(generation_id, tokens, running=running, receipt=f"{self._prefix}taken:{generation_id.hex}" if counts_tokens else "")
 
     async def give_back(self, taken: Taken, used_tokens: int | None) -> None:
         """Its request has ended: free its place, and correct what it took to what it used; None leaves that as it is.
 
-        Tokens that it used beyond what it took are charged now. Requests are not given back. To say it twice changes nothing.
+        Tokens that it used beyond what it took are charged now. Requests are not given back. To say it twice
+        changes nothing, nor to say it of what was never taken.
         """
         unused = 0 if used_tokens is None else taken.tokens - used_tokens
         if taken.is_something:
-            await self._ask(("give_back", taken.id.hex, taken.tokens, unused, taken.marks, taken.running))
+            await self._ask(("give_back", taken.id.hex, taken.tokens, unused, taken.running, taken.receipt))
 
     async def renew(self, running: Iterable[Taken]) -> None:
         """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once."""
@@ -130,19 +132,17 @@ class RateLimits:
         except TimeoutError as error:
             raise RedisTimeoutError("Redis does not answer") from error
 
+    def _wanted(self, limit: Limit, tokens: int) -> tuple[str, int, int, int, bool]:
+        """Only tokens go on the receipt: a request is never given back."""
+        counts_tokens = limit.counts is Counts.TOKENS
+        return self._key(limit), limit.most, limit.window_ms * 1_000, tokens if counts_tokens else 1, counts_tokens
+
     def _key(self, limit: Limit) -> str:
         return self._prefix + limit.id
 
 
-def _amount(limit: Limit, tokens: int) -> int:
-    return tokens if limit.counts is Counts.TOKENS else 1
-
-
-def _marks(rates: Sequence[Limit], wanted: Sequence[tuple[str, int, int, int]], states: Sequence[Sequence[int]]) -> Iterator[Mark]:
-    """Only of tokens: a request is never given back."""
-    for limit, (key, most, window_us, _), (*_, born, charged) in zip(rates, wanted, states, strict=True):
-        if limit.counts is Counts.TOKENS:
-            yield Mark(key, most, window_us, born, charged)
+def _applying(known: Iterable[Limit], model: str) -> list[Limit]:
+    return [limit for limit in known if limit.model in {"", model}]
 
 
 def _refuse_what_is_shut(applying: Sequence[Limit]) -> None:

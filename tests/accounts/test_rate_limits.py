@@ -212,7 +212,7 @@ async def test_what_has_ended_is_kept_in_as_many_places_as_requests_run(taker: T
     for taken in [await taker.take(limit, tokens=100) for _ in range(50)]:
         await taker.rate_limits.give_back(taken, 7)
     await taker.rate_limits.give_back(longest, 10)
-    (key,) = [key async for key in redis.scan_iter(f"{taker.prefix}*")]
+    (key,) = [key async for key in redis.scan_iter(f"{taker.prefix}rate:key:*")]
     *_, ended = msgspec.msgpack.decode(cast(bytes, await redis.get(key)))
     assert ended == [[0, 10, 0], [20, 5_020, 50 * 93]]
 
@@ -225,6 +225,36 @@ async def test_what_is_given_back_twice_is_given_back_once(taker: Taker, used: i
     await taker.rate_limits.give_back(taken, used)
     await taker.rate_limits.give_back(taken, used)
     assert await taker.remaining(limit) == 10_000 - 500 - used
+
+
+@pytest.mark.parametrize("others", [0, 500], ids=["nothing is owed any more", "others are owed for"])
+async def test_what_was_used_beyond_is_charged_once_though_time_has_paid_for_the_rest(taker: Taker, others: int) -> None:
+    limit = tokens(1_000_000)
+    taken = await taker.take(limit, tokens=1)
+    await taker.take(limit, tokens=others)
+    async with asyncio.timeout(5):
+        while await taker.remaining(limit) < 1_000_000 - others:
+            await asyncio.sleep(0.01)
+    await taker.rate_limits.give_back(taken, 2_001)
+    await taker.rate_limits.give_back(taken, 2_001)
+    # A million in a day is twelve in a second, which is what time pays meanwhile.
+    assert 0 <= await taker.remaining(limit) - (1_000_000 - others - 2_000) < 100
+
+
+async def test_who_has_not_heard_whether_it_has_taken_gives_all_back(taker: Taker) -> None:
+    limits, generation_id = [tokens(1_000), running(1)], uuid4()
+    await taker.take(*limits, tokens=800, generation_id=generation_id)
+    await taker.rate_limits.give_back(taker.rate_limits.asked(limits, generation_id, model="small", tokens=800), 0)
+    assert (await taker.take(*limits, tokens=0)).standings[0].remaining == 1_000
+
+
+async def test_to_give_back_what_was_never_taken_changes_nothing(taker: Taker) -> None:
+    limits = [tokens(1_000), running(1)]
+    await taker.take(*limits, tokens=800)
+    for used in (0, 800, 900):
+        await taker.rate_limits.give_back(taker.rate_limits.asked(limits, uuid4(), model="small", tokens=800), used)
+    assert await taker.remaining(limits[0]) == 200
+    assert (await taker.refusal(*limits)).limit == limits[1]
 
 
 async def test_tokens_that_nobody_counted_stay_taken(taker: Taker) -> None:
@@ -259,10 +289,11 @@ async def test_what_time_has_paid_for_is_not_given_back(taker: Taker) -> None:
     assert (await taker.refusal(limit, tokens=500)).limit == limit
 
 
-async def test_a_lost_bucket_gives_nothing_back(taker: Taker, redis: Redis) -> None:
-    """After Redis has lost its data, a request of before must not undo what was taken since."""
+@pytest.mark.parametrize("lost", ["*", "rate:key:*"], ids=["all", "only the bucket"])
+async def test_a_lost_bucket_gives_nothing_back(taker: Taker, redis: Redis, lost: str) -> None:
+    """After Redis has lost its data, or time has paid for all of it, a request of before must not undo what was taken since."""
     old = await taker.take(tokens(1_000), tokens=800)
-    await redis.delete(*await redis.keys(f"{taker.prefix}*"))
+    await redis.delete(*await redis.keys(f"{taker.prefix}{lost}"))
     await taker.take(tokens(1_000), tokens=600)
     await taker.rate_limits.give_back(old, 0)
     assert await taker.remaining(tokens(1_000)) == 400
