@@ -50,11 +50,15 @@ class Rates:
         """Correct what the request took to what it used, and free its place; without a number, when the books know it."""
         if taken.id not in self._running:
             return
-        used = used_tokens
         try:
             used = await self._used(taken.id) if used_tokens is None else used_tokens
-        finally:  # whatever went wrong with the books: what is over must not keep its place
-            await self._free(taken, used)
+        except asyncio.CancelledError:  # this process ends, and what it took may run on: its worker keeps the place, and gives back
+            del self._running[taken.id]
+            raise
+        except Exception:  # whatever went wrong with the books: what is over must not keep its place
+            await self._free(taken, None)
+            raise
+        await self._free(taken, used)
 
     async def _free(self, taken: Taken, used_tokens: int | None) -> None:
         self._running.pop(taken.id, None)  # first, so that its place is not renewed meanwhile

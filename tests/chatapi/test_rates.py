@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import Counts, Limit
+from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.redis_client import connect
 from chatapi.web.rates import Rates
@@ -34,26 +34,30 @@ async def unknown(_: UUID) -> reports.End | None:
     return None
 
 
-def caller() -> Caller:
-    return Caller(1, 1, 1, is_test=False, is_admin=False, default_dialect="", time_zone="UTC", rate_limits=(ONE,))
+def caller(*limits: Limit) -> Caller:
+    return Caller(1, 1, 1, is_test=False, is_admin=False, default_dialect="", time_zone="UTC", rate_limits=limits)
 
 
 async def test_books_that_break_keep_nobody_in_its_place(redis: Redis) -> None:
     rates = Rates(RateLimits(redis, "test:", lease_ms=LEASE_MS), broken)
-    taken = await rates.take(caller(), uuid4(), model="small", tokens=10)
+    taken = await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
     with pytest.raises(RateLimited):
-        await rates.take(caller(), uuid4(), model="small", tokens=10)
+        await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
     with pytest.raises(ValueError, match="a row that"):
         await rates.give_back(taken, None)
-    await rates.take(caller(), uuid4(), model="small", tokens=10)
+    await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
 
 
-async def test_who_stops_asking_the_books_leaves_its_place(redis: Redis) -> None:
-    rates = Rates(RateLimits(redis, "test:", lease_ms=LEASE_MS), unknown)
-    taken = await rates.take(caller(), uuid4(), model="small", tokens=10)
+async def test_who_stops_asking_the_books_leaves_what_runs_on_to_its_worker(redis: Redis) -> None:
+    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
+    rates, day = Rates(limits, unknown), Limit("key", 1, "", Counts.TOKENS, 1_000, DAY_MS)
+    taken = await rates.take(caller(ONE, day), uuid4(), model="small", tokens=800)
     asking = asyncio.create_task(rates.give_back(taken, None))
     await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await rates.take(caller(), uuid4(), model="small", tokens=10)
+    with pytest.raises(RateLimited):
+        await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
+    await limits.give_back(taken, 100)  # as its worker does
+    assert (await rates.take(caller(ONE, day), uuid4(), model="small", tokens=0)).standings[0].remaining == 900

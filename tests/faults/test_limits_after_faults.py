@@ -1,6 +1,7 @@
-"""What requests have taken from rate limits, when the web process that took it dies: whoever ends them gives it back."""
+"""What requests have taken from rate limits, when the web process that took it ends: whoever ends them gives it back."""
 
 import json
+import signal
 from typing import Any
 from uuid import uuid4
 
@@ -34,11 +35,11 @@ def redis(installation: Installation) -> Redis:
     return Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))
 
 
-def begin_and_kill_web(installation: Installation, limited: Client, idempotency_key: str | None, model: str = "two-seconds") -> str:
+def begin_and_end_web(installation: Installation, limited: Client, idempotency_key: str | None, model: str, how: signal.Signals) -> str:
     """Its generation's id."""
     with limited.asking(model, stream=True, max_tokens=MAX_TOKENS, idempotency_key=idempotency_key) as exchange:
         next(exchange.texts())
-        installation.end("web")
+        installation.end("web", how)
         generation_id: str = exchange.response.headers["x-generation-id"]
     return generation_id
 
@@ -57,14 +58,23 @@ def assert_given_back(installation: Installation, limited: Client, generation_id
 
 
 @pytest.mark.parametrize("runs_on", [False, True])
-def test_a_worker_gives_back_for_a_dead_web_process(installation: Installation, limited: Client, runs_on: bool) -> None:
-    generation_id = begin_and_kill_web(installation, limited, uuid4().hex if runs_on else None)
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        pytest.param("two-seconds", signal.SIGKILL, id="killed"),
+        pytest.param("five-seconds", signal.SIGTERM, id="asked to end, which cuts off what takes longer than its drain"),
+    ],
+)
+def test_a_worker_gives_back_for_a_web_process_that_has_ended(
+    installation: Installation, limited: Client, model: str, how: signal.Signals, runs_on: bool
+) -> None:
+    generation_id = begin_and_end_web(installation, limited, uuid4().hex if runs_on else None, model, how)
     installation.start_web()
     assert_given_back(installation, limited, generation_id)
 
 
 def test_a_reaper_gives_back_for_a_dead_web_process_and_a_dead_worker(installation: Installation, limited: Client) -> None:
-    generation_id = begin_and_kill_web(installation, limited, uuid4().hex, "five-seconds")
+    generation_id = begin_and_end_web(installation, limited, uuid4().hex, "five-seconds", signal.SIGKILL)
     with redis(installation) as valkey:
         wait_for(lambda: not list(valkey.scan_iter("chatapi:web:*")), "the web process to count as dead")
     installation.end("worker")
@@ -73,11 +83,14 @@ def test_a_reaper_gives_back_for_a_dead_web_process_and_a_dead_worker(installati
     assert_given_back(installation, limited, generation_id)
 
 
-def test_a_place_is_kept_while_its_request_runs_on_without_a_web_process(installation: Installation, limited: Client) -> None:
-    body = json.dumps({"model": "steady", "messages": HELLO}).encode()
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_place_is_kept_while_its_request_runs_on_without_a_web_process(
+    installation: Installation, limited: Client, how: signal.Signals
+) -> None:
+    body = json.dumps({"model": "steady", "messages": HELLO, "max_tokens": MAX_TOKENS}).encode()
     accepted = limited.send("POST", "/v1/chat/completions", body, prefer="respond-async")
     assert accepted.status == 202
-    installation.end("web")
+    installation.end("web", how)
     with redis(installation) as valkey:
 
         def lease_ends_at_us() -> float:
@@ -89,5 +102,5 @@ def test_a_place_is_kept_while_its_request_runs_on_without_a_web_process(install
         wait_for(lambda: lease_ends_at_us() > before, "the worker to renew it")
     installation.start_web()
     assert limited.complete("five").status == 429
-    limited.send("POST", f"/v1/generations/{accepted.headers['x-generation-id']}/cancel")
-    wait_for(lambda: limited.complete("five").status == 200, "the place")
+    limited.send("POST", f"/v1/generations/{accepted.json['id']}/cancel", b"")
+    assert_given_back(installation, limited, accepted.json["id"])
