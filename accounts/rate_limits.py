@@ -6,6 +6,7 @@ use and gives back what it did not; how many run at the same time is known by le
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,14 @@ from uuid import UUID
 
 import msgspec
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from accounts import limits
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit, Standing
+
+log = logging.getLogger(__name__)
 
 LEASE_MS = 15_000
 """How long a request still counts as running when nobody says so any more."""
@@ -26,6 +30,8 @@ RECEIPT_MS = 26 * 3_600_000
 """How long what a request has taken can be given back: longer than any may run."""
 REPLY_TIMEOUT_S = 3.0
 """A Redis that takes longer is as good as none."""
+GIVE_BACK_AFTER_S = (0, 0.5, 1, 2, 5)
+"""Waits before attempts to give back: a Redis that starts again is not there for a moment, and what it kept would stay taken."""
 RUNNING_RETRY_MS = 1_000
 """When to come back where only the end of another request makes room: nobody knows when that is."""
 
@@ -115,6 +121,18 @@ class RateLimits:
         unused = 0 if used_tokens is None else taken.tokens - used_tokens
         if taken.is_something:
             await self._ask(("give_back", taken.id.hex, taken.tokens, unused, taken.running, taken.receipt))
+
+    async def give_back_patiently(self, taken: Taken, used_tokens: int | None) -> None:
+        """`give_back`, also to a Redis that is away for some seconds; one that is away for longer is not told, and a log line says so."""
+        failure: Exception | None = None
+        for wait_s in GIVE_BACK_AFTER_S:
+            await asyncio.sleep(wait_s)
+            try:
+                await self.give_back(taken, used_tokens)
+                return
+            except (RedisError, OSError) as error:
+                failure = error
+        log.warning("what %s did not use is not given back: %r", taken.id.hex, failure)
 
     async def renew(self, running: Iterable[Taken]) -> None:
         """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once."""

@@ -62,10 +62,7 @@ class Rates:
 
     async def _free(self, taken: Taken, used_tokens: int | None) -> None:
         self._running.pop(taken.id, None)  # first, so that its place is not renewed meanwhile
-        try:
-            await self._limits.give_back(taken, used_tokens)
-        except (RedisError, OSError) as error:
-            log.warning("what %s did not use is not given back: %r", taken.id.hex, error)
+        await self._limits.give_back_patiently(taken, used_tokens)
 
     def _undo(self, taking: "asyncio.Future[Taken]") -> None:
         """Its client left while it was being taken, so nothing runs."""

@@ -107,7 +107,7 @@ class Reaper:
         await self._stream.publish([Entry(orphan.id, orphan.fence, sealed.last_seq + 1, end, inbox, is_last=True)])
         if job and job.taken and not await self._stream.still_alive([inbox]):
             # Its web process is gone, too: nobody else gives back what it did not use of its rate limits.
-            await self._limits.give_back(job.taken, settlement.tokens.prompt_tokens + settlement.tokens.completion_tokens)
+            await self._limits.give_back_patiently(job.taken, settlement.tokens.prompt_tokens + settlement.tokens.completion_tokens)
 
 
 def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import msgspec
@@ -255,6 +255,13 @@ async def test_to_give_back_what_was_never_taken_changes_nothing(taker: Taker) -
         await taker.rate_limits.give_back(taker.rate_limits.asked(limits, uuid4(), model="small", tokens=800), used)
     assert await taker.remaining(limits[0]) == 200
     assert (await taker.refusal(*limits)).limit == limits[1]
+
+
+async def test_who_gives_back_patiently_gives_up_in_the_end(taker: Taker, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(module, "GIVE_BACK_AFTER_S", (0, 0.01))
+    taken = taker.rate_limits.asked([running(1)], uuid4(), model="small", tokens=10)
+    await Taker(connect("unix:///nowhere")).rate_limits.give_back_patiently(taken, 0)
+    assert taken.id.hex in caplog.text
 
 
 async def test_tokens_that_nobody_counted_stay_taken(taker: Taker) -> None:
