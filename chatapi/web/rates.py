@@ -30,17 +30,19 @@ class Rates:
         self._limits = limits
         self._end_of = end_of
         self._running: dict[UUID, Taken] = {}
-        self._undoing: set[asyncio.Future[None]] = set()
+        self._undoing: set[asyncio.Task[None]] = set()
 
     async def take(self, caller: Caller, generation_id: UUID, *, model: str, tokens: int) -> Taken:
         """Take from every limit that applies, or from none; raises `RateLimited` or `StreamUnavailable`."""
-        taking = asyncio.ensure_future(self._limits.take(caller.rate_limits, generation_id, model=model, tokens=tokens))
+        known = caller.rate_limits
+        taking = asyncio.ensure_future(self._limits.take(known, generation_id, model=model, tokens=tokens))
         try:
             taken = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            taking.add_done_callback(self._undo)
-            raise
-        except (RedisError, OSError) as error:
+        except (asyncio.CancelledError, RedisError, OSError) as error:
+            # Nothing runs, and nobody knows whether it is taken: a Redis that is frozen takes it when it goes on.
+            self._undo(taking, self._limits.asked(known, generation_id, model=model, tokens=tokens))
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise StreamUnavailable(str(error)) from error
         if taken.is_something:
             self._running[generation_id] = taken
@@ -64,14 +66,14 @@ class Rates:
         self._running.pop(taken.id, None)  # first, so that its place is not renewed meanwhile
         await self._limits.give_back_patiently(taken, used_tokens)
 
-    def _undo(self, taking: "asyncio.Future[Taken]") -> None:
-        """Its client left while it was being taken, so nothing runs."""
-        if not taking.cancelled() and taking.exception() is None:
-            taken = taking.result()
-            self._running[taken.id] = taken
-            undoing = asyncio.ensure_future(self.give_back(taken, 0))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+    def _undo(self, taking: "asyncio.Future[Taken]", asked: Taken) -> None:
+        undoing = asyncio.create_task(self._give_all_back(taking, asked))
+        self._undoing.add(undoing)
+        undoing.add_done_callback(self._undoing.discard)
+
+    async def _give_all_back(self, taking: "asyncio.Future[Taken]", asked: Taken) -> None:
+        await asyncio.wait([taking])  # whatever its answer is
+        await self._limits.give_back_patiently(asked, 0)
 
     async def renew(self) -> None:
         """Keep the places of what runs, for ever."""

@@ -1,7 +1,10 @@
 """A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the books."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,17 +13,20 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from accounts import rate_limits
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import LEASE_MS, Ask, Operation, RateLimits, Run
 from chatapi.batch import Batch
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.redis_client import connect
 from chatapi.web.rates import Rates
 from tests.chatapi.worker.processes import Valkey
 from usage import reports
 
 ONE = Limit("key", 1, "", Counts.RUNNING, 1, 0)
+DAY = Limit("key", 1, "", Counts.TOKENS, 1_000, DAY_MS)
 
 
 @pytest.fixture
@@ -59,6 +65,29 @@ def caller(*limits: Limit) -> Caller:
     return Caller(1, 1, 1, is_test=False, is_admin=False, default_dialect="", time_zone="UTC", rate_limits=limits)
 
 
+async def remaining(rates: Rates, *limits: Limit) -> int | None:
+    """What is left of the first of them; None where there is no place."""
+    try:
+        taken = await rates.take(caller(*limits), uuid4(), model="small", tokens=0)
+    except RateLimited:
+        return None
+    await rates.give_back(taken, 0)
+    return taken.standings[0].remaining
+
+
+@contextmanager
+def frozen(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It does not answer, which is soon noticed; then it does what it was asked meanwhile."""
+    pid = valkey.client.info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(rate_limits, "REPLY_TIMEOUT_S", 0.1)
+            yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 async def test_books_that_break_keep_nobody_in_its_place(redis: Redis) -> None:
     rates = Rates(RateLimits(redis, "test:", lease_ms=LEASE_MS), broken)
     taken = await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
@@ -71,8 +100,8 @@ async def test_books_that_break_keep_nobody_in_its_place(redis: Redis) -> None:
 
 async def test_who_stops_asking_the_books_leaves_what_runs_on_to_its_worker(redis: Redis) -> None:
     limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
-    rates, day = Rates(limits, unknown), Limit("key", 1, "", Counts.TOKENS, 1_000, DAY_MS)
-    taken = await rates.take(caller(ONE, day), uuid4(), model="small", tokens=800)
+    rates = Rates(limits, unknown)
+    taken = await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=800)
     asking = asyncio.create_task(rates.give_back(taken, None))
     await asyncio.sleep(0)
     asking.cancel()
@@ -81,12 +110,12 @@ async def test_who_stops_asking_the_books_leaves_what_runs_on_to_its_worker(redi
     with pytest.raises(RateLimited):
         await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
     await limits.give_back(taken, 100)  # as its worker does
-    assert (await rates.take(caller(ONE, day), uuid4(), model="small", tokens=0)).standings[0].remaining == 900
+    assert (await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=0)).standings[0].remaining == 900
 
 
 async def test_what_is_over_while_redis_is_away_is_given_back_when_it_is_there_again(redis: Redis) -> None:
     away = Away(redis)
-    rates, limits = Rates(away.limits, unknown), (ONE, Limit("key", 1, "", Counts.TOKENS, 1_000, DAY_MS))
+    rates, limits = Rates(away.limits, unknown), (DAY, ONE)
     taken = await rates.take(caller(*limits), uuid4(), model="small", tokens=800)
     away.is_away = True
     giving_back = asyncio.create_task(rates.give_back(taken, 100))
@@ -94,3 +123,25 @@ async def test_what_is_over_while_redis_is_away_is_given_back_when_it_is_there_a
     away.is_away = False
     await giving_back
     assert (await rates.take(caller(*limits), uuid4(), model="small", tokens=0)).standings[0].remaining == 900
+
+
+async def test_what_a_frozen_redis_takes_when_it_goes_on_is_undone(redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
+    assert await remaining(rates, *limits) == 1_000  # from now on Redis knows the script
+    with frozen(valkey, monkeypatch), pytest.raises(StreamUnavailable):
+        await rates.take(caller(*limits), uuid4(), model="small", tokens=800)
+    async with asyncio.timeout(10):
+        while await remaining(rates, *limits) != 1_000:
+            await asyncio.sleep(0.01)
+
+
+async def test_who_leaves_while_it_is_taken_gives_all_back(redis: Redis) -> None:
+    rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
+    taking = asyncio.create_task(rates.take(caller(*limits), uuid4(), model="small", tokens=800))
+    await asyncio.sleep(0)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    async with asyncio.timeout(10):
+        while await remaining(rates, *limits) != 1_000:
+            await asyncio.sleep(0.01)
