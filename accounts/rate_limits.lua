@@ -97,10 +97,13 @@ local function wait(bucket, amount)
   return math.max(0, over * bucket.window / bucket.limit)
 end
 
--- Leases that have ended are looked for only where they would matter.
-local function is_full(key, most)
+-- Leases that have ended are looked for only where they would matter. One that was taken while this server's clock was ahead ends a lease
+-- from now at the latest; it is not dropped, because whose it is may live and renew it.
+local function is_full(key, most, lease_ms)
   if redis.call('ZCARD', key) < most then return false end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+  local latest = now + lease_ms * 1000
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, latest + 1, '+inf')) do redis.call('ZADD', key, latest, member) end
   return redis.call('ZCARD', key) >= most
 end
 
@@ -127,7 +130,7 @@ local function take(member, lease_ms, wanted, running, receipt, receipt_ms)
     if us > longest then refusing, longest = i, us end
   end
   for i, slot in ipairs(running) do
-    if refusing == 0 and is_full(slot[1], slot[2]) then refusing = #wanted + i end
+    if refusing == 0 and is_full(slot[1], slot[2], lease_ms) then refusing = #wanted + i end
   end
   if refusing == 0 then
     for i, want in ipairs(wanted) do

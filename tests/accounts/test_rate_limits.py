@@ -328,6 +328,25 @@ async def test_a_place_is_free_when_nobody_renews_it(redis: Redis) -> None:
     assert time.monotonic() - began_at > 0.9
 
 
+async def test_a_place_taken_while_the_clock_of_redis_was_ahead_is_free_after_a_lease(redis: Redis) -> None:
+    taker = Taker(redis, lease_ms=500)
+    lost = await taker.take(running(1))
+    await redis.zadd(lost.running[0], {lost.id.hex: (time.time() + 3_600) * 1e6})
+    async with asyncio.timeout(5):
+        while await taker.is_refused(running(1)):
+            # Meanwhile another place is used again and again, or all of them would be forgotten.
+            await taker.rate_limits.give_back(await taker.take(running(2)), None)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_place_that_is_renewed_outlives_a_clock_that_was_ahead(taker: Taker, redis: Redis) -> None:
+    taken = await taker.take(running(1))
+    await redis.zadd(taken.running[0], {taken.id.hex: (time.time() + 3_600) * 1e6})
+    await taker.refusal(running(1))
+    await taker.rate_limits.renew([taken])
+    await taker.refusal(running(1))
+
+
 async def test_renewing_prolongs_every_place(taker: Taker, valkey: Valkey) -> None:
     limits = [running(2), running(3, scope="project")]
     taken = [await taker.take(*limits) for _ in range(2)]
