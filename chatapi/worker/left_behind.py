@@ -8,8 +8,9 @@ from accounts.rate_limits import RateLimits, Taken
 from chatapi.worker.run import Run
 from usage.pricing import Tokens
 
-REMEMBERED_S = 6.0
-"""How long after a run's end it may turn out that its web process has died: twice as long as one may be silent."""
+REMEMBERED_S = 12.0
+"""How long after a run's end it may turn out that its web process has died: that asks the books every 5 s, so it may die as late without
+having given back; its key lapses up to 3 s later, and the next sweep is a heartbeat after that."""
 
 
 class _Ended(NamedTuple):
