@@ -165,10 +165,12 @@ local function give_back(member, took, unused, running, receipt)
   return 0
 end
 
--- Only what is still there: a slot that was given back a moment ago must not come to life again.
-local function renew(lease_ms, running)
+-- Only what is still there, unless it certainly runs: a slot that was given back a moment ago must not come to life again.
+local function renew(lease_ms, running, is_certain)
   for key, members in pairs(running) do
-    for _, member in ipairs(members) do redis.call('ZADD', key, 'XX', now + lease_ms * 1000, member) end
+    for _, member in ipairs(members) do
+      if is_certain or redis.call('ZSCORE', key, member) then redis.call('ZADD', key, now + lease_ms * 1000, member) end
+    end
     redis.call('PEXPIRE', key, lease_ms)
   end
   return 0

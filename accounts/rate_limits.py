@@ -134,14 +134,17 @@ class RateLimits:
                 failure = error
         log.warning("what %s did not use is not given back: %r", taken.id.hex, failure)
 
-    async def renew(self, running: Iterable[Taken]) -> None:
-        """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once."""
+    async def renew(self, running: Iterable[Taken], *, is_certain: bool = False) -> None:
+        """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once.
+
+        Those whose places are gone have ended, or so it seems; where it `is_certain` that they run, they have their places again.
+        """
         members: dict[str, list[str]] = {}
         for taken in running:
             for key in taken.running:
                 members.setdefault(key, []).append(taken.id.hex)
         if members:
-            await self._ask(("renew", self._lease_ms, members))
+            await self._ask(("renew", self._lease_ms, members, is_certain))
 
     async def _run(self, operations: Sequence[Operation]) -> Sequence[Any]:
         try:

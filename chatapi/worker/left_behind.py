@@ -40,7 +40,9 @@ class LeftBehind:
     async def sweep(self, running: Sequence[Run], absent: Collection[str]) -> None:
         """Keep the places of what runs for one of the `absent` inboxes or for none; give back what has ended. Raises `RedisError`."""
         gone = {"", *absent}
-        await self._limits.renew([run.taken for run in running if run.taken is not None and run.inbox in gone])
+        left = [run.taken for run in running if run.taken is not None and run.inbox in gone]
+        # Its lease may have ended while it was queued: nobody renewed it then.
+        await self._limits.renew(left, is_certain=True)
         for each in [each for each in self._ended if each.inbox in gone]:
             await self._limits.give_back(each.taken, each.used_tokens)
             self._ended.remove(each)

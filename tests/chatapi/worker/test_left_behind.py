@@ -1,5 +1,6 @@
 """What a worker does with what runs have taken from rate limits when their web process is gone."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from uuid import uuid4
@@ -7,6 +8,7 @@ from uuid import uuid4
 import pytest
 from redis.asyncio import Redis
 
+from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import RateLimits, Taken
 from chatapi.redis_client import connect
@@ -35,6 +37,21 @@ async def take(limits: RateLimits, tokens: int) -> Taken:
 
 def run_of(taken: Taken) -> Run:
     return Run(Claimed(taken.id, 1, "small", 10, 1, is_test=False), "web", runs_on=True, taken=taken)
+
+
+async def test_what_runs_has_its_place_though_its_lease_has_ended_in_the_queue(redis: Redis) -> None:
+    limits = RateLimits(redis, "test:", lease_ms=LEASE_MS)
+    run = run_of(await RateLimits(redis, "test:", lease_ms=1).take([DAY, ONE], uuid4(), model="small", tokens=800))
+    async with asyncio.timeout(5):
+        while await redis.exists(*(run.taken.running if run.taken else ())):
+            await asyncio.sleep(0.01)
+    left_behind = LeftBehind(limits)
+    await left_behind.sweep([run], {"web"})
+    with pytest.raises(RateLimited):
+        await take(limits, 0)
+    left_behind.end(run, Tokens(60, 40))
+    await left_behind.sweep([run], {"web"})
+    assert (await take(limits, 0)).standings[0].remaining == 900
 
 
 async def test_it_is_given_back_though_its_web_process_died_long_after_its_end(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
