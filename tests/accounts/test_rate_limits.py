@@ -1,4 +1,4 @@
-"""Rate limits over a real Valkey: all or nothing, given back, renewed, and the same for all processes."""
+"""Rate limits over a real Valkey: all or nothing, given back, and the same for all processes."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -21,64 +21,8 @@ from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
 from chatapi.batch import Batch
 from chatapi.redis_client import connect
+from tests.accounts.taker import LEASE_MS, Taker, requests, running, tokens
 from tests.chatapi.worker.processes import Valkey
-
-LEASE_MS = 60_000
-
-
-def requests(most: int, *, scope: str = "key", model: str = "") -> Limit:
-    return Limit(scope, 1, model, Counts.REQUESTS, most, MINUTE_MS)
-
-
-def tokens(most: int, *, scope: str = "key", window_ms: int = DAY_MS) -> Limit:
-    """By the day: what time pays for while a test runs is less than one."""
-    return Limit(scope, 1, "", Counts.TOKENS, most, window_ms)
-
-
-def running(most: int, *, scope: str = "key") -> Limit:
-    return Limit(scope, 1, "", Counts.RUNNING, most)
-
-
-class Taker:
-    """Asks under a prefix of its own."""
-
-    def __init__(self, redis: Redis, *, lease_ms: int = LEASE_MS, prefix: str = "") -> None:
-        self.prefix = prefix or f"test-{uuid4().hex}:"
-        self.rate_limits = RateLimits(redis, self.prefix, lease_ms=lease_ms)
-
-    async def take(self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None) -> Taken:
-        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
-
-    async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
-        """Why it may not."""
-        with pytest.raises(RateLimited) as caught:
-            await self.take(*known, model=model, tokens=tokens)
-        return caught.value
-
-    async def take_all(self, *known: Limit, tokens: int = 10) -> RateLimited:
-        """Take until there is no room; answers the refusal."""
-        while True:
-            try:
-                await self.take(*known, tokens=tokens)
-            except RateLimited as refusal:
-                return refusal
-
-    async def is_refused(self, *known: Limit) -> bool:
-        """Whether there is no room; if there is, it is taken."""
-        try:
-            await self.take(*known)
-        except RateLimited:
-            return True
-        return False
-
-    def leases(self, valkey: Valkey) -> dict[tuple[str, str], float]:
-        """When each place's lease ends."""
-        found = {key: valkey.client.zrange(key, 0, -1, withscores=True) for key in valkey.client.scan_iter(f"{self.prefix}*")}
-        return {(key, member): end for key, leases in found.items() for member, end in cast(list[tuple[str, float]], leases)}
-
-    async def remaining(self, limit: Limit) -> int:
-        """What is left of a limit of tokens."""
-        return (await self.take(limit, tokens=0)).standings[0].remaining
 
 
 @pytest.fixture
@@ -306,19 +250,6 @@ async def test_a_lost_bucket_gives_nothing_back(taker: Taker, redis: Redis, lost
     assert await taker.remaining(tokens(1_000)) == 400
 
 
-# ---- what runs
-
-
-async def test_a_place_is_free_when_its_request_has_ended(taker: Taker) -> None:
-    first = await taker.take(running(1))
-    await taker.rate_limits.give_back(first, 5)
-    second = await taker.take(running(1))
-    await taker.rate_limits.give_back(first, 5)  # again: the second one's place is its own
-    await taker.refusal(running(1))
-    await taker.rate_limits.give_back(second, None)
-    await taker.take(running(1))
-
-
 async def test_a_place_is_free_when_nobody_renews_it(redis: Redis) -> None:
     taker, began_at = Taker(redis, lease_ms=1_000), time.monotonic()
     await taker.take_all(running(1))
@@ -326,51 +257,6 @@ async def test_a_place_is_free_when_nobody_renews_it(redis: Redis) -> None:
         while await taker.is_refused(running(1)):
             await asyncio.sleep(0.01)
     assert time.monotonic() - began_at > 0.9
-
-
-async def test_a_place_taken_while_the_clock_of_redis_was_ahead_is_free_after_a_lease(redis: Redis) -> None:
-    taker = Taker(redis, lease_ms=500)
-    lost = await taker.take(running(1))
-    await redis.zadd(lost.running[0], {lost.id.hex: (time.time() + 3_600) * 1e6})
-    async with asyncio.timeout(5):
-        while await taker.is_refused(running(1)):
-            # Meanwhile another place is used again and again, or all of them would be forgotten.
-            await taker.rate_limits.give_back(await taker.take(running(2)), None)
-            await asyncio.sleep(0.01)
-
-
-async def test_a_place_that_is_renewed_outlives_a_clock_that_was_ahead(taker: Taker, redis: Redis) -> None:
-    taken = await taker.take(running(1))
-    await redis.zadd(taken.running[0], {taken.id.hex: (time.time() + 3_600) * 1e6})
-    await taker.refusal(running(1))
-    await taker.rate_limits.renew([taken])
-    await taker.refusal(running(1))
-
-
-async def test_renewing_prolongs_every_place(taker: Taker, valkey: Valkey) -> None:
-    limits = [running(2), running(3, scope="project")]
-    taken = [await taker.take(*limits) for _ in range(2)]
-    before = taker.leases(valkey)
-    await taker.rate_limits.renew(taken)
-    after = taker.leases(valkey)
-    assert len(before) == len(after) == 4
-    assert all(after[place] > before[place] for place in before)
-
-
-async def test_renewing_does_not_bring_back_what_was_given_back(taker: Taker) -> None:
-    first, second = await taker.take(running(2)), await taker.take(running(2))
-    await taker.rate_limits.give_back(first, 0)
-    await taker.rate_limits.renew([first, second])
-    await taker.take(running(2))
-    await taker.refusal(running(2))
-
-
-async def test_nothing_stays_in_redis_when_all_is_paid_and_ended(taker: Taker, redis: Redis) -> None:
-    taken = await taker.take(tokens(1_000, window_ms=50), running(2), tokens=1_000)
-    await taker.rate_limits.give_back(taken, 1_000)
-    async with asyncio.timeout(5):
-        while await redis.keys(f"{taker.prefix}*"):
-            await asyncio.sleep(0.01)
 
 
 # ---- whose clock, which processes, no Redis

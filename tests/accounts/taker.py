@@ -1,0 +1,69 @@
+"""Who asks for what limits, in tests over a real Valkey."""
+
+from typing import cast
+from uuid import UUID, uuid4
+
+import pytest
+from redis.asyncio import Redis
+
+from accounts.errors import RateLimited
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.rate_limits import RateLimits, Taken
+from tests.chatapi.worker.processes import Valkey
+
+LEASE_MS = 60_000
+
+
+def requests(most: int, *, scope: str = "key", model: str = "") -> Limit:
+    return Limit(scope, 1, model, Counts.REQUESTS, most, MINUTE_MS)
+
+
+def tokens(most: int, *, scope: str = "key", window_ms: int = DAY_MS) -> Limit:
+    """By the day: what time pays for while a test runs is less than one."""
+    return Limit(scope, 1, "", Counts.TOKENS, most, window_ms)
+
+
+def running(most: int, *, scope: str = "key") -> Limit:
+    return Limit(scope, 1, "", Counts.RUNNING, most)
+
+
+class Taker:
+    """Asks under a prefix of its own."""
+
+    def __init__(self, redis: Redis, *, lease_ms: int = LEASE_MS, prefix: str = "") -> None:
+        self.prefix = prefix or f"test-{uuid4().hex}:"
+        self.rate_limits = RateLimits(redis, self.prefix, lease_ms=lease_ms)
+
+    async def take(self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None) -> Taken:
+        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
+
+    async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
+        """Why it may not."""
+        with pytest.raises(RateLimited) as caught:
+            await self.take(*known, model=model, tokens=tokens)
+        return caught.value
+
+    async def take_all(self, *known: Limit, tokens: int = 10) -> RateLimited:
+        """Take until there is no room; answers the refusal."""
+        while True:
+            try:
+                await self.take(*known, tokens=tokens)
+            except RateLimited as refusal:
+                return refusal
+
+    async def is_refused(self, *known: Limit) -> bool:
+        """Whether there is no room; if there is, it is taken."""
+        try:
+            await self.take(*known)
+        except RateLimited:
+            return True
+        return False
+
+    def leases(self, valkey: Valkey) -> dict[tuple[str, str], float]:
+        """When each place's lease ends."""
+        found = {key: valkey.client.zrange(key, 0, -1, withscores=True) for key in valkey.client.scan_iter(f"{self.prefix}*")}
+        return {(key, member): end for key, leases in found.items() for member, end in cast(list[tuple[str, float]], leases)}
+
+    async def remaining(self, limit: Limit) -> int:
+        """What is left of a limit of tokens."""
+        return (await self.take(limit, tokens=0)).standings[0].remaining
