@@ -51,7 +51,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         super().__init__(*args, **kwargs)
         field = self.fields.get("allowed_models")  # there is none for who may only look
         if field is not None:
-            field.choices = _models(self.instance.allowed_models)  # type: ignore[attr-defined]
+            field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
 
 
 class NewKeyForm(KeyForm):
@@ -98,7 +98,7 @@ class RotationForm(forms.Form):
         return self.cleaned_data["until"] or (timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None)
 
 
-def _models(chosen: list[str]) -> list[tuple[str, str]]:
-    """All models; a name that none has any more stays, for without it the key could use more than before."""
+def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
+    """All models; a chosen name that none has any more stays, for without it a key could use more than before, or a limit hold for more."""
     known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
     return [(name, name) for name in known] + [(name, f"{name} (not in the catalog)") for name in chosen if name not in known]

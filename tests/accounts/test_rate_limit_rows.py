@@ -11,6 +11,7 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import RateLimit
+from chatapi.models import ServedModel
 from tests.cast import Person
 
 
@@ -83,7 +84,7 @@ def test_an_owner_has_one_row_for_a_model(alice: Person, bob: Person, model: str
 LIST, ADD = reverse("admin:accounts_ratelimit_changelist"), reverse("admin:accounts_ratelimit_add")
 
 
-def test_an_operator_sets_limits(root: Client, alice: Person) -> None:
+def test_an_operator_sets_limits(root: Client, alice: Person, small: ServedModel) -> None:
     owner = str(alice.project.organization_id)
     assert root.post(ADD, {"organization": owner, "requests_per_minute": "60"}).status_code == 302
     assert root.post(ADD, {"project": alice.project.pk, "model": "small", "tokens_per_day": "5000000000"}).status_code == 302
@@ -101,7 +102,23 @@ def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Per
     assert not RateLimit.objects.exists()
 
 
-def test_an_operator_is_told_of_a_second_row_for_a_model(root: Client, alice: Person) -> None:
+def test_an_operator_is_told_of_a_model_that_there_is_not(root: Client, alice: Person, small: ServedModel) -> None:
+    """A limit of nobody's model would limit nothing, and look as if it did."""
+    page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "smal", "requests_per_minute": "60"})
+    assert (page.status_code, b"smal is not one of the available choices" in page.content) == (200, True)
+    assert not RateLimit.objects.exists()
+
+
+def test_a_limit_of_a_model_that_is_gone_can_still_be_changed(root: Client, alice: Person) -> None:
+    row = RateLimit.objects.create(api_key=alice.api_key, model="gone", requests_per_minute=60)
+    address = reverse("admin:accounts_ratelimit_change", args=[row.pk])
+    assert b"gone (not in the catalog)" in root.get(address).content
+    assert root.post(address, {"api_key": alice.api_key.pk, "model": "gone", "requests_per_minute": "6"}).status_code == 302
+    row.refresh_from_db()
+    assert (row.model, row.requests_per_minute) == ("gone", 6)
+
+
+def test_an_operator_is_told_of_a_second_row_for_a_model(root: Client, alice: Person, small: ServedModel) -> None:
     RateLimit.objects.create(api_key=alice.api_key, model="small")
     page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "small", "requests_per_minute": "60"})
     assert (page.status_code, b"already exists" in page.content) == (200, True)
