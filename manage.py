@@ -7,6 +7,7 @@ import sys
 
 def main() -> None:
     """Run one management command; a wrong setting is one clear line, not a traceback."""
+    os.umask(0o077)  # what it writes (the database, secrets, exports) is for nobody else on this machine
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line

@@ -101,6 +101,13 @@ def test_it_starts_again_what_dies(first_start: Serve, role: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_what_it_writes_is_for_nobody_else(first_start: Serve) -> None:
+    """The database knows all tenants, and the secrets sign for all."""
+    written = [first_start.state_dir, *first_start.state_dir.rglob("*")]
+    assert {path.name for path in written} >= {"chatapi.sqlite3", "secrets.env"}
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
+
+
 def test_a_second_one_in_the_same_folder_is_refused(first_start: Serve) -> None:
     second = Serve(first_start.state_dir, free_port())
     assert second.wait() == 1
