@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts import api_keys
-from accounts.errors import NotAuthenticated, PermissionDenied
+from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied
 from accounts.limits import Limit
 from accounts.models import APIKey, KeyScope, RateLimit
 
@@ -50,10 +50,10 @@ class Caller:
 
 
 def bearer(header: str | None) -> str:
-    """The key in an `Authorization: Bearer <key>` header (RFC 6750); raises `NotAuthenticated`."""
+    """The key in an `Authorization: Bearer <key>` header (RFC 6750); raises `KeyMissing`."""
     scheme, _, key = (header or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
-        raise NotAuthenticated("no bearer token")
+        raise KeyMissing("no bearer token")
     return key.strip()
 
 

@@ -1,7 +1,8 @@
 """What can go wrong about who calls.
 
 AccountsError
-├── NotAuthenticated         no key, or one that is unknown, malformed, revoked or expired
+├── NotAuthenticated         a key that is unknown, malformed, revoked or expired
+│   └── KeyMissing           no key at all
 ├── TooManyFailedAttempts    a key that is not looked up: too many wrong ones came from that address
 ├── PermissionDenied         a good key that may not do this
 ├── RateLimited              a good key that may not do this now
@@ -19,7 +20,11 @@ class AccountsError(Exception):
 
 
 class NotAuthenticated(AccountsError):
-    """No valid key. The reason is for the server's log only: all refusals look the same outside."""
+    """No valid key. The reason is for the server's log only: all refusals of a key look the same outside."""
+
+
+class KeyMissing(NotAuthenticated):
+    """No `Authorization: Bearer <key>` was sent."""
 
 
 class TooManyFailedAttempts(AccountsError):

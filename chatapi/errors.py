@@ -7,7 +7,7 @@ it has them (errors are read by its SDKs), ours where it has none.
 from collections.abc import Callable
 from typing import Any
 
-from accounts.errors import NotAuthenticated, PermissionDenied, RateLimited, TooManyFailedAttempts
+from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, RateLimited, TooManyFailedAttempts
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.requests import InvalidRequest
@@ -46,10 +46,9 @@ def from_exception(error: Exception) -> APIError:
     return internal_error() if told is None else APIError(told(error))
 
 
-def not_authenticated() -> APIError:
-    """401, the same for every reason."""
-    message = "Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>'."
-    return APIError(Failed(message, INVALID, "invalid_api_key", status=401))
+def not_authenticated(message: str = "Incorrect API key provided.") -> APIError:
+    """401, the same for whatever is wrong with a key."""
+    return APIError(Failed(f"{message} Send a valid key as 'Authorization: Bearer <key>'.", INVALID, "invalid_api_key", status=401))
 
 
 def invalid_ticket() -> APIError:
@@ -154,6 +153,7 @@ def _too_many_failed_attempts(error: TooManyFailedAttempts) -> Failed:
 _TOLD: dict[type[Exception], Callable[[Any], Failed]] = {
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
+    KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,
     TooManyFailedAttempts: _too_many_failed_attempts,
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: _rate_limited,

@@ -90,10 +90,17 @@ def test_every_reason_to_refuse_a_key_sounds_the_same(client: Client, keys: dict
     unknown = api_keys.generate(is_test=False)
     mistyped = client.key[:-1] + ("a" if client.key[-1] != "a" else "b")
     refused = ["x", mistyped, unknown, *(keys[name] for name in ("revoked", "expired", "closed project", "closed organization"))]
-    headers = [None, "", "Bearer", "Bearer ", f"Basic {client.key}", client.key, *(f"Bearer {key}" for key in refused)]
+    answers = [client.send("POST", CHAT, GOOD, authorization=f"Bearer {key}") for key in refused]
+    assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
+    assert {answer.error["message"].partition(" Send")[0] for answer in answers} == {"Incorrect API key provided."}
+    assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
+
+
+def test_who_sends_no_key_is_told_so(client: Client) -> None:
+    headers = [None, "", "Bearer", "Bearer ", f"Basic {client.key}", client.key]
     answers = [client.send("POST", CHAT, GOOD, authorization=header) for header in headers]
     assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
-    assert len({answer.body for answer in answers}) == 1
+    assert {answer.error["message"] for answer in answers} == {"No API key was sent. Send a valid key as 'Authorization: Bearer <key>'."}
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
 
