@@ -24,7 +24,14 @@ def test_it_makes_a_key_that_works_and_says_whose_it_is() -> None:
     caller = look_up(key)
     assert key.startswith("ck_live_")
     assert not caller.is_admin
-    assert told == "This live key 'backend' of Acme Inc / chat is shown only now."
+    assert told == "This live key 'backend' of Acme Inc / chat is shown only now. The organization is new."
+
+
+def test_it_says_what_it_made_beside_the_key() -> None:
+    """A name that is mistyped makes another tenant."""
+    words = ["--organization", "Acme", "--project"]
+    said = [createkey(*words, project).partition("now.")[2] for project in ("chat", "search", "search")]
+    assert said == [" The organization is new.\n", " The project is new.\n", "\n"]
 
 
 def test_it_prints_one_json_object_when_asked() -> None:
@@ -67,6 +74,6 @@ def test_it_uses_the_organization_and_the_project_that_are_there() -> None:
 @pytest.mark.parametrize("name", ["", " x", "a/b", "ü", "x" * 101, "a\nb"])
 def test_a_name_that_is_not_allowed_is_refused_and_nothing_is_made(option: str, name: str) -> None:
     names = {"--organization": "Acme", option: name}
-    with pytest.raises(CommandError, match=r"name: "):
+    with pytest.raises(CommandError, match=f"{option}: "):
         createkey(*(word for pair in names.items() for word in pair))
     assert not Organization.objects.exists()

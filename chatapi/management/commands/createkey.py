@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from accounts import keys
-from accounts.models import APIKey, KeyScope
+from accounts.models import APIKey, KeyScope, Organization, Project
 from chatapi.models import ServedModel
 
 
@@ -43,12 +43,21 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Make the key and print it; a name that is not allowed is one line."""
         _check_models(options["model"])
+        _check_names(options)
+        with transaction.atomic():
+            made = _made(options)
+            row, key = _create(options)
+        self.stdout.write(json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made))
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    named = {"organization": Organization, "project": Project, "name": APIKey}
+    for option, model in named.items():
+        row = model(name=options[option])
         try:
-            with transaction.atomic():
-                row, key = _create(options)
+            row.clean_fields(exclude={field.name for field in row._meta.fields} - {"name"})
         except ValidationError as error:
-            raise CommandError("; ".join(f"{field}: {' '.join(lines)}" for field, lines in error.message_dict.items())) from error
-        self.stdout.write(json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key))
+            raise CommandError(f"--{option}: {' '.join(error.messages)}") from error
 
 
 def _check_models(names: list[str]) -> None:
@@ -56,6 +65,15 @@ def _check_models(names: list[str]) -> None:
     known = set(ServedModel.objects.filter(pk__in=names).values_list("pk", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise CommandError(f"--model: there is no model {unknown[0]!r} in the catalog; `manage.py loadcatalog` brings models in.")
+
+
+def _made(options: dict[str, Any]) -> str:
+    """What there is not yet, in words: a name that is mistyped makes another tenant."""
+    if not Organization.objects.filter(name=options["organization"]).exists():
+        return " The organization is new."
+    if not Project.objects.filter(organization__name=options["organization"], name=options["project"]).exists():
+        return " The project is new."
+    return ""
 
 
 def _create(options: dict[str, Any]) -> tuple[APIKey, str]:
@@ -69,6 +87,6 @@ def _create(options: dict[str, Any]) -> tuple[APIKey, str]:
     )
 
 
-def _told(row: APIKey, key: str) -> str:
+def _told(row: APIKey, key: str, made: str) -> str:
     kind = f"{'test' if row.is_test else 'live'}{' admin' if row.is_admin else ''} key"
-    return f"{key}\nThis {kind} {row.name!r} of {row.project} is shown only now."
+    return f"{key}\nThis {kind} {row.name!r} of {row.project} is shown only now.{made}"
