@@ -23,6 +23,7 @@ MAX_RETRY_AFTER_MS = 24 * 3600 * 1000
 _MAX_READ_CHARACTERS = 4 * MAX_MESSAGE_CHARACTERS
 
 AUTHENTICATION = Failed("The upstream refused this server's credentials.", code="upstream_authentication", status=502)
+NO_CREDENTIALS = Failed("This server has no credentials for the upstream.", code="upstream_credentials_missing", status=502)
 MODEL_NOT_FOUND = Failed("The upstream does not know the model.", code="upstream_model_not_found", status=502)
 INVALID_RESPONSE = Failed("The upstream's answer could not be understood.", code="upstream_invalid_response", status=502)
 UPSTREAM_FAILED = Failed("The upstream failed.", code="upstream_error", status=502)

@@ -56,6 +56,17 @@ def test_it_loads_a_model_that_is_then_served(load: Load) -> None:
     assert Deployment.objects.get().name == "127.0.0.1:8080"
 
 
+def test_it_says_which_keys_are_not_set_where_it_runs(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MODEL + 'api_key_env = "SMALL_KEY"\n'
+    monkeypatch.setenv("SMALL_KEY", "sk-small")
+    assert load(text) == ["small: created"]
+    monkeypatch.setenv("SMALL_KEY", " ")
+    assert load(text) == [
+        "small: unchanged",
+        "Not set in this environment: SMALL_KEY. Without it, workers can't ask those deployments.",
+    ]
+
+
 def test_loading_it_again_changes_nothing(load: Load) -> None:
     load(MODEL)
     assert load(MODEL) == ["small: unchanged"]

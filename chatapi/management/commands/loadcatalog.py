@@ -1,5 +1,6 @@
 """`manage.py loadcatalog`: load models, prices and deployments from a TOML file."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         for line in report.lines:
             self.stdout.write(line)
+        if unset := _unset_keys(catalog):
+            self.stdout.write(f"Not set in this environment: {', '.join(unset)}. Without it, workers can't ask those deployments.")
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")
         elif report.missing:
             self.stdout.write(f"Not in the file, left as they are: {', '.join(report.missing)}. --deactivate-missing stops serving them.")
+
+
+def _unset_keys(catalog: catalog_file.Catalog) -> list[str]:
+    named = {deployment.api_key_env for model in catalog.models for deployment in model.deployments if deployment.is_active}
+    return sorted(name for name in named if name and not os.environ.get(name, "").strip())

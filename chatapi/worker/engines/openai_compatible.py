@@ -273,7 +273,7 @@ def _headers(target: Target) -> dict[str, str]:
     if target.api_key_env:
         key = os.environ.get(target.api_key_env, "").strip()
         if not key:
-            raise UpstreamError(upstream_errors.AUTHENTICATION)
+            raise UpstreamError(upstream_errors.NO_CREDENTIALS)
         headers["Authorization"] = f"Bearer {key}"
     return headers
 

@@ -391,7 +391,7 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
 
 async def test_it_asks_nobody_without_its_key(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
     _, error = await failed(engine, call_of(upstream.url, api_key_env="NOT_SET_ANYWHERE"))
-    assert (error.failure.code, upstream.calls) == ("upstream_authentication", [])
+    assert (error.failure.code, upstream.calls) == ("upstream_credentials_missing", [])
 
 
 @pytest.mark.parametrize("script", ["tokens=5", "error_frame=2,error_type=server_error", "status=500", "client leaves"])
