@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
 
@@ -18,19 +18,24 @@ SAMPLE = 500
 """Requests that are looked at."""
 FEW = 5
 """Deployments that are shown even if nobody asked them."""
+_COLUMNS = ("model", "deployment", "state", "outcome", "attempt_log", "first_token_ms", "admitted_at")
 _MOODS = {"well": "good", "not asked": "plain", "inactive": "plain", "some errors": "warn", "failing": "bad"}
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentHealth:
-    """One deployment: what it is, and what became of the requests that it served."""
+    """One deployment: what it is, and what became of the requests that it was asked for."""
 
     model: str
     name: str
     engine: str
     state: str
     requests: int
+    """Those that it was the last to be asked for."""
     failed: int
+    """Of `requests`."""
+    passed_on: int
+    """Those that it failed, too, and another deployment was asked for after it."""
     first_token_ms: float | None
     url: str
     requests_url: str
@@ -58,19 +63,38 @@ class Recent:
         return self.count - len(self.rows)
 
 
+@dataclass(slots=True)
+class _Served:
+    """What one deployment was asked for."""
+
+    outcomes: list[str] = field(default_factory=list)
+    first_tokens_ms: list[int] = field(default_factory=list)
+    passed_on: int = 0
+
+
 def recent() -> Recent:
     """The deployments by the newest `SAMPLE` requests."""
-    served: dict[tuple[str, str], list[tuple[bool, int | None]]] = defaultdict(list)
-    columns = ("model", "deployment", "state", "outcome", "first_token_ms", "admitted_at")
-    newest = list(Generation.objects.order_by("-id").values_list(*columns)[:SAMPLE])
-    for model, deployment, state, outcome, first_token_ms, _ in newest:
-        if state == State.SETTLED:
-            served[model, deployment].append((outcome in FAILED, first_token_ms))
-    times = _times([admitted_at for *_, admitted_at in newest])
+    newest = list(Generation.objects.order_by("-id").only(*_COLUMNS)[:SAMPLE])
+    served = _served(newest)
+    times = _times([row.admitted_at for row in newest])
     rows = [_health(row, served[row.model_id, row.name], times) for row in Deployment.objects.all()]
-    ordered = sorted(rows, key=lambda row: (-row.failed, -row.requests))
-    asked = [row for row in ordered if row.requests]
+    ordered = sorted(rows, key=lambda row: (-row.failed - row.passed_on, -row.requests))
+    asked = [row for row in ordered if row.requests or row.passed_on]
     return Recent(ordered[: max(len(asked), FEW)], len(rows), len(newest))
+
+
+def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:
+    served: dict[tuple[str, str], _Served] = defaultdict(_Served)
+    for row in newest:
+        if row.state != State.SETTLED:
+            continue
+        last = served[row.model, row.deployment]
+        last.outcomes.append(row.outcome)
+        if row.first_token_ms is not None:
+            last.first_tokens_ms.append(row.first_token_ms)
+        for attempt in (row.attempt_log or ())[:-1]:
+            served[row.model, attempt["deployment"]].passed_on += 1
+    return served
 
 
 def _times(admitted: Sequence[datetime]) -> dict[str, str]:
@@ -81,18 +105,18 @@ def _times(admitted: Sequence[datetime]) -> dict[str, str]:
     return {"start": f"{min(admitted):%Y-%m-%dT%H:%M:%S.%f}", "end": f"{end:%Y-%m-%dT%H:%M:%S.%f}"}
 
 
-def _health(row: Deployment, served: Sequence[tuple[bool, int | None]], times: Mapping[str, str]) -> DeploymentHealth:
-    failed = sum(has_failed for has_failed, _ in served)
-    first_tokens = [ms for _, ms in served if ms is not None]
+def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> DeploymentHealth:
+    requests, failed = len(served.outcomes), sum(outcome in FAILED for outcome in served.outcomes)
     asked = {"model": row.model_id, "deployment": row.name, **times}
     return DeploymentHealth(
         model=row.model_id,
         name=row.name,
         engine=row.engine,
-        state=_state(row.is_active, len(served), failed),
-        requests=len(served),
+        state=_state(row.is_active, requests + served.passed_on, failed + served.passed_on),
+        requests=requests,
         failed=failed,
-        first_token_ms=median(first_tokens) if first_tokens else None,
+        passed_on=served.passed_on,
+        first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
         url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
         requests_url=address("requests", asked),
         errors_url=address("requests", asked | {"outcome": ANY_ERROR}),

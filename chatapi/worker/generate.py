@@ -118,9 +118,11 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
     except TimeoutError:
         return run.stopped or End(Ending.FAILED, INTERNAL), False
     except EngineError as error:
+        end = End(Ending.FAILED, error.failure)
         if error.is_retryable:
             services.health.failed(route.target)
-        return End(Ending.FAILED, error.failure), error.is_retryable and not run.has_published
+            log.warning("%s: deployment %s of %s failed: %s", run.id.hex, route.target.name, run.claimed.model, end.error_code)
+        return end, error.is_retryable and not run.has_published
     return End(Ending.COMPLETED), False
 
 

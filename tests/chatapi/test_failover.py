@@ -41,6 +41,8 @@ def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(installation: 
     assert (deployment, attempts) == ("there", 2)
     assert [(each["deployment"], each["error_code"]) for each in log] == [("gone", "upstream_unreachable"), ("there", "")]
     assert all(0 <= each["duration_ms"] < 60_000 for each in log)
+    generation = answer.json["id"].removeprefix("chatcmpl-")
+    assert f"{generation}: deployment gone of fails-over failed: upstream_unreachable" in installation.log("worker")
 
 
 def read_row(installation: Installation) -> Any:

@@ -18,6 +18,7 @@ from usage import prices
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.pages.figures import Change
+from usage.settlement import Attempt
 
 
 @pytest.fixture
@@ -105,6 +106,17 @@ def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Perso
     assert (row.requests, len(listed(root, row.requests_url))) == (3, 3)
     assert served.pk in listed(root, row.requests_url)
     assert (row.failed, listed(root, row.errors_url)) == (1, {failed.pk})
+
+
+def test_a_deployment_that_is_always_passed_over_does_not_look_idle(root: Client, alice: Person, small: Any) -> None:
+    name = Deployment.objects.get().name
+    Deployment.objects.create(model=small, name="spare", engine="sandbox")
+    log = [Attempt(name, "upstream_unreachable", 3), Attempt("spare", "", 90)]
+    for _ in range(2):
+        run(alice, deployment="spare", attempts=2, attempt_log=log)
+    dead, spare = root.get("/admin/").context["deployments"].rows
+    assert (dead.name, dead.state, dead.requests, dead.failed, dead.passed_on) == (name, "failing", 0, 0, 2)
+    assert (spare.name, spare.state, spare.requests, spare.failed, spare.passed_on) == ("spare", "well", 2, 0, 0)
 
 
 def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -> None:
