@@ -263,7 +263,7 @@ async def _run(port: int) -> None:
 
 def main() -> None:
     """Serve until killed, at the latest when the parent process dies."""
-    parser = argparse.ArgumentParser(prog="tests.fake_upstream")
+    parser = argparse.ArgumentParser(prog="tests.fake_upstream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     asyncio.run(_run(parser.parse_args().port))

@@ -5,7 +5,7 @@ Our cost is what those tokens cost at the upstream's own price where that is giv
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -18,6 +18,7 @@ from usage.bills import ANY_MODEL, COST, COUNTS, Bill
 from usage.database.snapshot import snapshot
 from usage.models import CHARGED, Generation, Kind, LedgerEntry, UsageSource
 from usage.pricing import Price, Tokens
+from usage.rollup_models import HourlyUsage
 
 Group = tuple[date, str]
 
@@ -85,6 +86,11 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
 def has_served(deployment: str) -> bool:
     """Whether there is anything that the deployment has served."""
     return Generation.objects.filter(deployment=deployment).exists()
+
+
+def unknown_models(names: Iterable[str]) -> list[str]:
+    """Those of the names that no charge has."""
+    return [name for name in names if not HourlyUsage.objects.filter(model=name).exists()]
 
 
 def _ours(terms: Terms) -> dict[Group, Ours]:

@@ -8,6 +8,7 @@ from django.contrib.auth.models import Permission, User
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import Member, Organization, RateLimit, Role
+from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, run
 from usage.models import BudgetLimit, Credit
@@ -101,7 +102,7 @@ def test_people_are_not_searched_for_by_members(alice: Person) -> None:
     ("path", "said"),
     [
         ("usage/budgetlimit", "Nothing limits what may be spent. Add budget limit"),
-        ("usage/credit", "Nobody has paid in advance."),
+        ("usage/credit", "Nobody has paid in advance. Whoever is granted credit has a balance here. Grant credit"),
         ("accounts/ratelimit", "Everyone may ask as often as they like. Add rate limit"),
         ("accounts/organization", "An organization is who pays."),
         ("accounts/apikey", "Whoever calls the API needs a key. Add API key"),
@@ -149,3 +150,10 @@ def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person
     form = root.get(f"{home}/invite-member/", follow=True).content.decode()
     assert "Acme" in form
     assert "Members" not in root.get("/admin/accounts/organization/add/").content.decode().partition("<main")[2]
+
+
+# ---- where one is
+
+
+def test_a_name_is_spelled_as_it_is(root: Any, small: ServedModel) -> None:
+    assert "Models chevron_right small" in text_of(root.get("/admin/chatapi/servedmodel/small/change/"))

@@ -199,3 +199,9 @@ def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, told: str)
         call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23")
     assert str(told_to_people.value).startswith(str(tmp_path / "bill"))
     assert "\n" not in str(told_to_people.value)
+
+
+def test_a_name_that_none_of_our_models_has_is_told(reconcile: Reconcile) -> None:
+    assert reconcile(RIGHT, "--name", "storey=tale", "--name", "story=story") == [
+        "Note: nothing was ever charged for a model 'storey', which --name names."
+    ]

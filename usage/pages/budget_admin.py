@@ -208,6 +208,13 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
         """Never: the ledger would not agree."""
         return False
 
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The list; an empty one begins with a grant, not with the rule that credit is required."""
+        changelist = super().get_changelist_instance(request)
+        if self.has_book_permission(request):
+            changelist.first_step = {"label": "Grant credit", "url": reverse("admin:credit_grant")}
+        return changelist
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
         """With what is spent and held."""
         ever = Budget.objects.filter(scope=Scope.ORGANIZATION, scope_id=OuterRef("organization_id"), period=Period.EVER)

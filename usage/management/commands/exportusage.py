@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.template.defaultfilters import pluralize
 
 from usage import exports
 from usage.management import arguments
@@ -30,7 +31,7 @@ class Command(BaseCommand):
             manifest = exports.write(wish, options["output"])
         except OSError as error:
             raise CommandError(str(error)) from error
-        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest["entries"].items())) or "nothing"
+        counts = ", ".join(f"{count} {kind}{pluralize(count)}" for kind, count in sorted(manifest["entries"].items())) or "nothing"
         self.stdout.write(f"Wrote {options['output'] / manifest['file']['name']}: {counts}.")
         if not manifest["is_over"]:
             self.stdout.write(f"Note: the period is not over. The export has what was written until {manifest['exported_at']}.")

@@ -12,7 +12,7 @@ from usage import bills, pricing
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
-from usage.reconciliation import Terms, compare, has_served
+from usage.reconciliation import Terms, compare, has_served, unknown_models
 
 
 class Command(BaseCommand):
@@ -48,6 +48,8 @@ class Command(BaseCommand):
             gaps = list(compare(bills.read(options["file"]), terms))
         except (bills.NotABill, Dropped) as error:
             raise CommandError(str(error)) from error
+        for model in unknown_models(terms.names):
+            self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
         for gap in gaps:
             self.stderr.write(str(gap))
         if gaps:
