@@ -273,7 +273,7 @@ async def test_only_the_clock_of_redis_counts(redis: Redis, monkeypatch: pytest.
 
 def test_processes_share_the_limits(valkey: Valkey) -> None:
     most, began_at = 300, time.monotonic()
-    command = [sys.executable, "-m", "tests.accounts.rate_limit_taker", valkey.socket, f"test-{uuid4().hex}:", str(most)]
+    command = [sys.executable, "-m", "tests.accounts.taker_process", valkey.socket, f"test-{uuid4().hex}:", str(most)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) for _ in range(2)]
     counts = [int(process.communicate(timeout=30)[0]) for process in processes]
     elapsed_ms = (time.monotonic() - began_at) * 1_000
