@@ -15,20 +15,20 @@ from usage.pricing import LineItem as PricedLine
 from usage.pricing import to_usd
 
 
-class Model(Struct, frozen=True):
+class Model(Struct, frozen=True, kw_only=True):
     """A model that can be named in requests (OpenAI's `Model`)."""
 
     id: str
+    object: Literal["model"] = "model"
     created: int
     owned_by: str
-    object: Literal["model"] = "model"
 
 
-class ModelList(Struct, frozen=True):
+class ModelList(Struct, frozen=True, kw_only=True):
     """All models that are served."""
 
-    data: list[Model]
     object: Literal["list"] = "list"
+    data: list[Model]
 
 
 class Budget(Struct, frozen=True):
@@ -45,10 +45,11 @@ class Budget(Struct, frozen=True):
     pending_nanodollars: int
 
 
-class Key(Struct, frozen=True):
+class Key(Struct, frozen=True, kw_only=True):
     """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models: it may use all."""
 
     id: int
+    object: Literal["api_key"] = "api_key"
     name: str
     redacted: str
     organization: str
@@ -60,7 +61,6 @@ class Key(Struct, frozen=True):
     created_at: str
     expires_at: str | None
     budgets: list[Budget]
-    object: Literal["api_key"] = "api_key"
 
 
 class PromptTokensDetails(Struct, frozen=True):
@@ -122,13 +122,14 @@ class GenerationError(Struct, frozen=True):
     message: str
 
 
-class Receipt(Struct, frozen=True):
+class Receipt(Struct, frozen=True, kw_only=True):
     """What a generation used and cost. Until `state` is `settled`, its usage and its amounts are null.
 
     The amount is what its line items add up to, and what its client was told; `net_*` is that amount with its corrections.
     """
 
     id: str
+    object: Literal["generation"] = "generation"
     created: int
     model: str
     endpoint: str
@@ -149,12 +150,11 @@ class Receipt(Struct, frozen=True):
     net_nanodollars: int | None
     is_waived: bool
     timings: Timings
-    object: Literal["generation"] = "generation"
 
 
 def model(row: ServedModel) -> Model:
     """The model as clients see it."""
-    return Model(row.id, int(row.created_at.timestamp()), row.owned_by)
+    return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
 
 
 def key(row: APIKey, budgets: list[spending.Spending]) -> Key:

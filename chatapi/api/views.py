@@ -75,7 +75,7 @@ class Models(ClientRoute):
     def get(self, request: Request) -> Response:
         """Those that are active, have an active deployment and a price, and that the key may use."""
         rows = ServedModel.objects.filter(id__in=_served_ids(_caller(request)))
-        return Response(resources.to_json(resources.ModelList([resources.model(row) for row in rows])))
+        return Response(resources.to_json(resources.ModelList(data=[resources.model(row) for row in rows])))
 
 
 class Model(ClientRoute):

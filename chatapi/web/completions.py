@@ -176,6 +176,7 @@ class Completions(Endpoint):
         try:
             await asyncio.shield(starting)
             answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
+            self.identifying.append((b"x-generation-id", answer.public_id.encode()))
             await self._send_accepted(answer.public_id, asked.dialect.name)
         except asyncio.CancelledError:
             # Without its address nobody can fetch it, but by an idempotency key.

@@ -57,6 +57,7 @@ def test_an_answer_can_be_fetched_later(client: Client, installation: Installati
     accepted = ask_later(client, "five")
     assert accepted.status == 202
     assert accepted.headers["preference-applied"] == "respond-async"
+    assert accepted.headers["x-generation-id"] == accepted.json["id"]
     assert accepted.headers["location"] == accepted.json["stream_url"]
     stream = client.send("GET", accepted.json["stream_url"])
     assert stream.body.endswith(b"data: [DONE]\n\n")
