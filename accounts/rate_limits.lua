@@ -2,7 +2,7 @@
 --
 --   <prefix>…:requests:… and :tokens:…   buckets that leak: what has been charged and not yet been paid by time is debt; as MessagePack
 --   <prefix>…:running:…                  sorted sets of the generations that run, by the end of their leases
---   <prefix>taken:…                      receipts: what a request has charged to buckets and can give back, once; as MessagePack
+--   <prefix>taken:…                      receipts: what a request has taken and can give back, once; as MessagePack. Empty: it may take nothing
 --
 -- ARGV: the operations, as MessagePack; they name keys in full. Every time is this server's, in microseconds.
 
@@ -37,6 +37,7 @@ local function open(key, limit, window)
   end
   local known_limit, born, charged, paid, at, ended = unpack(cmsgpack.unpack(packed))
   local bucket = {key = key, window = window, limit = known_limit, born = born, charged = charged, paid = paid, ended = ended}
+  bucket.is_ahead = at > now
   pay(bucket, math.max(0, now - at) * known_limit / window)
   return bucket
 end
@@ -113,16 +114,18 @@ local function standing(bucket)
   return {remaining, math.ceil(owed * bucket.window / bucket.limit / 1000)}
 end
 
-local function write_receipt(key, receipt_ms, wanted, buckets)
-  local marks = {}
+local function write_receipt(key, receipt_ms, tokens, wanted, buckets, running)
+  local marks, places = {}, {}
   for i, bucket in ipairs(buckets) do
     if wanted[i][5] then table.insert(marks, {bucket.key, bucket.limit, bucket.window, bucket.born, bucket.charged}) end
   end
-  redis.call('SET', key, cmsgpack.pack(marks), 'PX', receipt_ms)
+  for i, slot in ipairs(running) do places[i] = slot[1] end
+  redis.call('SET', key, cmsgpack.pack({tokens, marks, places}), 'PX', receipt_ms)
 end
 
--- Answers which limit refuses (the one to wait longest for; 0 for none), how many ms to wait, and how each bucket stands.
-local function take(member, lease_ms, wanted, running, receipt, receipt_ms)
+-- Answers which limit refuses (the one to wait longest for; 0 for none), how many ms to wait, and how each bucket stands. One that was
+-- undone before it came takes nothing, and nobody hears its answer.
+local function take(member, lease_ms, tokens, wanted, running, receipt, receipt_ms)
   local buckets, refusing, longest = {}, 0, 0
   for i, want in ipairs(wanted) do
     buckets[i] = open_under(want[2], want[1], want[3])
@@ -132,52 +135,69 @@ local function take(member, lease_ms, wanted, running, receipt, receipt_ms)
   for i, slot in ipairs(running) do
     if refusing == 0 and is_full(slot[1], slot[2], lease_ms) then refusing = #wanted + i end
   end
-  if refusing == 0 then
+  if refusing == 0 and not (receipt ~= '' and redis.call('EXISTS', receipt) == 1) then
     for i, want in ipairs(wanted) do
       charge(buckets[i], want[4])
       keep(buckets[i])
     end
-    if receipt ~= '' then write_receipt(receipt, receipt_ms, wanted, buckets) end
+    if receipt ~= '' then write_receipt(receipt, receipt_ms, tokens, wanted, buckets, running) end
     for _, slot in ipairs(running) do
       redis.call('ZADD', slot[1], now + lease_ms * 1000, member)
       redis.call('PEXPIRE', slot[1], lease_ms)
     end
   end
   local standings = {}
-  for i, bucket in ipairs(buckets) do standings[i] = standing(bucket) end
+  for i, bucket in ipairs(buckets) do
+    standings[i] = standing(bucket)
+    -- From now on time pays for it: not only once it is as late as this server's clock was when it was kept.
+    if refusing > 0 and bucket.is_ahead then keep(bucket) end
+  end
   return {refusing, math.ceil(longest / 1000), standings}
 end
 
--- Who gives back for a process that only seems to be dead, asks again when an answer was lost, or undoes what perhaps was never taken,
--- does no harm: without its receipt nothing is given back or charged.
-local function give_back(member, took, unused, running, receipt)
-  local marks = receipt ~= '' and redis.call('GET', receipt)
-  if marks then
-    for _, mark in ipairs(cmsgpack.unpack(marks)) do
-      local key, limit, window, born, charged = unpack(mark)
-      local bucket = open(key, limit, window)
-      finish(bucket, took, unused, born, charged)
-      keep(bucket)
-    end
-    redis.call('DEL', receipt)
-  end
+-- Who gives back for a process that only seems to be dead, or asks again when an answer was lost, does no harm: without its receipt
+-- nothing is given back or charged. First what a Redis that is full does not refuse: to a script that has written something it refuses nothing.
+local function give_back(member, used, running, receipt)
+  local packed = redis.call('GET', receipt)
   for _, key in ipairs(running) do redis.call('ZREM', key, member) end
+  if not packed or packed == '' then return 0 end
+  redis.call('DEL', receipt)
+  local took, marks, places = unpack(cmsgpack.unpack(packed))
+  for _, key in ipairs(places) do redis.call('ZREM', key, member) end
+  for _, mark in ipairs(marks) do
+    local key, limit, window, born, charged = unpack(mark)
+    local bucket = open(key, limit, window)
+    finish(bucket, took, used < 0 and 0 or took - used, born, charged)
+    keep(bucket)
+  end
   return 0
 end
 
--- Only what is still there, unless it certainly runs: a slot that was given back a moment ago must not come to life again.
-local function renew(lease_ms, running, is_certain)
+-- Of a request whose answer did not come: it may have taken, may still come, or may never.
+local function undo(member, running, receipt, undone_ms)
+  if redis.call('EXISTS', receipt) == 1 then return give_back(member, 0, running, receipt) end
+  redis.call('SET', receipt, '', 'PX', undone_ms)
+  return 0
+end
+
+-- What has a receipt runs, or else a place that was given back a moment ago would come to life again. A Redis that has lost its data has
+-- no receipts, so that of those who certainly run it is not asked.
+local function renew(lease_ms, running, receipts, is_certain)
   for key, members in pairs(running) do
     for _, member in ipairs(members) do
-      if is_certain or redis.call('ZSCORE', key, member) then redis.call('ZADD', key, now + lease_ms * 1000, member) end
+      if is_certain or redis.call('EXISTS', receipts .. member) == 1 then redis.call('ZADD', key, now + lease_ms * 1000, member) end
     end
     redis.call('PEXPIRE', key, lease_ms)
   end
   return 0
 end
 
-local operations, replies = {take = take, give_back = give_back, renew = renew}, {}
-for i, operation in ipairs(cmsgpack.unpack(ARGV[1])) do
-  replies[i] = operations[operation[1]](unpack(operation, 2))
+-- Those who give back come first: there is room then, and a take that a full Redis refuses, which ends the script, does not end them.
+local operations, replies = {take = take, give_back = give_back, undo = undo, renew = renew}, {}
+local asked = cmsgpack.unpack(ARGV[1])
+for _, is_first in ipairs({true, false}) do
+  for i, operation in ipairs(asked) do
+    if (operation[1] == 'give_back') == is_first then replies[i] = operations[operation[1]](unpack(operation, 2)) end
+  end
 end
 return replies

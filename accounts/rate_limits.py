@@ -28,6 +28,8 @@ LEASE_MS = 15_000
 """How long a request still counts as running when nobody says so any more."""
 RECEIPT_MS = 26 * 3_600_000
 """How long what a request has taken can be given back: longer than any may run."""
+UNDONE_MS = 60_000
+"""How long a request that was undone before it came can't take anything any more: longer than a network may keep it."""
 REPLY_TIMEOUT_S = 3.0
 """A Redis that takes longer is as good as none."""
 GIVE_BACK_AFTER_S = (0, 0.5, 1, 2, 5)
@@ -47,17 +49,11 @@ class Taken:
     """What a request has taken, and holds until it is given back."""
 
     id: UUID
-    tokens: int
     standings: tuple[Standing, ...] = ()
     running: tuple[str, ...] = ()
     """The keys in which it holds a lease."""
     receipt: str = ""
-    """The key of what it has taken from limits of tokens; blank where there are none."""
-
-    @property
-    def is_something(self) -> bool:
-        """Whether there is anything to keep or to give back."""
-        return bool(self.receipt or self.running)
+    """The key of what it has to give back; blank where that is nothing."""
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The `x-ratelimit-*` headers of its answer; none where no limit applies."""
@@ -80,6 +76,7 @@ class RateLimits:
     def __init__(self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one) -> None:
         """`lease_ms`: how long a request counts as running if nobody renews it; `share` may send operations together."""
         self._prefix = f"{prefix}rate:"
+        self._receipts = f"{self._prefix}taken:"
         self._lease_ms = lease_ms
         self._script = redis.register_script(_SCRIPT)
         self._ask = share(self._run)
@@ -90,7 +87,7 @@ class RateLimits:
         Who is cancelled here may have taken it all the same. Where no limit applies, nobody is asked.
         """
         applying = _applying(known, model)
-        asked = self.asked(applying, generation_id, model=model, tokens=tokens)
+        asked = self.asked(applying, generation_id, model=model)
         if not applying:
             return asked
         _refuse_what_is_shut(applying)
@@ -98,19 +95,23 @@ class RateLimits:
         places = [limit for limit in applying if limit.counts is Counts.RUNNING]
         wanted = [self._wanted(limit, tokens) for limit in rates]
         slots = [(self._key(limit), limit.most) for limit in places]
-        operation = ("take", generation_id.hex, self._lease_ms, wanted, slots, asked.receipt, RECEIPT_MS)
+        operation = ("take", generation_id.hex, self._lease_ms, tokens, wanted, slots, asked.receipt, RECEIPT_MS)
         refusing, wait_ms, states = await self._ask(operation)
         standings = tuple(Standing(limit, *state) for limit, state in zip(rates, states, strict=True))
         if refusing:
             raise RateLimited([*rates, *places][refusing - 1], standings, wait_ms or RUNNING_RETRY_MS)
         return replace(asked, standings=standings)
 
-    def asked(self, known: Iterable[Limit], generation_id: UUID, *, model: str, tokens: int) -> Taken:
-        """What `take` takes if it does: to be given back by whom its answer has not reached."""
+    def asked(self, known: Iterable[Limit], generation_id: UUID, *, model: str) -> Taken:
+        """What `take` takes if it does: to be undone by whom its answer has not reached."""
         applying = _applying(known, model)
         running = tuple(self._key(limit) for limit in applying if limit.counts is Counts.RUNNING)
-        counts_tokens = any(limit.counts is Counts.TOKENS for limit in applying)
-        return Taken(generation_id, tokens, running=running, receipt=f"{self._prefix}taken:{generation_id.hex}" if counts_tokens else "")
+        gives_back = running or any(limit.counts is Counts.TOKENS for limit in applying)
+        return Taken(generation_id, running=running, receipt=self._receipts + generation_id.hex if gives_back else "")
+
+    def on_receipt(self, generation_id: UUID) -> Taken:
+        """What a request has taken that nobody knows more of than its id."""
+        return Taken(generation_id, receipt=self._receipts + generation_id.hex)
 
     async def give_back(self, taken: Taken, used_tokens: int | None) -> None:
         """Its request has ended: free its place, and correct what it took to what it used; None leaves that as it is.
@@ -118,33 +119,32 @@ class RateLimits:
         Tokens that it used beyond what it took are charged now. Requests are not given back. To say it twice
         changes nothing, nor to say it of what was never taken.
         """
-        unused = 0 if used_tokens is None else taken.tokens - used_tokens
-        if taken.is_something:
-            await self._ask(("give_back", taken.id.hex, taken.tokens, unused, taken.running, taken.receipt))
+        if taken.receipt:
+            used = -1 if used_tokens is None else used_tokens
+            await self._ask(("give_back", taken.id.hex, used, taken.running, taken.receipt))
 
     async def give_back_patiently(self, taken: Taken, used_tokens: int | None) -> None:
         """`give_back`, also to a Redis that is away for some seconds; one that is away for longer is not told, and a log line says so."""
-        failure: Exception | None = None
-        for wait_s in GIVE_BACK_AFTER_S:
-            await asyncio.sleep(wait_s)
-            try:
-                await self.give_back(taken, used_tokens)
-                return
-            except (RedisError, OSError) as error:
-                failure = error
-        log.warning("what %s did not use is not given back: %r", taken.id.hex, failure)
+        await _patiently(taken, lambda: self.give_back(taken, used_tokens))
+
+    async def undo_patiently(self, asked: Taken) -> None:
+        """Give all back of a request whose `take` was not answered, and take nothing for it if it comes to Redis only later."""
+        operation = ("undo", asked.id.hex, asked.running, asked.receipt, UNDONE_MS)
+        if asked.receipt:
+            await _patiently(asked, lambda: self._ask(operation))
 
     async def renew(self, running: Iterable[Taken], *, is_certain: bool = False) -> None:
         """Say that these still run; to be called a few times in each `lease_ms`, with all of a process's requests at once.
 
-        Those whose places are gone have ended, or so it seems; where it `is_certain` that they run, they have their places again.
+        Those that have given back are left out; where it `is_certain` that they run, not even a Redis that has lost its data makes
+        them lose their places.
         """
         members: dict[str, list[str]] = {}
         for taken in running:
             for key in taken.running:
                 members.setdefault(key, []).append(taken.id.hex)
         if members:
-            await self._ask(("renew", self._lease_ms, members, is_certain))
+            await self._ask(("renew", self._lease_ms, members, self._receipts, is_certain))
 
     async def _run(self, operations: Sequence[Operation]) -> Sequence[Any]:
         try:
@@ -164,6 +164,18 @@ class RateLimits:
 
 def _applying(known: Iterable[Limit], model: str) -> list[Limit]:
     return [limit for limit in known if limit.model in {"", model}]
+
+
+async def _patiently(taken: Taken, ask: Callable[[], Awaitable[Any]]) -> None:
+    failure: Exception | None = None
+    for wait_s in GIVE_BACK_AFTER_S:
+        await asyncio.sleep(wait_s)
+        try:
+            await ask()
+            return
+        except (RedisError, OSError) as error:
+            failure = error
+    log.warning("what %s did not use is not given back: %r", taken.id.hex, failure)
 
 
 def _refuse_what_is_shut(applying: Sequence[Limit]) -> None:

@@ -305,7 +305,7 @@ def _answer(generation_id: UUID, request: ChatRequest | TextRequest) -> Answer:
 
 def _job(request: ChatRequest | TextRequest, admission: ledger.Admission, inbox: str, taken: Taken) -> Job:
     runs_on = admission.idempotency is not None or not inbox
-    return Job(inbox, requests.to_bytes(request), runs_on, replace(taken, standings=()) if taken.is_something else None)
+    return Job(inbox, requests.to_bytes(request), runs_on, replace(taken, standings=()) if taken.receipt else None)
 
 
 async def _start(services: Services, admission: ledger.Admission, job: Job) -> None:

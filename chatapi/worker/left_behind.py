@@ -42,9 +42,13 @@ class LeftBehind:
         gone = {"", *absent}
         left = [run.taken for run in running if run.taken is not None and run.inbox in gone]
         # Its lease may have ended while it was queued: nobody renewed it then.
-        await self._limits.renew(left, is_certain=True)
+        await self._limits.renew(left)
         for each in [each for each in self._ended if each.inbox in gone]:
             await self._limits.give_back(each.taken, each.used_tokens)
             self._ended.remove(each)
         oldest = time.monotonic() - REMEMBERED_S
         self._ended = [each for each in self._ended if each.at > oldest]
+
+    async def close(self) -> None:
+        """The process ends: give back all that it remembers, for a web process may not live to. Raises `RedisError`."""
+        await self.sweep([], self.inboxes)

@@ -102,12 +102,13 @@ class Reaper:
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, settlement.tokens.completion_tokens)
-        end = deltas.encode([failure])
-        inbox = job.inbox if job else ""
-        await self._stream.publish([Entry(orphan.id, orphan.fence, sealed.last_seq + 1, end, inbox, is_last=True)])
-        if job and job.taken and not await self._stream.still_alive([inbox]):
-            # Its web process is gone, too: nobody else gives back what it did not use of its rate limits.
-            await self._limits.give_back_patiently(job.taken, settlement.tokens.prompt_tokens + settlement.tokens.completion_tokens)
+        end = Entry(orphan.id, orphan.fence, sealed.last_seq + 1, deltas.encode([failure]), job.inbox if job else "", is_last=True)
+        try:
+            await self._stream.publish([end])
+        finally:
+            # Its web process may be gone, too, and there may be no job that tells what it took.
+            used = settlement.tokens.prompt_tokens + settlement.tokens.completion_tokens
+            await self._limits.give_back_patiently(self._limits.on_receipt(orphan.id), used)
 
 
 def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:

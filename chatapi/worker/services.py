@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 from django.conf import settings
@@ -72,6 +72,8 @@ class Services:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            with suppress(RedisError, OSError):
+                await self.left_behind.close()
             for engine in self.engines.values():
                 await engine.close()
             await self.stream.redis.aclose()

@@ -61,7 +61,7 @@ class Taker:
 
     def leases(self, valkey: Valkey) -> dict[tuple[str, str], float]:
         """When each place's lease ends."""
-        found = {key: valkey.client.zrange(key, 0, -1, withscores=True) for key in valkey.client.scan_iter(f"{self.prefix}*")}
+        found = {key: valkey.client.zrange(key, 0, -1, withscores=True) for key in valkey.client.scan_iter(f"{self.prefix}*", _type="ZSET")}
         return {(key, member): end for key, leases in found.items() for member, end in cast(list[tuple[str, float]], leases)}
 
     async def remaining(self, limit: Limit) -> int:

@@ -62,6 +62,23 @@ async def test_renewing_does_not_bring_back_what_was_given_back(taker: Taker) ->
     await taker.refusal(running(2))
 
 
+async def test_renewing_what_has_a_receipt_brings_its_place_back(taker: Taker, redis: Redis) -> None:
+    """Its lease has ended in the queue, say."""
+    taken = await taker.take(running(1))
+    await redis.delete(*taken.running)
+    await taker.rate_limits.renew([taken])
+    await taker.refusal(running(1))
+
+
+async def test_what_certainly_runs_has_its_place_in_a_redis_that_has_lost_its_data(taker: Taker, redis: Redis) -> None:
+    taken = await taker.take(running(1))
+    await redis.delete(*await redis.keys(f"{taker.prefix}*"))
+    await taker.rate_limits.renew([taken], is_certain=True)
+    await taker.refusal(running(1))
+    await taker.rate_limits.give_back(taken, 0)
+    await taker.take(running(1))
+
+
 async def test_nothing_stays_in_redis_when_all_is_paid_and_ended(taker: Taker, redis: Redis) -> None:
     taken = await taker.take(tokens(1_000, window_ms=50), running(2), tokens=1_000)
     await taker.rate_limits.give_back(taken, 1_000)

@@ -136,14 +136,16 @@ async def test_unused_tokens_are_given_back_in_whatever_order_requests_end(taker
     dice, limit = random.Random(seed), tokens(1_000_000)
     running, used = [], 0
     for _ in range(60):
-        running.append(await taker.take(limit, tokens=dice.randint(1, 16_000)))
+        took = dice.randint(1, 16_000)
+        running.append((await taker.take(limit, tokens=took), took))
         dice.shuffle(running)
         for _ in range(dice.randint(0, 2)):
             if running:
-                uses = dice.choice([0, 100, running[-1].tokens, 20_000])
+                taken, took = running.pop()
+                uses = dice.choice([0, 100, took, 20_000])
                 used += uses
-                await taker.rate_limits.give_back(running.pop(), uses)
-    for taken in running:
+                await taker.rate_limits.give_back(taken, uses)
+    for taken, _ in running:
         await taker.rate_limits.give_back(taken, 1)
     # A million in a day is twelve in a second, which is what time pays meanwhile.
     assert 0 <= await taker.remaining(limit) - (1_000_000 - used - len(running)) < 100
@@ -188,22 +190,64 @@ async def test_what_was_used_beyond_is_charged_once_though_time_has_paid_for_the
 async def test_who_has_not_heard_whether_it_has_taken_gives_all_back(taker: Taker) -> None:
     limits, generation_id = [tokens(1_000), running(1)], uuid4()
     await taker.take(*limits, tokens=800, generation_id=generation_id)
-    await taker.rate_limits.give_back(taker.rate_limits.asked(limits, generation_id, model="small", tokens=800), 0)
+    await taker.rate_limits.undo_patiently(taker.rate_limits.asked(limits, generation_id, model="small"))
     assert (await taker.take(*limits, tokens=0)).standings[0].remaining == 1_000
+
+
+async def test_what_is_undone_takes_nothing_when_it_comes_only_then(taker: Taker) -> None:
+    """Each connection has its own retransmissions: what was sent first may arrive last."""
+    limits, generation_id = [tokens(1_000), running(1)], uuid4()
+    await taker.rate_limits.undo_patiently(taker.rate_limits.asked(limits, generation_id, model="small"))
+    await taker.take(*limits, tokens=800, generation_id=generation_id)
+    assert (await taker.take(*limits, tokens=0)).standings[0].remaining == 1_000
+
+
+async def test_a_receipt_is_enough_to_give_back(taker: Taker) -> None:
+    limits = [tokens(1_000), running(1)]
+    taken = await taker.take(*limits, tokens=800)
+    await taker.rate_limits.give_back(taker.rate_limits.on_receipt(taken.id), 100)
+    assert (await taker.take(*limits, tokens=0)).standings[0].remaining == 900
+
+
+async def test_a_full_redis_takes_back(taker: Taker, redis: Redis) -> None:
+    """It refuses commands that need memory; those who give back must not lose by it, nor by others' requests of the same moment."""
+    limits = [tokens(1_000), running(1)]
+    taken = await taker.take(*limits, tokens=800)
+    shared = RateLimits(redis, taker.prefix, lease_ms=LEASE_MS, share=Batch)
+    await redis.config_set("maxmemory", "1")
+    try:
+        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", tokens=1))
+        await asyncio.gather(taking, shared.give_back(taken, 100), return_exceptions=True)
+    finally:
+        await redis.config_set("maxmemory", "0")
+    assert await taker.remaining(tokens(1_000)) >= 899
+
+
+async def test_requests_made_while_the_clock_of_redis_was_ahead_are_paid_for_from_now_on(taker: Taker, redis: Redis) -> None:
+    limit = Limit("key", 1, "", Counts.REQUESTS, 2, 400)
+    ahead = RateLimits(redis, taker.prefix, lease_ms=LEASE_MS)
+    ahead._script = redis.register_script(module._SCRIPT.replace("+ time[2]", "+ time[2] + 3600 * 1000000"))
+    for _ in range(2):
+        await ahead.take([limit], uuid4(), model="small", tokens=1)
+    for key in await redis.keys(f"{taker.prefix}*"):
+        await redis.pexpire(key, 3_600_000)  # as it were, had the clock itself been ahead
+    async with asyncio.timeout(5):
+        while await taker.is_refused(limit):
+            await asyncio.sleep(0.01)
 
 
 async def test_to_give_back_what_was_never_taken_changes_nothing(taker: Taker) -> None:
     limits = [tokens(1_000), running(1)]
     await taker.take(*limits, tokens=800)
     for used in (0, 800, 900):
-        await taker.rate_limits.give_back(taker.rate_limits.asked(limits, uuid4(), model="small", tokens=800), used)
+        await taker.rate_limits.give_back(taker.rate_limits.asked(limits, uuid4(), model="small"), used)
     assert await taker.remaining(limits[0]) == 200
     assert (await taker.refusal(*limits)).limit == limits[1]
 
 
 async def test_who_gives_back_patiently_gives_up_in_the_end(taker: Taker, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setattr(module, "GIVE_BACK_AFTER_S", (0, 0.01))
-    taken = taker.rate_limits.asked([running(1)], uuid4(), model="small", tokens=10)
+    taken = taker.rate_limits.asked([running(1)], uuid4(), model="small")
     await Taker(connect("unix:///nowhere")).rate_limits.give_back_patiently(taken, 0)
     assert taken.id.hex in caplog.text
 

@@ -1,10 +1,12 @@
 """A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the books."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,6 +23,7 @@ from accounts.rate_limits import LEASE_MS, Ask, Operation, RateLimits, Run
 from chatapi.batch import Batch
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.redis_client import connect
+from chatapi.web import rates as rates_module
 from chatapi.web.rates import Rates
 from tests.chatapi.worker.processes import Valkey
 from usage import reports
@@ -145,3 +148,51 @@ async def test_who_leaves_while_it_is_taken_gives_all_back(redis: Redis) -> None
     async with asyncio.timeout(10):
         while await remaining(rates, *limits) != 1_000:
             await asyncio.sleep(0.01)
+
+
+async def test_who_leaves_while_it_is_refused_leaves_nothing_behind(redis: Redis) -> None:
+    unnoticed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unnoticed.append(context["message"]))
+    rates = Rates(Away(redis).limits, unknown)
+    await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", tokens=1))
+    await asyncio.sleep(0)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    async with asyncio.timeout(5):
+        while rates._undoing:
+            await asyncio.sleep(0.01)
+    gc.collect()
+    assert unnoticed == []
+
+
+async def test_what_runs_has_its_place_again_in_a_redis_that_has_lost_its_data(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS), unknown)
+    taken = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    await redis.delete(*taken.running)
+    renewing = asyncio.create_task(rates.renew())
+    async with asyncio.timeout(5):
+        while not await redis.exists(*taken.running):
+            await asyncio.sleep(0.01)
+    renewing.cancel()
+
+
+async def test_the_place_of_what_was_left_is_its_workers_to_give_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens to it any more: here it may look as if it ran when it has ended."""
+    monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
+    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
+    rates = Rates(limits, unknown)
+    left, other = [await rates.take(caller(replace(ONE, most=2)), uuid4(), model="small", tokens=1) for _ in range(2)]
+    asking = asyncio.create_task(rates.give_back(left, None))
+    await asyncio.sleep(0)
+    await limits.give_back(left, 1)
+    renewing = asyncio.create_task(rates.renew())
+    before = await redis.zscore(other.running[0], other.id.hex)
+    async with asyncio.timeout(5):
+        while await redis.zscore(other.running[0], other.id.hex) == before:
+            await asyncio.sleep(0.01)
+    assert await redis.zscore(left.running[0], left.id.hex) is None
+    for task in (asking, renewing):
+        task.cancel()

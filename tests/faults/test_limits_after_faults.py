@@ -83,6 +83,15 @@ def test_a_reaper_gives_back_for_a_dead_web_process_and_a_dead_worker(installati
     assert_given_back(installation, limited, generation_id)
 
 
+def test_a_worker_that_ends_after_its_web_process_gives_back(installation: Installation, limited: Client) -> None:
+    """As when all of it is started anew: what runs is cut off by the worker's end."""
+    generation_id = begin_and_end_web(installation, limited, uuid4().hex, "steady", signal.SIGTERM)
+    installation.end("worker", signal.SIGTERM)
+    installation.start_worker()
+    installation.start_web()
+    assert_given_back(installation, limited, generation_id)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_place_is_kept_while_its_request_runs_on_without_a_web_process(
     installation: Installation, limited: Client, how: signal.Signals

@@ -76,3 +76,11 @@ async def test_what_a_web_process_that_lives_has_to_give_back_is_forgotten(redis
     clock.now += 60
     await left_behind.sweep([], set())
     assert left_behind.inboxes == set()
+
+
+async def test_a_worker_that_ends_gives_back_what_a_web_process_may_not_live_to(redis: Redis) -> None:
+    limits = RateLimits(redis, "test:", lease_ms=LEASE_MS)
+    left_behind = LeftBehind(limits)
+    left_behind.end(run_of(await take(limits, 800)), Tokens(60, 40))
+    await left_behind.close()
+    assert (await take(limits, 0)).standings[0].remaining == 900

@@ -1,13 +1,17 @@
 """What the reaper charges for a lost run, and that it takes no living run for a dead one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from django.conf import settings
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from accounts.limits import DAY_MS, Counts, Limit
+from accounts.rate_limits import RateLimits
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.wire import deltas, requests
@@ -199,3 +203,22 @@ async def test_one_that_waited_too_long_is_closed_even_without_redis(
     await Reaper(commits, DeltaStream(nowhere, "", ttl_ms=5_000)).reap()
     assert await outcome(commits, generation.pk) == (Outcome.NOT_STARTED, 0)
     await nowhere.aclose()
+
+
+class Away(DeltaStream):
+    """One that does not answer whoever tells the end."""
+
+    async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
+        raise RedisConnectionError("away")
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_what_was_taken_for_it_is_given_back(commits: Commits, stream: DeltaStream, lost_run: UUID, is_told: bool) -> None:
+    """Whether its client could be told, and without a job that says what that was."""
+    limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=15_000)
+    known = [Limit("key", int(is_told), "", Counts.TOKENS, 1_000, DAY_MS), Limit("key", int(is_told), "", Counts.RUNNING, 1)]
+    await limits.take(known, lost_run, model="small", tokens=800)
+    await Reaper(commits, stream if is_told else Away(stream.redis, f"test-{uuid4().hex}:", ttl_ms=5_000)).reap()
+    _, completion_tokens = await outcome(commits, lost_run)
+    taken = await limits.take(known, uuid4(), model="small", tokens=0)
+    assert taken.standings[0].remaining >= 1_000 - completion_tokens - 10
