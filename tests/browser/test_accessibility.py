@@ -42,6 +42,13 @@ def test_axe_finds_nothing_serious(page: Page, installation: Installation, gener
     assert {path: complaints for path, complaints in found.items() if complaints} == {}
 
 
+def test_axe_finds_nothing_serious_on_a_phone(page: Page, installation: Installation, generation_id: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    paths = ("", "requests/", f"requests/{generation_id}", "usage/ledgerentry/", "chatapi/deployment/")
+    found = {path: _look(page, f"{installation.url}/admin/{path}") for path in paths}
+    assert {path: complaints for path, complaints in found.items() if complaints} == {}
+
+
 def test_axe_finds_nothing_serious_before_one_is_in(browser: Browser, installation: Installation) -> None:
     page = browser.new_page()
     assert [_look(page, installation.url + path) for path in ("/", "/admin/login/")] == [[], []]

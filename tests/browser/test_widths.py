@@ -1,0 +1,116 @@
+"""No list loses a column, on a small laptop or on a phone, whatever its rows are called."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from playwright.sync_api import Page, expect
+
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
+
+LISTS = [
+    "", "live/", "requests/", "requests/{id}", "audit/",
+    *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
+    *(f"usage/{model}/" for model in ("generation", "ledgerentry", "hourlyusage", "budget", "budgetlimit", "credit", "price", "discount")),
+    "chatapi/servedmodel/", "chatapi/deployment/",
+]  # fmt: skip
+LONG_MODEL = "an-organization/Its-Model-4.5-70B-Instruct-Turbo_of_the_year"
+CATALOG = f"""
+[[models]]
+id = "{LONG_MODEL}"
+context_window = 131072
+max_output_tokens = 16384
+price = {{ input_per_mtok = "1234.5678", cached_input_per_mtok = "0.123456", output_per_mtok = "2345.6789" }}
+[[models.deployments]]
+engine = "sandbox"
+name = "the-one-in-the-cellar_with_the_large_cards"
+[[models.deployments]]
+engine = "openai_compatible"
+name = "its-neighbour"
+priority = 1
+base_url = "https://a-company-with-a-name.region-of-its-own.upstream.example.com/openai/deployments/v1"
+api_key_env = "THE_UPSTREAM_OF_A_REGION_API_KEY"
+"""
+MAKE = f"""
+import json
+from django.contrib.auth.models import User
+from accounts.keys import create_key, get_or_create_project
+from accounts.models import Member, RateLimit
+from usage import credit
+from usage.models import BudgetLimit
+project = get_or_create_project("Donaudampfschifffahrtsgesellschaft mbH and Co KG", "Kundenservicechatbot")
+row, secret = create_key(project, name="produktionsschluessel_des_chatbots")
+user = User.objects.create_user("margarethe.von.hohenstein", email="margarethe.von.hohenstein@subsidiary.example.com")
+Member.objects.create(user=user, organization=project.organization, role="owner")
+RateLimit.objects.create(api_key=row, model="{LONG_MODEL}", tokens_per_day=9_000_000_000, requests_per_day=1_000_000)
+BudgetLimit.objects.create(scope="key", scope_id=row.pk, period="month", limit_nanodollars=98_765_432_123_456_789)
+credit.grant(project.organization, 98_765_432_123_456_789, credit.Note("invoice 7", "the tests"))
+print(json.dumps(secret))
+"""
+CUT = """() => [...document.querySelectorAll("#result_list tbody :is(th, td), .operator .scroll tbody :is(th, td)")].filter((cell) => {
+  if (!cell.checkVisibility()) return false;
+  const edge = Math.min(innerWidth, cell.closest(".simplebar-content-wrapper, .scroll").getBoundingClientRect().right);
+  return cell.getBoundingClientRect().right > edge + 1 || cell.scrollWidth > cell.clientWidth + 1;
+}).map((cell) => `${cell.className.split(" ")[0]}: ${cell.innerText}`)"""
+"""The cells that end beyond what is seen of their list, and those that are smaller than what is in them."""
+
+
+@pytest.fixture(scope="module")
+def client(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Of a key that is called at length, as all that belongs to it."""
+    file: Path = tmp_path_factory.mktemp("catalog") / "catalog.toml"
+    file.write_text(CATALOG)
+    loaded, made = installation.manage("loadcatalog", str(file)), installation.manage("shell", "--no-imports", "-c", MAKE)
+    assert (loaded.returncode, made.returncode) == (0, 0), loaded.stderr + made.stderr
+    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=json.loads(made.stdout), max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def running(installation: Installation, client: OpenAI) -> Iterator[str]:
+    """A generation that runs until the end of the tests, beside one that is settled; its id."""
+
+    def ask(content: str) -> Any:
+        return client.chat.completions.create(model=LONG_MODEL, messages=[{"role": "user", "content": content}], stream=True)
+
+    list(ask("hello"))
+    with ask("hello [sandbox tokens=4000 delay_ms=50]") as stream:
+        yield next(iter(stream)).id
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_list_loses_a_column(page: Page, installation: Installation, running: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    lost = {}
+    for path in LISTS:
+        page.goto(f"{installation.url}/admin/{path.format(id=running)}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        lost[path] = page.evaluate(CUT)
+    assert {path: cells for path, cells in lost.items() if cells} == {}
+
+
+def test_what_runs_is_seen_and_stopped_on_a_phone(page: Page, installation: Installation, running: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/live/")
+    row = page.locator(f"[data-id={running}]")
+    for name in ("state", "tokens", "held"):
+        expect(row.locator(f"[data-is={name}]")).to_be_in_viewport(ratio=1)
+    expect(row.get_by_role("button", name="Stop")).to_be_in_viewport(ratio=1)
+
+
+def test_a_table_that_is_too_wide_shows_it_and_scrolls_by_keyboard(page: Page, installation: Installation, running: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/admin/")
+    page.get_by_text("These numbers as a table").click()
+    box = page.get_by_role("region", name="The chart's numbers")
+    box.locator("table").evaluate("(table) => { table.style.width = '60rem'; }")
+    assert "local" in box.evaluate("(box) => getComputedStyle(box).backgroundAttachment"), "no shadow at the edge"
+    box.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("(box) => box.scrollLeft > 0", arg=box.element_handle())
+    expect(box.locator("tbody th").first).to_be_in_viewport(ratio=1)
