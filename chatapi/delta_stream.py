@@ -95,7 +95,9 @@ class Cancellation(Enum):
     CLIENT_LEFT = b"left"
     """Nobody listens any more; a deployment may let it run on."""
     ASKED = b"asked"
-    """Someone asked for it: it stops, and whoever listens gets a normal end with the usage."""
+    """Its client asked for it: it stops, and whoever listens gets a normal end with the usage."""
+    STOPPED = b"stopped"
+    """An operator stops it: whoever listens must not take what came for the whole answer."""
 
 
 LogEntry = tuple[bytes, dict[bytes, bytes]]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @require_POST
 def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
-    """Ask the workers to stop a generation: whoever listens to it gets a normal end, with the usage so far.
+    """Ask the workers to stop a generation: whoever listens to it is told so, and pays for what there was.
 
     A script that asks for JSON is answered 204 or 503, a form goes back to Live.
     """
@@ -60,4 +60,4 @@ def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
 async def _cancel(row: Generation) -> None:
     async with connect(settings.STREAMS_URL, max_connections=1) as redis:
         stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        await stream.cancel(row.id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
+        await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)

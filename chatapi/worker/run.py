@@ -17,6 +17,9 @@ STREAM_LOST = Failed("The answer could not be delivered. What was delivered of i
 KEY_REVOKED = Failed(
     "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
 )
+STOPPED = Failed(
+    "An operator stopped this request. What was generated is charged; see the receipt.", code="stopped_by_operator", status=409
+)
 SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
 
 
@@ -67,6 +70,8 @@ class Run:
         """Someone asks to stop it; or its client has left, of which the deployment says what follows."""
         if why is Cancellation.ASKED:
             self.stop(End(Ending.CANCELLED))
+        elif why is Cancellation.STOPPED:
+            self.stop(End(Ending.FAILED, STOPPED))
         else:
             self._client_has_left = True
             self._stop_if_unwanted()

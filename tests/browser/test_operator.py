@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import APIError, OpenAI
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import PASSWORD, watched
@@ -77,7 +77,7 @@ def test_from_a_new_key_to_a_request_in_live_requests_and_overview(page: Page, i
     expect(page.locator(".card", has_text="Tokens").locator(".value")).to_have_attribute("title", f"{usage.total_tokens:,}")
 
 
-def test_the_stop_button_asks_back_and_ends_a_stream_with_its_usage(page: Page, installation: Installation, client: OpenAI) -> None:
+def test_the_stop_button_asks_back_and_the_client_is_told(page: Page, installation: Installation, client: OpenAI) -> None:
     page.goto(f"{installation.url}/admin/live/")
     with ask(client, LONG) as stream:
         chunks = iter(stream)
@@ -87,10 +87,12 @@ def test_the_stop_button_asks_back_and_ends_a_stream_with_its_usage(page: Page, 
         page.keyboard.press("Enter")
         expect(button).to_have_text("Really stop?")
         page.keyboard.press("Enter")
-        usage = [chunk.usage for chunk in chunks if chunk.usage][-1]
-    assert 0 < usage.completion_tokens < 400
+        with pytest.raises(APIError, match="An operator stopped this request"):
+            list(chunks)
     expect(page.locator(f"[data-id={first.id}]")).to_have_count(0)
-    assert installation.receipt(first.id)["usage"]["completion_tokens"] == usage.completion_tokens
+    receipt = installation.receipt(first.id)
+    assert receipt["error"]["code"] == "stopped_by_operator"
+    assert 0 < receipt["usage"]["completion_tokens"] < 400
 
 
 def test_live_connects_again_after_the_web_process_was_away(browser: Browser, installation: Installation, session: Any) -> None:
