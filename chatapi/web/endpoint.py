@@ -40,6 +40,7 @@ class Endpoint(EventStreamConsumer):
         self.identifying: list[tuple[bytes, bytes]] = []
         self.generation_id = identity.new_id()
         self.dialect: Dialect | None = None
+        self.api_key_id: int | None = None
 
     async def handle(self, body: bytes) -> None:
         """Answer one request; every failure before the first byte is a JSON error with its own status."""
@@ -85,6 +86,7 @@ class Endpoint(EventStreamConsumer):
     async def caller(self, services: Services) -> Caller:
         """Who asks, whose dialect is chosen herewith; raises an `AccountsError` or `UnknownDialect`."""
         caller = await services.authenticate(self.header(b"authorization"), self.client_address)
+        self.api_key_id = caller.api_key_id
         caller.require(self.required_scope)
         self.choose_dialect(caller.default_dialect)
         return caller
@@ -117,6 +119,10 @@ class Endpoint(EventStreamConsumer):
 
     async def send_error(self, failure: Failed) -> None:
         """Answer with the error's status and envelope."""
+        if failure.status in _NOT_NOW and self.api_key_id is not None:
+            # Nothing else knows of these: the books begin with what is admitted.
+            request_id = self.identifying[0][1].decode("latin-1")
+            log.info("%s of key %d is refused: %d %s: %r", request_id, self.api_key_id, failure.status, failure.code, failure.message)
         await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))
 
     async def send_json(self, status: int, body: bytes, more_headers: list[tuple[bytes, bytes]] | None = None) -> None:
@@ -132,6 +138,7 @@ class Endpoint(EventStreamConsumer):
         await self.send_headers(status, [*headers, *self.identifying, took_ms])
 
 
+_NOT_NOW = frozenset({402, 403, 429})
 _AWAY: dict[type[Exception], str] = {
     StreamUnavailable: "The service can't reach its workers right now.",
     DatabaseUnavailable: "The service can't reach its books right now.",
