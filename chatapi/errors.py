@@ -12,6 +12,7 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.requests import InvalidRequest
 from usage.errors import AlreadyAdmitted, BudgetExceeded, DatabaseUnavailable, NotPriced
+from usage.pricing import to_usd
 
 INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
@@ -120,14 +121,22 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_in_flight:
         message = f"{budget}is held by requests that are still running. Try again when they have ended."
         return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
-    return Failed(f"{budget}has no room for what this request can cost.", "insufficient_quota", "insufficient_quota", status=402)
+    return _insufficient(f"{budget}has no room for what this request can cost: {_lacking(error)}")
 
 
 def _credit_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_in_flight:
         message = "Your organization's prepaid credit is held by requests that are still running. Try again when they have ended."
         return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
-    message = "Your organization's prepaid credit does not cover what this request can cost."
+    return _insufficient(f"Your organization's prepaid credit does not cover what this request can cost: {_lacking(error)}")
+
+
+def _lacking(error: BudgetExceeded) -> str:
+    hint = " A smaller max_tokens costs less." if error.left_nanodollars else ""
+    return f"up to ${to_usd(error.needed_nanodollars)}, and ${to_usd(error.left_nanodollars)} is left.{hint}"
+
+
+def _insufficient(message: str) -> Failed:
     return Failed(message, "insufficient_quota", "insufficient_quota", status=402)
 
 

@@ -70,6 +70,11 @@ class Room:
     most_nanodollars: int | None
     is_credit: bool
 
+    @property
+    def left_nanodollars(self) -> int:
+        """What is not spent of the most; 0 where more is spent. Only of a budget that has a most."""
+        return max(0, (self.most_nanodollars or 0) - self.posted_nanodollars)
+
     def has(self, amount: int) -> bool:
         """Whether so much more may be held."""
         return self.would_have(self.pending_nanodollars + amount)
@@ -115,7 +120,10 @@ def _refusal(known: Mapping[str, Room], refusing: Sequence[str], amount: int) ->
     """The first of those that refuse for good, if any does: trying again when running requests have ended would be for nothing."""
     for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
     told = (for_good or refusing)[0]
-    return BudgetExceeded(told, is_in_flight=not for_good, is_credit=known[told].is_credit)
+    room = known[told]
+    return BudgetExceeded(
+        told, needed_nanodollars=amount, left_nanodollars=room.left_nanodollars, is_in_flight=not for_good, is_credit=room.is_credit
+    )
 
 
 def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:

@@ -23,11 +23,16 @@ class BudgetExceeded(UsageError):
 
     `is_in_flight`: it would fit if the holds of running requests ended at nothing, so a later try may succeed.
     `is_credit`: no limit is in the way, but what the organization has paid in advance does not cover it.
+    `needed_nanodollars` is the most that it can cost, `left_nanodollars` what the budget has beside what it has spent.
     """
 
-    def __init__(self, budget_id: str, *, is_in_flight: bool, is_credit: bool = False) -> None:
+    def __init__(
+        self, budget_id: str, *, needed_nanodollars: int, left_nanodollars: int, is_in_flight: bool, is_credit: bool = False
+    ) -> None:
         super().__init__(budget_id)
         self.budget_id = budget_id
+        self.needed_nanodollars = needed_nanodollars
+        self.left_nanodollars = left_nanodollars
         self.is_in_flight = is_in_flight
         self.is_credit = is_credit
 

@@ -17,7 +17,7 @@ own_scripts_only = csp_replace({"script-src": ["'self'"]})
 @own_scripts_only
 def front_page(request: HttpRequest) -> HttpResponse:
     """What this is and where to go; takes its address from the request, so that the example can be pasted."""
-    return render(request, "chatapi/front.html", {"base_url": request.build_absolute_uri("/v1")})
+    return render(request, "chatapi/front.html", {"origin": request.build_absolute_uri("/").rstrip("/")})
 
 
 @only_read

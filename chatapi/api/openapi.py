@@ -22,8 +22,9 @@ _SCOPES = "\n".join(f"- `{scope.value}`: {scope.label.partition(' – ')[2]}" fo
 _PREFIXES = ", ".join(f"`/{name}/v1`" for name in DIALECTS)
 DESCRIPTION = f"""Hosts chat completions for many tenants and accounts for every token.
 
-Use any OpenAI client: set its base URL to `/v1` here and its API key to yours. The same routes under {_PREFIXES} answer in that
-dialect, as does the header `X-ChatAPI-Dialect`. Test keys (`ck_test_…`) reach only the sandbox engine and cost nothing.
+Use any OpenAI client: set its base URL to `/openai/v1` here and its API key to yours. The same routes under {_PREFIXES} answer in that
+dialect, as they do with the header `X-ChatAPI-Dialect`; under `/v1` they answer in the key's or the server's default. Test keys
+(`ck_test_…`) reach only the sandbox engine and cost nothing.
 
 A key can be narrowed to some models and to some of these scopes:
 

@@ -1,15 +1,17 @@
 """What the client routes show, as typed objects: models, the calling key, receipts. /docs is generated from these types."""
 
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import APIKey
 from chatapi import identity
 from chatapi.models import ServedModel
-from usage import receipts, spending
+from usage import credit, receipts, spending
 from usage.models import Generation, LedgerEntry, State
 from usage.pricing import LineItem as PricedLine
 from usage.pricing import to_usd
@@ -45,8 +47,28 @@ class Budget(Struct, frozen=True):
     pending_nanodollars: int
 
 
+class Credit(Struct, frozen=True):
+    """What is left for new requests of what the organization has paid in advance."""
+
+    available_usd: str
+    available_nanodollars: int
+
+
+class RateLimit(Struct, frozen=True):
+    """The most that may be asked for in a minute or a day, or run at the same time; of one model, or (null) of all together."""
+
+    scope: Literal["organization", "project", "key"]
+    model: str | None
+    counts: Literal["requests", "tokens", "concurrent_requests"]
+    per: Literal["minute", "day"] | None
+    limit: int
+
+
 class Key(Struct, frozen=True, kw_only=True):
-    """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models: it may use all."""
+    """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models: it may use all.
+
+    All that can refuse its requests: budgets, credit (null where none is required) and rate limits.
+    """
 
     id: int
     object: Literal["api_key"] = "api_key"
@@ -61,6 +83,8 @@ class Key(Struct, frozen=True, kw_only=True):
     created_at: str
     expires_at: str | None
     budgets: list[Budget]
+    credit: Credit | None
+    rate_limits: list[RateLimit]
 
 
 class PromptTokensDetails(Struct, frozen=True):
@@ -157,7 +181,7 @@ def model(row: ServedModel) -> Model:
     return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
 
 
-def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
+def key(row: APIKey, budgets: list[spending.Spending], balance: credit.Balance, rate_limits: Iterable[Limit]) -> Key:
     """The key as it may be shown to itself."""
     return Key(
         id=row.pk,
@@ -172,7 +196,19 @@ def key(row: APIKey, budgets: list[spending.Spending]) -> Key:
         created_at=_rfc3339(row.created_at),
         expires_at=_rfc3339(row.expires_at) if row.expires_at else None,
         budgets=[_budget(each) for each in budgets],
+        credit=_credit(balance) if balance.is_required else None,
+        rate_limits=[_rate_limit(each) for each in rate_limits],
     )
+
+
+def _credit(balance: credit.Balance) -> Credit:
+    return Credit(to_usd(balance.available_nanodollars), balance.available_nanodollars)
+
+
+def _rate_limit(limit: Limit) -> RateLimit:
+    counts = "concurrent_requests" if limit.counts is Counts.RUNNING else limit.counts.value
+    per = {0: None, MINUTE_MS: "minute", DAY_MS: "day"}[limit.window_ms]
+    return RateLimit(limit.scope, limit.model or None, counts, per, limit.most)  # type: ignore[arg-type]  # the values' own words
 
 
 def receipt(row: Generation) -> Receipt:

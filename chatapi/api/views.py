@@ -18,7 +18,7 @@ from chatapi.api.error_pages import envelope
 from chatapi.api.openapi import describe
 from chatapi.errors import APIError
 from chatapi.models import ServedModel
-from usage import spending
+from usage import credit, spending
 from usage.models import Generation
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Model(ClientRoute):
 class Key(ClientRoute):
     """`GET /v1/key`: who am I, and how much is left."""
 
-    @describe("retrieveKey", "Show the calling key and its budgets", "Key")
+    @describe("retrieveKey", "Show the calling key, and what limits it", "Key")
     def get(self, request: Request) -> Response:
         """The key that asks."""
         row = access.own_key(_caller(request))
@@ -104,7 +104,8 @@ class Key(ClientRoute):
             api_key_id=row.pk,
             time_zone=row.project.organization.time_zone,
         )
-        return Response(resources.to_json(resources.key(row, budgets)))
+        balance = credit.balance(row.project.organization)
+        return Response(resources.to_json(resources.key(row, budgets, balance, _caller(request).rate_limits)))
 
 
 class Receipt(ClientRoute):

@@ -11,13 +11,14 @@ from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import api_keys, keys
-from accounts.models import APIKey
+from accounts.models import APIKey, RateLimit
 from chatapi.models import Deployment, ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, admit, run
-from usage import prices
+from usage import credit, prices
+from usage.credit import Note
 from usage.models import BudgetLimit, Generation, Outcome, UsageSource
-from usage.pricing import FREE, Tokens
+from usage.pricing import FREE, Tokens, to_usd
 
 PREFIXES = ["", *(f"/{dialect}" for dialect in DIALECTS)]
 RANDOM_ID = "chatcmpl-0192f0c57e7a7cc398c4dc0c0c07398f"
@@ -125,6 +126,24 @@ def test_a_colleagues_spending_is_told_only_where_it_limits(alice: Person, bob: 
     BudgetLimit.objects.create(scope="organization", scope_id=alice.project.organization_id, period="ever", limit_nanodollars=1_000_000)
     shared = alice.get("/v1/key").json()["budgets"][0]
     assert (shared["scope"], shared["posted_nanodollars"]) == ("organization", 240_000)
+
+
+def test_a_key_sees_what_else_can_refuse_it(alice: Person) -> None:
+    body = alice.get("/v1/key").json()
+    assert (body["credit"], body["rate_limits"]) == (None, [])
+    organization = alice.project.organization
+    credit.grant(organization, 5_000_000_000, Note("invoice 17", "bookkeeper"))
+    credit.require(organization)
+    held = admit(alice).reserved_nanodollars
+    RateLimit.objects.create(organization=organization, requests_per_minute=60, concurrent_requests=2)
+    RateLimit.objects.create(api_key=alice.api_key, model="small", tokens_per_day=1_000)
+    body = alice.get("/v1/key").json()
+    assert body["credit"] == {"available_usd": to_usd(5_000_000_000 - held), "available_nanodollars": 5_000_000_000 - held}
+    assert {(each["scope"], each["model"], each["counts"], each["per"], each["limit"]) for each in body["rate_limits"]} == {
+        ("organization", None, "requests", "minute", 60),
+        ("organization", None, "concurrent_requests", None, 2),
+        ("key", "small", "tokens", "day", 1_000),
+    }
 
 
 # ---- receipts

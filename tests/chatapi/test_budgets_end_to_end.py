@@ -1,5 +1,6 @@
 """What a client with a limited budget sees: 402 and 429, never more admitted than fits, and its spending in /v1/key."""
 
+import re
 from contextlib import ExitStack
 from typing import Any
 
@@ -35,6 +36,8 @@ def test_a_budget_without_room_is_402(installation: Installation, keys: dict[str
     assert answer.status == 402
     assert (answer.error["type"], answer.error["code"]) == ("insufficient_quota", "insufficient_quota")
     assert f"Your {told}'s budget" in answer.error["message"]
+    assert re.search(r": up to \$0\.\d+, and \$0(\.\d+)? is left\.", answer.error["message"])
+    wait_for(lambda: f"{answer.headers['x-request-id']} of key " in installation.log("web"), "the operator to be told")
     assert answer.headers["x-should-retry"] == "false"
     assert len(installation.calls("five")) == calls
 
