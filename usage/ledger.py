@@ -260,14 +260,18 @@ class Orphans:
 
 
 def take_over(now: datetime, items: Sequence[TakeOver]) -> list[Orphans]:
-    """Raise the fence of open generations whose lease has run out; two reapers never get the same one."""
+    """Raise the fence of open generations whose lease has run out; two reapers never get the same one.
+
+    A run that was started keeps its worker's name, which tells an operator who was lost: what protects it is the fence.
+    """
     return [_take_over(now, item) for item in items]
 
 
 def _take_over(now: datetime, item: TakeOver) -> Orphans:
     skip_locked = "FOR UPDATE SKIP LOCKED" if connection.features.has_select_for_update_skip_locked else ""
     rows = fetch_all(
-        f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', worker = 'reaper', lease_expires_at = %s
+        f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', lease_expires_at = %s,
+        worker = CASE WHEN claimed_at IS NULL THEN 'reaper' ELSE worker END
         WHERE id IN (SELECT id FROM usage_generation WHERE state <> 'settled' AND lease_expires_at < %s
                      ORDER BY lease_expires_at LIMIT %s {skip_locked})
         RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens * choices_count""",  # noqa: S608

@@ -160,6 +160,15 @@ def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> Non
     assert ledger.beat(later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9)], 6_000)]) == [set()]
 
 
+def test_a_lost_run_names_the_worker_that_had_it(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask(), waiting := ask(queue_ttl_ms=1_000)])
+    run(admission)
+    for minutes in (1, 2):
+        later = NOW + timedelta(minutes=minutes)
+        ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
+        assert [Generation.objects.get(pk=each.id).worker for each in (admission, waiting)] == ["story worker", "reaper"]
+
+
 def test_a_queued_request_is_an_orphan_after_its_time_in_the_queue(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(queue_ttl_ms=1_000)])
     later = NOW + timedelta(seconds=2)
