@@ -200,6 +200,8 @@ class Pulse:
     id: UUID
     fence: int
     completion_tokens: int
+    deployment: str = ""
+    """The one that it is on; empty: none has been asked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +219,12 @@ def beat(now: datetime, items: Sequence[Beat]) -> list[set[UUID]]:
 
 def _beat(now: datetime, item: Beat) -> set[UUID]:
     values, parameters = rows_of_values(
-        "beat", ["target", "held", "tokens"], [(pulse.id, pulse.fence, pulse.completion_tokens) for pulse in item.pulses]
+        "beat",
+        ["target", "held", "tokens", "asked"],
+        [(pulse.id, pulse.fence, pulse.completion_tokens, pulse.deployment) for pulse in item.pulses],
     )
     rows = fetch_all(
-        f"""{values} UPDATE usage_generation AS g SET lease_expires_at = %s, completion_tokens = beat.tokens
+        f"""{values} UPDATE usage_generation AS g SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
         FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )

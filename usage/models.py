@@ -131,6 +131,7 @@ class Generation(models.Model):
         max_length=2_048, blank=True, db_default="", help_text="Of several choices that differ: each, by index, with commas."
     )
     deployment = models.CharField(max_length=128, blank=True, db_default="")
+    """The last that was asked; while running: as of the last heartbeat."""
     attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
     attempt_log = models.JSONField(null=True, help_text="The last attempts, where one failed: `Attempt` of `usage/settlement.py` each.")
     usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)

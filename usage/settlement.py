@@ -47,6 +47,7 @@ class Settlement:
     error_code: str = ""
     error_message: str = ""
     deployment: str = ""
+    """Empty where it is not known: the last heartbeat may have told it."""
     attempts: int = 0
     attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
@@ -185,7 +186,10 @@ _JSON = {"sqlite": "TEXT", "postgresql": "JSONB"}
 def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
     values, parameters = rows_of_values("charge", ["id", "is_waived", *_COLUMNS], [_values(charge) for charge in charges])
     types = {"JSON": _JSON[connection.vendor]}
-    columns = ", ".join(f"{name} = CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items())
+    told = {name: f"CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items()}
+    # Who settles for a lost worker does not know where it ran.
+    told["deployment"] = f"COALESCE(NULLIF({told['deployment']}, ''), g.deployment)"
+    columns = ", ".join(f"{name} = {value}" for name, value in told.items())
     execute(
         f"""{values} UPDATE usage_generation AS g SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
         FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters

@@ -80,13 +80,13 @@ async def _run(services: Services, run: Run, job: Job | None) -> None:
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
-        end = End(Ending.FAILED, SHUTTING_DOWN)
+        end = run.cut_short(SHUTTING_DOWN)
     except DatabaseUnavailable as error:
         log.warning("%s can't run: %r", run.id.hex, error)
-        end = End(Ending.FAILED, DATABASE_AWAY)
+        end = run.cut_short(DATABASE_AWAY)
     except Exception:
         log.exception("%s failed", run.id.hex)
-        end = End(Ending.FAILED, INTERNAL)
+        end = run.cut_short(INTERNAL)
     finishing = asyncio.ensure_future(_finish(services, run, request, end))
     try:
         await asyncio.shield(finishing)
@@ -103,7 +103,7 @@ async def _produce(services: Services, run: Run, request: ChatRequest | TextRequ
     for route in services.health.in_order(able(routes, request)):
         began = time.monotonic()
         # Whether anyone still wants the answer is asked before every attempt.
-        run.begin_on(route.on_disconnect)
+        run.begin_on(route.target.name, route.on_disconnect)
         reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(services, run, request, route)
         end = reason.of_attempt(route.target.name, round((time.monotonic() - began) * 1_000), before=end)
         if not may_retry:

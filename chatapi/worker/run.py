@@ -37,6 +37,8 @@ class Run:
         self.has_published = False
         self.has_lost_stream = False
         self.tally = Tally()
+        self.deployment = ""
+        self.attempts = 0
         self.stopped: End | None = None
         self._runs_on = runs_on
         self._client_has_left = False
@@ -76,8 +78,10 @@ class Run:
             self._client_has_left = True
             self._stop_if_unwanted()
 
-    def begin_on(self, on_disconnect: OnDisconnect) -> None:
+    def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> None:
         """A deployment is about to be asked: from now on its rule for clients that leave counts."""
+        self.deployment = deployment
+        self.attempts += 1
         self._on_disconnect = on_disconnect
         self._stop_if_unwanted()
 
@@ -87,6 +91,10 @@ class Run:
         stops = rule is OnDisconnect.CANCEL or (rule is OnDisconnect.DRAIN and not self.has_published)
         if self._client_has_left and stops and not self._runs_on:
             self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
+
+    def cut_short(self, failure: Failed) -> End:
+        """The end of a run that nothing of its own has ended, on the deployment that it was on."""
+        return End(Ending.FAILED, failure, self.deployment, self.attempts)
 
     def fence_off(self) -> None:
         """Someone with a newer fence has taken over: stop, publish and settle nothing."""

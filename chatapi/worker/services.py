@@ -103,7 +103,7 @@ class Services:
                 log.warning("sweep: %r", error)
 
     async def _prolong(self, runs: list[Run]) -> None:
-        pulses = [ledger.Pulse(run.id, run.fence, run.tally.pieces) for run in runs]
+        pulses = [ledger.Pulse(run.id, run.fence, run.tally.pieces, run.deployment) for run in runs]
         alive = await self.commits.write(ledger.beat, ledger.Beat(pulses, settings.LEASE_MS))
         for run in runs:
             # A run that ended meanwhile has been settled by itself.

@@ -1,5 +1,6 @@
 """A worker that dies, freezes or is told to stop, while clients wait for it."""
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -35,6 +36,24 @@ def test_a_killed_worker_is_told_in_mid_stream_and_charged_for_what_was_seen(ins
     assert receipt["usage_source"] == "counted"
     assert receipt["usage"]["completion_tokens"] == len(answer.words)
     assert receipt["amount_nanodollars"] > 0
+
+
+LAST = """
+import json
+from usage.models import Generation
+row = Generation.objects.order_by("-id").first()
+print(json.dumps([row.deployment, row.worker]))
+"""
+
+
+def test_the_books_know_where_a_lost_run_ran(installation: Installation, ask: Ask) -> None:
+    answer = ask("steady").heard(60)  # longer than two heartbeats
+    pid = installation.processes["worker"].pid
+    installation.end("worker")
+    answer.end()
+    assert installation.receipt(answer.generation_id)["outcome"] == "worker_lost"
+    deployment, worker = json.loads(installation.manage("shell", "--no-imports", "-c", LAST).stdout)
+    assert (deployment, worker.rpartition(":")[2]) == ("upstream", str(pid))
 
 
 def test_a_worker_killed_before_the_first_token_costs_nothing(installation: Installation, ask: Ask) -> None:

@@ -169,6 +169,33 @@ def test_a_lost_run_names_the_worker_that_had_it(key: APIKey, ask: Ask) -> None:
         assert [Generation.objects.get(pk=each.id).worker for each in (admission, waiting)] == ["story worker", "reaper"]
 
 
+def lose(claimed: ledger.Claimed) -> Generation:
+    """Let the run's lease end, and have the reaper settle it; the row that there is then."""
+    later = NOW + timedelta(seconds=30)
+    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
+    (orphan,) = orphans.rows
+    ledger.settle(later, [completed(replace(claimed, fence=orphan.fence), completion=7, outcome=Outcome.WORKER_LOST)])
+    return Generation.objects.get(pk=claimed.id)
+
+
+def test_a_lost_run_keeps_the_deployment_that_its_last_heartbeat_told(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    claimed = run(admission)
+    for deployment in ("", "first", "second"):
+        ledger.beat(NOW, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence, 7, deployment)], 6_000)])
+        assert Generation.objects.get().deployment == deployment
+    assert lose(claimed).deployment == "second"
+    assert verify().differences == []
+
+
+def test_the_deployment_of_a_settlement_counts_more_than_that_of_a_heartbeat(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask(), other := ask()])
+    told, untold = run(admission), run(other)
+    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(told.id, told.fence, 7, "first")], 6_000)])
+    ledger.settle(NOW, [completed(told, deployment="second"), completed(untold)])
+    assert [Generation.objects.get(pk=each.id).deployment for each in (told, untold)] == ["second", ""]
+
+
 def test_a_queued_request_is_an_orphan_after_its_time_in_the_queue(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(queue_ttl_ms=1_000)])
     later = NOW + timedelta(seconds=2)

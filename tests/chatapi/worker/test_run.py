@@ -23,7 +23,7 @@ async def wait_for_ever(run: Run) -> None:
 
 
 async def test_a_stop_ends_what_the_run_awaits(run: Run) -> None:
-    run.begin_on(OnDisconnect.CANCEL)
+    run.begin_on("openai", OnDisconnect.CANCEL)
     asyncio.get_running_loop().call_soon(run.cancel, Cancellation.CLIENT_LEFT)
     with pytest.raises(TimeoutError):
         await wait_for_ever(run)
@@ -40,7 +40,7 @@ async def test_the_first_reason_to_stop_counts(run: Run) -> None:
 
 
 async def test_a_stop_that_comes_when_the_engine_has_ended_changes_nothing(run: Run) -> None:
-    run.begin_on(OnDisconnect.CANCEL)
+    run.begin_on("openai", OnDisconnect.CANCEL)
     async with run.scope():
         pass
     run.cancel(Cancellation.CLIENT_LEFT)
@@ -68,20 +68,20 @@ def test_the_deployment_says_what_follows_when_the_client_leaves(
         run.cancel(Cancellation.CLIENT_LEFT)
         assert run.stopped is None
     run.has_published = has_published
-    run.begin_on(OnDisconnect(rule))
+    run.begin_on("openai", OnDisconnect(rule))
     run.cancel(Cancellation.CLIENT_LEFT)
     assert (run.stopped is not None) is stops
 
 
 def test_what_runs_on_is_finished_whatever_the_rule() -> None:
     run = Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False), "web", runs_on=True)
-    run.begin_on(OnDisconnect.CANCEL)
+    run.begin_on("openai", OnDisconnect.CANCEL)
     run.cancel(Cancellation.CLIENT_LEFT)
     assert run.stopped is None
 
 
 async def test_what_is_asked_to_stop_stops_and_ends_well(run: Run) -> None:
-    run.begin_on(OnDisconnect.CONTINUE)
+    run.begin_on("openai", OnDisconnect.CONTINUE)
     run.cancel(Cancellation.ASKED)
     assert run.stopped is not None
     assert (run.stopped.ending, run.stopped.failure) == (Ending.CANCELLED, None)

@@ -173,6 +173,17 @@ async def test_a_commit_whose_answer_was_lost_is_told_like_any_other(
     assert published(writes)[-2:] == END
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
+async def test_a_run_that_is_cut_short_names_the_deployment_that_it_was_on(
+    commits: Commits, publisher: Publisher, run: Run, error: type[BaseException]
+) -> None:
+    async def it_ends() -> None:
+        raise error
+
+    row = await settled(commits, publisher, run, Engine([Started(), Text(" the of")], it_ends))
+    assert (row.outcome, row.completion_tokens, row.deployment, row.attempts) == (Outcome.FAILED, 2, "the deployment", 1)
+
+
 async def test_what_somebody_else_has_settled_is_theirs_to_tell(commits: Commits, publisher: Publisher, writes: Writes, run: Run) -> None:
     async def the_lease_runs_out() -> None:
         await commits.write(ledger.beat, ledger.Beat([ledger.Pulse(run.id, run.fence, 1)], -1))
