@@ -9,16 +9,14 @@ from statistics import median
 from django.urls import reverse
 
 from chatapi.models import Deployment
-from usage.insights import FAILED
-from usage.models import Generation, State
-from usage.outcome import ANY_ERROR
+from usage.models import Generation, Outcome
 from usage.pages.page_query import address
 
 SAMPLE = 500
 """Requests that are looked at."""
 FEW = 5
 """Deployments that are shown even if nobody asked them."""
-_COLUMNS = ("model", "deployment", "state", "outcome", "attempt_log", "first_token_ms", "admitted_at")
+_COLUMNS = ("model", "deployment", "outcome", "attempt_log", "first_token_ms", "admitted_at")
 _MOODS = {"well": "good", "not asked": "plain", "inactive": "plain", "some errors": "warn", "failing": "bad"}
 
 
@@ -31,9 +29,9 @@ class DeploymentHealth:
     engine: str
     state: str
     requests: int
-    """Those that it was the last to be asked for."""
+    """Those that it was the last to be asked for; what still runs there counts, too."""
     failed: int
-    """Of `requests`."""
+    """Of `requests`. One whose worker was lost is no failure of what it asked."""
     passed_on: int
     """Those that it failed, too, and another deployment was asked for after it."""
     first_token_ms: float | None
@@ -68,6 +66,7 @@ class _Served:
     """What one deployment was asked for."""
 
     outcomes: list[str] = field(default_factory=list)
+    """An empty one: it still runs."""
     first_tokens_ms: list[int] = field(default_factory=list)
     passed_on: int = 0
 
@@ -86,8 +85,6 @@ def recent() -> Recent:
 def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:
     served: dict[tuple[str, str], _Served] = defaultdict(_Served)
     for row in newest:
-        if row.state != State.SETTLED:
-            continue
         last = served[row.model, row.deployment]
         last.outcomes.append(row.outcome)
         if row.first_token_ms is not None:
@@ -106,28 +103,31 @@ def _times(admitted: Sequence[datetime]) -> dict[str, str]:
 
 
 def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> DeploymentHealth:
-    requests, failed = len(served.outcomes), sum(outcome in FAILED for outcome in served.outcomes)
+    requests, failed = len(served.outcomes), served.outcomes.count(Outcome.FAILED)
     asked = {"model": row.model_id, "deployment": row.name, **times}
     return DeploymentHealth(
         model=row.model_id,
         name=row.name,
         engine=row.engine,
-        state=_state(row.is_active, requests + served.passed_on, failed + served.passed_on),
+        state=_state(row.is_active, served),
         requests=requests,
         failed=failed,
         passed_on=served.passed_on,
         first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
         url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
         requests_url=address("requests", asked),
-        errors_url=address("requests", asked | {"outcome": ANY_ERROR}),
+        errors_url=address("requests", asked | {"outcome": Outcome.FAILED.value}),
     )
 
 
-def _state(is_active: bool, requests: int, failed: int) -> str:
+def _state(is_active: bool, served: _Served) -> str:
+    failed = served.outcomes.count(Outcome.FAILED) + served.passed_on
+    ended = sum(outcome != "" for outcome in served.outcomes) + served.passed_on
     if not is_active:
         return "inactive"
-    if not requests:
+    if not served.outcomes and not served.passed_on:
         return "not asked"
     if not failed:
         return "well"
-    return "failing" if 2 * failed >= requests else "some errors"
+    # Of those that have ended: where all wait for a timeout, many still run.
+    return "failing" if 2 * failed >= ended else "some errors"

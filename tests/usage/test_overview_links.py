@@ -14,7 +14,7 @@ from accounts.models import Organization
 from chatapi.models import Deployment
 from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person, admit, run
-from usage import prices
+from usage import ledger, prices
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.pages.figures import Change
@@ -98,7 +98,7 @@ def test_what_a_budget_has_spent_leads_to_its_period(root: Client, alice: Person
 
 def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Person, small: Any) -> None:
     name = Deployment.objects.get().name
-    served, failed = run(alice, deployment=name), run(alice, deployment=name, outcome=Outcome.WORKER_LOST)
+    served, failed = run(alice, deployment=name), run(alice, deployment=name, outcome=Outcome.FAILED)
     run(alice, deployment="spare")
     run(alice, deployment=name, outcome=Outcome.CLIENT_CANCELLED)
     (row,) = root.get("/admin/").context["deployments"].rows
@@ -106,6 +106,33 @@ def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Perso
     assert (row.requests, len(listed(root, row.requests_url))) == (3, 3)
     assert served.pk in listed(root, row.requests_url)
     assert (row.failed, listed(root, row.errors_url)) == (1, {failed.pk})
+
+
+def begin(person: Person, deployment: str) -> Generation:
+    """A request that runs there, by its last heartbeat."""
+    row = admit(person)
+    ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
+    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, 5, deployment)], 6_000)])
+    return row
+
+
+def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_fares(root: Client, alice: Person, small: Any) -> None:
+    name = Deployment.objects.get().name
+    running = begin(alice, name)
+    (row,) = root.get("/admin/").context["deployments"].rows
+    assert (row.state, row.requests, listed(root, row.requests_url)) == ("well", 1, {running.pk})
+    run(alice, deployment=name, outcome=Outcome.FAILED)
+    begin(alice, name)
+    (row,) = root.get("/admin/").context["deployments"].rows
+    assert (row.state, row.requests, len(listed(root, row.requests_url))) == ("failing", 3, 3)
+
+
+def test_a_worker_that_is_lost_is_no_failure_of_the_deployment_that_it_asked(root: Client, alice: Person, small: Any) -> None:
+    name = Deployment.objects.get().name
+    lost = run(alice, deployment=name, outcome=Outcome.WORKER_LOST)
+    (row,) = root.get("/admin/").context["deployments"].rows
+    assert (row.state, row.requests, row.failed) == ("well", 1, 0)
+    assert (listed(root, row.requests_url), listed(root, row.errors_url)) == ({lost.pk}, set())
 
 
 def test_a_deployment_that_is_always_passed_over_does_not_look_idle(root: Client, alice: Person, small: Any) -> None:

@@ -12,7 +12,7 @@ from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
 from usage import ledger
 from usage.database.clock import database_now
-from usage.models import Outcome
+from usage.models import Generation, Outcome
 from usage.pages.live import difference, snapshot
 from usage.settlement import Attempt
 
@@ -73,9 +73,26 @@ def test_nothing_is_found_by_what_ran_it(alice: Person, query: str) -> None:
     assert listed[0] == listed[1], "the address asks for nothing by these names"
 
 
-def test_the_live_feed_names_no_worker(alice: Person) -> None:
+@pytest.fixture
+def running(alice: Person) -> Generation:
+    """One that runs, and has beaten."""
     row = admit(alice)
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
+    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, 5, "azure-east-7")], 6_000)])
+    return row
+
+
+def test_the_live_feed_names_neither_worker_nor_deployment(alice: Person, running: Generation) -> None:
     (told,) = json.loads(difference({}, snapshot({}), 0))["rows"]
     assert told["state"] == "running"
-    assert "worker-1" not in json.dumps(told) + client_of(alice.user).get("/admin/live/").content.decode()
+    shown = json.dumps(told) + client_of(alice.user).get("/admin/live/").content.decode()
+    assert not any(secret in shown for secret in SECRETS)
+
+
+def test_what_still_runs_tells_only_operators_where(alice: Person, running: Generation) -> None:
+    own, operators = client_of(alice.user), client_of(User.objects.create_superuser("root"))
+    shown = [own.get(f"/admin/{path}").content.decode() for path in (f"requests/{running}", f"usage/generation/{running.pk}/change/")]
+    shown += [read(own.get("/admin/requests/export.csv")), alice.get(f"/v1/generations/{running}").content.decode()]
+    assert not any(secret in page for secret in SECRETS for page in shown)
+    assert all(secret in operators.get(f"/admin/requests/{running}").content.decode() for secret in SECRETS)
+    assert "azure-east-7" in read(operators.get("/admin/requests/export.csv?deployment=azure-east-7"))
