@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay
 
 from usage import pricing, retention
@@ -83,6 +83,13 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
                 yield gap
 
 
+def without_deployment(terms: Terms) -> tuple[int, int]:
+    """How many requests were charged in the period of which it is not known what ran them, and how much, in nanodollars."""
+    entries = _entries(terms).filter(generation__deployment="").filter(_USED)
+    found = entries.aggregate(requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0))
+    return found["requests"], found["charged"]
+
+
 def has_served(deployment: str) -> bool:
     """Whether there is anything that the deployment has served."""
     return Generation.objects.filter(deployment=deployment).exists()
@@ -93,26 +100,28 @@ def unknown_models(names: Iterable[str]) -> list[str]:
     return [name for name in names if not HourlyUsage.objects.filter(model=name).exists()]
 
 
+_CHARGES = Q(kind=Kind.CHARGE)
+_USED = Q(generation__prompt_tokens__gt=0) | Q(generation__completion_tokens__gt=0)
+
+
 def _ours(terms: Terms) -> dict[Group, Ours]:
-    entries = LedgerEntry.objects.filter(
-        kind__in=CHARGED, created_at__gte=terms.since, created_at__lt=terms.until, generation__is_test=False
-    )
-    # What no deployment has taken has cost no upstream anything.
-    entries = entries.filter(generation__deployment=terms.deployment) if terms.deployment else entries.exclude(generation__deployment="")
-    charges = Q(kind=Kind.CHARGE)
+    # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may not have told of its own.
+    ran = Q(generation__deployment=terms.deployment) if terms.deployment else ~Q(generation__deployment="") | _USED
     with snapshot():
         rows = list(
-            entries.annotate(day=TruncDay("created_at", tzinfo=UTC))
+            _entries(terms)
+            .filter(ran)
+            .annotate(day=TruncDay("created_at", tzinfo=UTC))
             .order_by()
             .values("day", "model")
             .annotate(
-                requests=Count("id", filter=charges),
+                requests=Count("id", filter=_CHARGES),
                 prompt=Sum("prompt_tokens"),
                 cached=Sum("cached_tokens"),
                 completion=Sum("completion_tokens"),
                 reasoning=Sum("reasoning_tokens"),
                 charged=Sum("amount_nanodollars"),
-                counted=Count("id", filter=charges & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
+                counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
             )
         )
     found: defaultdict[Group, list[Ours]] = defaultdict(list)
@@ -123,6 +132,12 @@ def _ours(terms: Terms) -> dict[Group, Ours]:
         numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
         found[row["day"].date(), model].append(Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"]))
     return {group: _sum(parts) for group, parts in found.items()}
+
+
+def _entries(terms: Terms) -> "QuerySet[LedgerEntry]":
+    """All that was charged in the period, tests left out."""
+    period = {"created_at__gte": terms.since, "created_at__lt": terms.until}
+    return LedgerEntry.objects.filter(kind__in=CHARGED, generation__is_test=False, **period)
 
 
 def _all_models(ours: Mapping[Group, Ours]) -> dict[Group, Ours]:

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from tests.usage.conftest import NOW, completed, run
 from usage import ledger
-from usage.models import UsageSource
+from usage.models import Outcome, UsageSource
 
 Ask = Callable[..., ledger.Admission]
 HEADER = "date,model,requests,prompt_tokens,cached_tokens,completion_tokens,cost_usd"
@@ -110,6 +110,41 @@ def test_only_one_deployment_is_compared(reconcile: Reconcile, ask: Ask) -> None
     ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5, deployment="other")])
     assert reconcile(RIGHT, "--deployment", "openai") == []
     assert reconcile(f"{HEADER}\n2026-11-21,story,1,10,0,5,0.00002\n", "--deployment", "other") == []
+
+
+def lose(ask: Ask, deployment: str = "", *, completion: int = 5, **changes: Any) -> None:
+    """A request at noon whose worker was lost, and which the reaper has settled by its own count."""
+    ledger.admit(NOW, [admission := ask(**changes)])
+    claimed = run(admission)
+    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(claimed.id, claimed.fence, completion, deployment)], 6_000)])
+    end = completed(claimed, 10 if completion else 0, completion, outcome=Outcome.WORKER_LOST, usage_source=UsageSource.COUNTED)
+    ledger.settle(NOW, [end])
+
+
+WITH_A_THIRD = RIGHT.replace("2,20,0,10,0.00004", "3,30,0,15,0.00006")
+
+
+def test_what_a_lost_worker_ran_is_compared_where_it_ran(reconcile: Reconcile, ask: Ask) -> None:
+    lose(ask, "openai")
+    assert reconcile(WITH_A_THIRD) == reconcile(WITH_A_THIRD, "--deployment", "openai") == []
+
+
+def test_what_was_charged_is_compared_though_nobody_knows_where_it_ran(reconcile: Reconcile, ask: Ask) -> None:
+    lose(ask)
+    lose(ask, completion=0)
+    lose(ask, is_test=True)
+    assert reconcile(WITH_A_THIRD) == []
+
+
+def test_with_a_deployment_it_is_said_how_much_ran_nobody_knows_where(reconcile: Reconcile, ask: Ask) -> None:
+    note = "Note: without a known deployment, and so not compared:"
+    lose(ask)
+    assert reconcile(RIGHT, "--deployment", "openai") == [f"{note} 1 request of the period, charged $0.00002."]
+    lose(ask)
+    lose(ask, completion=0)
+    lose(ask, is_test=True)
+    assert reconcile(RIGHT, "--deployment", "openai") == [f"{note} 2 requests of the period, charged $0.00004."]
+    assert reconcile(RIGHT, "--deployment", "openai", "--from", "2026-11-22") == []
 
 
 def costs(*results: dict[str, Any], has_more: bool = False) -> str:

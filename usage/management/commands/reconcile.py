@@ -12,7 +12,7 @@ from usage import bills, pricing
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
-from usage.reconciliation import Terms, compare, has_served, unknown_models
+from usage.reconciliation import Terms, compare, has_served, unknown_models, without_deployment
 
 
 class Command(BaseCommand):
@@ -50,11 +50,19 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         for model in unknown_models(terms.names):
             self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
+        if terms.deployment:
+            self._tell_of_what_is_left_out(terms)
         for gap in gaps:
             self.stderr.write(str(gap))
         if gaps:
             raise CommandError(f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}.")
         self.stdout.write(f"The books and {options['file']} agree.")
+
+    def _tell_of_what_is_left_out(self, terms: Terms) -> None:
+        count, nanodollars = without_deployment(terms)
+        if count:
+            left_out = f"{count} request{pluralize(count)} of the period, charged ${pricing.to_usd(nanodollars)}"
+            self.stderr.write(f"Note: without a known deployment, and so not compared: {left_out}.")
 
 
 def _pair(text: str) -> tuple[str, str]:
