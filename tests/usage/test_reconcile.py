@@ -1,6 +1,7 @@
 """The books against an upstream's own bill."""
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -185,6 +186,19 @@ def test_a_period_that_ends_before_it_begins_is_refused(reconcile: Reconcile, tm
     (tmp_path / "bill").write_text(RIGHT)
     with pytest.raises(CommandError, match="--from comes before --to"):
         call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-23", "--to", "2026-11-21")
+
+
+@pytest.mark.parametrize("name", ["--from", "--to"])
+@pytest.mark.parametrize("text", ["2026-11-22T06:00", "2026-11-22T00:00:00.000001Z", "2026-11-22T00:00:00+02:00", "november"])
+def test_a_part_of_a_day_is_not_compared_with_a_whole_one(name: str, text: str) -> None:
+    told = re.escape(f"argument {name}: {text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01")
+    with pytest.raises(CommandError, match=f"{told}$"):
+        call_command("reconcile", "bill", "--from=2026-11-21", "--to=2026-11-23", f"{name}={text}")
+
+
+@pytest.mark.parametrize("text", ["2026-11-22", "2026-11-22T00:00:00Z", "2026-11-22T02:00:00+02:00"])
+def test_a_day_may_be_written_as_its_first_moment(reconcile: Reconcile, text: str) -> None:
+    assert reconcile(f"{HEADER}\n2026-11-22,story,1,10,0,5,0.00002\n", "--from", text) == []
 
 
 def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile, tmp_path: Path) -> None:

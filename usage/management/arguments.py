@@ -2,7 +2,8 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, time
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -19,6 +20,14 @@ def moment(text: str) -> datetime:
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)  # before the year 1 and after 9999 there is none
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is not a date such as 2026-11-01 or a time such as 2026-11-01T06:00:00Z") from None
+
+
+def day(text: str) -> datetime:
+    """The first moment of a day in UTC."""
+    with suppress(ArgumentTypeError):
+        if (found := moment(text)).time() == time.min:
+            return found
+    raise ArgumentTypeError(f"{text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01")
 
 
 def text(max_chars: int) -> Callable[[str], str]:
@@ -46,6 +55,12 @@ def add_period(parser: CommandParser) -> None:
     """`--from` and `--to`: from a moment up to, and not including, another."""
     parser.add_argument("--from", dest="since", required=True, type=moment, metavar="TIME", help="first moment; a date is its start in UTC")
     parser.add_argument("--to", dest="until", required=True, type=moment, metavar="TIME", help="first moment that is not meant any more")
+
+
+def add_days(parser: CommandParser) -> None:
+    """`--from` and `--to`: from a day in UTC up to, and not including, another."""
+    parser.add_argument("--from", dest="since", required=True, type=day, metavar="DAY", help="first day, in UTC")
+    parser.add_argument("--to", dest="until", required=True, type=day, metavar="DAY", help="first day that is not meant any more")
 
 
 def period(options: dict[str, Any]) -> tuple[datetime, datetime]:

@@ -28,7 +28,7 @@ class Command(BaseCommand):
         """The options, and an example below them."""
         parser.epilog = "Example: manage.py reconcile bill.csv --from 2026-11-01 --to 2026-12-01 --deployment openai --tolerance 0.5"
         parser.add_argument("file", type=Path, metavar="FILE", help="the bill")
-        arguments.add_period(parser)
+        arguments.add_days(parser)
         parser.add_argument(
             "--deployment", default="", type=arguments.text(128), metavar="NAME", help="only what ran there (default: all deployments)"
         )
