@@ -26,7 +26,9 @@ from usage.pricing import Tokens
 log = logging.getLogger(__name__)
 
 BATCH = 50
-WORKER_LOST = Failed("The worker was lost while it generated. What you received is charged.", code="worker_lost", status=502)
+WORKER_LOST = Failed(
+    "The worker was lost while it generated. What was generated is charged; see the receipt.", code="worker_lost", status=502
+)
 NOT_STARTED = Failed("No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000)
 NOTHING = Sealed([], 0, is_whole=False)
 

@@ -78,6 +78,7 @@ def test_a_killed_worker_is_told_without_streaming(installation: Installation, a
     answer.end()
     assert answer.ended_at - killed_at < 3
     assert (answer.status, answer.error["code"]) == (502, "worker_lost")
+    assert answer.error["message"] == "The worker was lost while it generated. What was generated is charged; see the receipt."
     receipt = installation.receipt(answer.generation_id)
     assert receipt["outcome"] == "worker_lost"
     assert 0 < receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
