@@ -91,6 +91,13 @@ def test_a_waterfall_has_the_parts_that_there_were() -> None:
     ]
 
 
+def test_a_waterfall_waits_for_no_first_token_where_there_are_tokens_and_nobody_knows_since_when() -> None:
+    lost = generation(claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=30)
+    assert [(span.name, span.ms) for span in waterfall(lost, NOW).spans] == [("waiting for a worker", 1_000), ("running", 8_000)]
+    silent = generation(claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=0)
+    assert waterfall(silent, NOW).spans[-1].name == "waiting for the first token"
+
+
 def test_a_waterfall_of_what_has_not_ended_lasts_until_now() -> None:
     later = NOW + timedelta(seconds=9)
     assert [(span.name, span.ms) for span in waterfall(generation(), later).spans] == [("waiting for a worker", 9_000)]

@@ -114,6 +114,8 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         "why": why_it_ended(row),
         "lines": receipts.line_items(row),
         "attempts": receipts.attempts(row),
+        # The worker tells in the end how many there were; the reaper can't.
+        "are_attempts_known": row.state == State.SETTLED and row.outcome != Outcome.WORKER_LOST,
         "waterfall": waterfall(row, timezone.now()),
         "entries": entries,
         "corrections": corrections,

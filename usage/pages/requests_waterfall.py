@@ -73,8 +73,8 @@ def _spans(row: Generation, end_ms: float) -> list[Span]:
             starts.append((part, min(_ms(at - row.admitted_at), end_ms)))
     ends = [start for _, start in starts[1:]] + [end_ms]
     lines = [(*_PARTS[part], start, end) for (part, start), end in zip(starts, ends, strict=True)]
-    if row.settled_at is None and row.claimed_at is not None:
-        # Its tokens' times are written when it is settled.
+    if row.claimed_at is not None and row.first_token_ms is None and (row.settled_at is None or row.completion_tokens):
+        # Its tokens' times are written when it is settled, and are lost with its worker.
         lines[-1] = (*_RUNNING, *lines[-1][2:])
     return [_span(line, end_ms, _LINE_PX * at) for at, line in enumerate(lines)]
 
