@@ -88,7 +88,7 @@ async def test_what_is_asked_to_stop_stops_and_ends_well(run: Run) -> None:
 
 
 async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run) -> None:
-    run.begin_on(OnDisconnect.CONTINUE)
+    run.begin_on("openai", OnDisconnect.CONTINUE)
     run.cancel(Cancellation.STOPPED)
     assert run.stopped is not None
     assert (run.stopped.ending, run.stopped.error_code) == (Ending.FAILED, "stopped_by_operator")
