@@ -70,11 +70,11 @@ def amount(tokens: Tokens, price: Price) -> int:
 
 def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
     """The most that a request can cost, in nanodollars: what is held for it. Only what is free holds nothing."""
-    dearest_input = max(price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
-    dearest_output = max(price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars or 0)
-    held = _cost_up(prompt_tokens, dearest_input) + _cost_up(output_tokens, dearest_output)
-    # Where the tokens may be split over two lines, each of these may be rounded up by half a nanodollar.
-    return held + bool(dearest_input) + bool(price.reasoning_per_mtok_nanodollars)
+    output, reasoning = price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars
+    inputs = (price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
+    outputs = (output, output if reasoning is None else reasoning)
+    held_for_input = max(_most(prompt_tokens, *inputs), int(any(inputs)))  # an empty prompt is not free where prompts are not
+    return held_for_input + _most(output_tokens, *outputs, is_split=reasoning is not None)
 
 
 def discounted(price: Price, basis_points: int) -> Price:
@@ -114,8 +114,18 @@ def _cost(tokens: int, per_mtok: int) -> int:
     return (tokens * per_mtok + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE
 
 
-def _cost_up(tokens: int, per_mtok: int) -> int:
-    return -(-tokens * per_mtok // TOKENS_PER_PRICE)
+def _most(tokens: int, one: int, other: int, *, is_split: bool = True) -> int:
+    """The most that tokens cost on one line or, if they can be split, on two lines at these prices.
+
+    A whole price per token is never rounded; each line at another price may be, by half a nanodollar up. Of two lines the cheaper one has
+    a token at least.
+    """
+    cheap, dear = sorted((one, other))
+    alone = -(-tokens * dear // TOKENS_PER_PRICE)
+    if not is_split or tokens < 2:
+        return alone
+    rounding = sum(TOKENS_PER_PRICE // 2 for price in (cheap, dear) if price % TOKENS_PER_PRICE)
+    return max(alone, ((tokens - 1) * dear + cheap + rounding) // TOKENS_PER_PRICE)
 
 
 def _less(per_mtok: int, basis_points: int) -> int:

@@ -29,7 +29,7 @@ def key(db: None) -> APIKey:
 
 @pytest.fixture
 def ask(key: APIKey) -> Callable[..., ledger.Admission]:
-    """Make the admission of a request: 10 prompt tokens at most, 20 completion tokens at most, so 50,001 n$ are held."""
+    """Make the admission of a request: 10 prompt tokens at most, 20 completion tokens at most, so 50,000 n$ are held."""
 
     def make(**changes: Any) -> ledger.Admission:
         usual = ledger.Admission(

@@ -15,7 +15,7 @@ from usage.pricing import FREE
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-HELD = 50_001
+HELD = 50_000
 NOTE = Note("paid by bank transfer", "alice")
 
 

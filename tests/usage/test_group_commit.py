@@ -22,7 +22,7 @@ from usage.models import Budget, BudgetLimit, Generation
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-HELD = 50_001
+HELD = 50_000
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

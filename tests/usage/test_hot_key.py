@@ -16,7 +16,7 @@ from usage.models import Budget, Generation, LedgerEntry
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-HELD = 50_001
+HELD = 50_000
 CHARGED = 50_000
 REQUESTS = 500
 ROOM = 123

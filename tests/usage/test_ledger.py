@@ -20,7 +20,7 @@ from usage.settlement import Attempt
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-HELD = 50_001
+HELD = 50_000
 FREE_INPUT = Price(0, 0, 2_000_000_000)
 
 

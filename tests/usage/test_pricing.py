@@ -48,6 +48,30 @@ def test_the_hold_is_never_less_than_the_amount(prompt: int, completion: int, ca
     assert amount(tokens, price) <= upper_bound(prompt, completion, price)
 
 
+few = st.integers(0, 6)
+small_prices = st.integers(0, 4).map(lambda half: half * 500_000) | st.integers(0, 2_000_000)
+
+
+@given(few, few, st.builds(Price, small_prices, small_prices, small_prices, st.none() | small_prices))
+def test_no_split_of_few_tokens_is_dearer_than_the_hold(prompt: int, completion: int, price: Price) -> None:
+    splits = [Tokens(prompt, completion, cached, reasoning) for cached in range(prompt + 1) for reasoning in range(completion + 1)]
+    assert max(amount(tokens, price) for tokens in splits) <= upper_bound(prompt, completion, price)
+
+
+@given(counts, counts, counts, counts, prices)
+def test_the_hold_is_enough_for_fewer_tokens_too(prompt: int, completion: int, fewer: int, cached: int, price: Price) -> None:
+    tokens = Tokens(max(prompt - fewer, 0), max(completion - fewer, 0), cached_tokens=cached, reasoning_tokens=cached)
+    assert amount(tokens, price) <= upper_bound(prompt, completion, price)
+
+
+@pytest.mark.parametrize("cached", ["10", "2.50", "0"])
+@pytest.mark.parametrize("reasoning", [None, "30", "60"])
+def test_at_whole_prices_per_token_the_hold_is_exact(cached: str, reasoning: str | None) -> None:
+    price = Price(from_usd("10"), from_usd(cached), from_usd("30"), None if reasoning is None else from_usd(reasoning))
+    dearest = 60 if reasoning == "60" else 30
+    assert upper_bound(86, 1_000, price) == 86 * 10_000 + 1_000 * dearest * 1_000
+
+
 @given(counts, prices)
 def test_only_what_is_free_holds_nothing(prompt: int, price: Price) -> None:
     assert bool(upper_bound(prompt, 1, price)) == any(

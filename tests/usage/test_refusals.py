@@ -11,7 +11,7 @@ from usage.credit import Note
 from usage.errors import BudgetExceeded
 
 Ask = Callable[..., ledger.Admission]
-HELD = 50_001
+HELD = 50_000
 
 
 @pytest.fixture
