@@ -83,6 +83,18 @@ def test_a_discount_is_at_most_all(root: Client, alice: Person) -> None:
     assert not Discount.objects.exists()
 
 
+@pytest.mark.parametrize("has_row", [False, True])
+def test_an_amount_that_can_not_be_read_is_the_only_mistake(root: Client, alice: Person, has_row: bool) -> None:
+    form = {"project": alice.project.pk, "period": "day"}
+    path = "/admin/usage/budgetlimit/add/"
+    if has_row:
+        row = BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=5)
+        path = f"/admin/usage/budgetlimit/{row.pk}/change/"
+    shown = text(root.post(path, form | {"limit_nanodollars": "abc"}))
+    assert "&#x27;abc&#x27; is not an amount of US dollars" in shown
+    assert "Give a limit" not in shown
+
+
 def test_a_limit_may_be_soft_only(root: Client, alice: Person) -> None:
     add = "/admin/usage/budgetlimit/add/"
     form = {"project": alice.project.pk, "period": "day"}

@@ -43,7 +43,8 @@ def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField
 
 
 def _check_some_limit(data: dict[str, Any]) -> None:
-    if data.get("limit_nanodollars") is None and data.get("soft_limit_nanodollars") is None:
+    """An amount that was given and can't be read is none that is missing: its field is not among the data, and has its own error."""
+    if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
         raise ValidationError("Give a limit, a soft limit or both.")
 
 
