@@ -344,7 +344,24 @@ class BudgetLimit(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.scope} {self.scope_id}, {self.period}"
+        return f"{self.owner_name}, {self.period}"
+
+    @property
+    def owner_name(self) -> str:
+        """What is limited, by its name now: one query, unless the row's own has brought it as `subject_name`."""
+        if (known := getattr(self, "subject_name", None)) is not None:
+            return str(known)
+        model, path = _OWNERS[Scope(self.scope)]
+        names = model._default_manager.filter(pk=self.scope_id).values_list(*path).first()
+        return " / ".join(names) if names else f"{self.scope} {self.scope_id}"
+
+
+_OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
+    Scope.ORGANIZATION: (Organization, ("name",)),
+    Scope.PROJECT: (Project, ("organization__name", "name")),
+    Scope.API_KEY: (APIKey, ("project__organization__name", "project__name", "name")),
+}
+"""Whose money it is, and the names that say which one."""
 
 
 class Budget(models.Model):

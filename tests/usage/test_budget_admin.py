@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.audit.models import AuditEntry
 from tests.cast import Person, run
 from usage import corrections, credit
 from usage.credit import Note
@@ -93,6 +96,29 @@ def test_an_amount_that_can_not_be_read_is_the_only_mistake(root: Client, alice:
     shown = text(root.post(path, form | {"limit_nanodollars": "abc"}))
     assert "&#x27;abc&#x27; is not an amount of US dollars" in shown
     assert "Give a limit" not in shown
+
+
+@pytest.mark.parametrize(("scope", "name"), [("organization", "Acme"), ("project", "Acme / default"), ("key", "Acme / default / alice")])
+def test_a_limit_is_called_by_its_owners_name(root: Client, alice: Person, scope: str, name: str) -> None:
+    owner = {"organization": alice.project.organization, "project": alice.project, "key": alice.api_key}[scope]
+    chosen = {"api_key" if scope == "key" else scope: owner.pk, "period": "day", "limit_nanodollars": "5"}
+    page = root.post("/admin/usage/budgetlimit/add/", chosen, follow=True)
+    assert f"{name}, day" in text(page)
+    assert AuditEntry.objects.get(object_type="usage.budgetlimit").object_name == f"{name}, day"
+    assert str(BudgetLimit(scope=scope, scope_id=0, period="day")) == f"{scope} 0, day"
+
+
+def test_a_list_of_limits_asks_no_more_for_more_of_them(root: Client, alice: Person) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as found:
+            root.get("/admin/usage/budgetlimit/")
+        return len(found)
+
+    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=5)
+    few = queries()
+    for period in ("month", "ever"):
+        BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period=period, limit_nanodollars=5)
+    assert queries() == few
 
 
 def test_a_limit_may_be_soft_only(root: Client, alice: Person) -> None:
