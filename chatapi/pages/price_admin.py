@@ -37,7 +37,11 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
     model = forms.ModelChoiceField(ServedModel.objects.all(), widget=UnfoldAdminSelectWidget)
     input_per_mtok_nanodollars = USDField(label="Input", help_text="USD per million tokens.")
-    cached_input_per_mtok_nanodollars = USDField(label="Cached input", help_text="USD per million tokens.")
+    cached_input_per_mtok_nanodollars = USDField(
+        label="Cached input",
+        help_text="USD per million tokens of the input that an upstream has in its cache; empty: as input.",
+        required=False,
+    )
     output_per_mtok_nanodollars = USDField(label="Output", help_text="USD per million tokens.")
     reasoning_per_mtok_nanodollars = USDField(
         label="Reasoning", help_text="USD per million tokens that are reasoning; empty: as output.", required=False
@@ -50,6 +54,13 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     def clean_model(self) -> str:
         """Prices keep the name, so that they outlive the model."""
         return str(self.cleaned_data["model"].pk)
+
+    def clean(self) -> dict[str, Any]:
+        """What is left out is as in the catalog's file."""
+        data = self.cleaned_data
+        if data.get(AMOUNTS[1], 0) is None:
+            data[AMOUNTS[1]] = data.get(AMOUNTS[0])
+        return data
 
 
 @admin.register(Price)

@@ -264,6 +264,14 @@ def test_a_price_is_typed_in_dollars(root: Client, small: ServedModel) -> None:
     assert "upcoming" in text(root.get("/admin/usage/price/"))
 
 
+def test_a_price_without_one_for_cached_input_is_as_input(root: Client, small: ServedModel) -> None:
+    form = {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00", "output_per_mtok_nanodollars": "1"}
+    assert "This field is required" in text(root.post("/admin/usage/price/add/", form))
+    assert root.post("/admin/usage/price/add/", form | {"input_per_mtok_nanodollars": "0.2"}).status_code == 302
+    price = Price.objects.latest("effective_from")
+    assert price.cached_input_per_mtok_nanodollars == price.input_per_mtok_nanodollars == 200_000_000
+
+
 @pytest.mark.parametrize("typed", ["", "-1", "nan", "1e400", "0.0000000001", "a", "٣", "\x00"])
 def test_what_is_no_amount_is_refused(root: Client, alice: Person, typed: str) -> None:
     form = {"organization": alice.project.organization_id, "period": "day", "limit_nanodollars": typed}
