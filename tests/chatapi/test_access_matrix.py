@@ -43,7 +43,7 @@ MODELS = {
     "usage_hourlyusage": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budget": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budgetlimit": ("viewer", "admin", "viewer", "admin", "admin"),
-    "usage_credit": ("viewer", OPERATOR, "viewer", OPERATOR, NOBODY),
+    "usage_credit": ("viewer", NOBODY, "viewer", OPERATOR, NOBODY),
     "usage_discount": ("viewer", OPERATOR, "viewer", NOBODY, NOBODY),
     "usage_price": (OPERATOR, OPERATOR, OPERATOR, NOBODY, NOBODY),
     "chatapi_servedmodel": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),

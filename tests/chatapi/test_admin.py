@@ -16,7 +16,7 @@ from accounts.errors import NotAuthenticated
 from accounts.models import APIKey
 from chatapi.models import ServedModel
 from tests.cast import Person, admit, run
-from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEntry, Outcome, Price
+from usage.models import Budget, BudgetLimit, Credit, Generation, HourlyUsage, LedgerEntry, Outcome, Price
 
 MODELS = sorted((model for model in admin.site._registry), key=lambda model: model._meta.label)
 LISTS = [reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") for model in MODELS]
@@ -109,7 +109,9 @@ def test_a_longer_list_costs_no_more_queries(
         root.get(path)
 
 
-@pytest.mark.parametrize("path", [path + "add/" for path in LISTS if not any(f"/{model._meta.model_name}/" in path for model in RECORDS)])
+@pytest.mark.parametrize(
+    "path", [each + "add/" for each in LISTS if not any(f"/{row._meta.model_name}/" in each for row in [*RECORDS, Credit])]
+)
 def test_what_can_be_made_has_a_form(root: Client, house: None, path: str) -> None:
     assert root.get(path).status_code == 200
 

@@ -11,10 +11,11 @@ from django.test.utils import CaptureQueriesContext
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
-from tests.cast import Person, run
+from tests.cast import Person, admit, run
 from usage import corrections, credit
 from usage.credit import Note
 from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
+from usage.pages.shown import usd
 
 
 @pytest.fixture
@@ -58,10 +59,24 @@ def test_credit_is_required_by_a_tick_and_moved_by_nobody(root: Client, alice: P
     assert root.post(f"/admin/usage/credit/{organization.pk}/delete/", {"post": "yes"}).status_code == 403
 
 
-def test_credit_can_be_required_before_the_first_grant(root: Client, alice: Person) -> None:
-    form = {"organization": alice.project.organization_id, "is_required": "on"}
-    assert root.post("/admin/usage/credit/add/", form).status_code == 302
-    assert credit.balance(alice.project.organization).is_required
+def test_what_is_available_is_the_balance_less_what_runs(root: Client, alice: Person) -> None:
+    organization = alice.project.organization
+    credit.grant(organization, 1_000_000_000, Note("invoice", "alice"))
+    admit(alice)
+    balance = credit.balance(organization)
+    assert balance.held_nanodollars > 0
+    for path in ("", f"{organization.pk}/change/"):
+        shown = text(root.get(f"/admin/usage/credit/{path}"))
+        assert "Available" in shown
+        assert usd(balance.available_nanodollars) in shown
+
+
+def test_credit_comes_to_be_by_a_grant_only(root: Client, alice: Person) -> None:
+    credit.grant(alice.project.organization, 1_000_000_000, Note("invoice", "alice"))
+    page = root.get("/admin/usage/credit/").content.decode()
+    assert "/admin/usage/credit/add/" not in page
+    assert "Grant credit" in page
+    assert root.get("/admin/usage/credit/add/").status_code == 403
 
 
 def test_a_discount_is_given_and_never_changed(root: Client, alice: Person) -> None:

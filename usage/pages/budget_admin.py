@@ -189,20 +189,23 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     nothing_yet = "Nobody has paid in advance. Whoever is granted credit has a balance here."
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
-    list_display = ["organization", "is_required", "credited", "spent", "held", "balance"]
-    autocomplete_fields = ["organization"]
+    list_display = ["organization", "is_required", "credited", "spent", "balance", "held", "available"]
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
     show_full_result_count = False
 
     def get_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
-        """The sums only of what is there."""
-        return list(self.list_display if obj else ["organization", "is_required"])
+        """The rule, and the sums."""
+        return list(self.list_display)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         """All but the rule."""
-        return ["organization", "credited", "spent", "held", "balance"] if obj else []
+        return [name for name in self.list_display if name != "is_required"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: the first grant makes the row."""
+        return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Credit | None = None) -> bool:
         """Never: the ledger would not agree."""
@@ -258,8 +261,13 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Balance")
     def balance(self, row: Any) -> str:
-        """What is left."""
+        """What is left, running requests not counted."""
         return usd(row.credited_nanodollars - (row.spent_nanodollars or 0))
+
+    @display(description="Available")
+    def available(self, row: Any) -> str:
+        """What is left for new requests: where credit is required, what it does not cover is refused."""
+        return usd(row.credited_nanodollars - (row.spent_nanodollars or 0) - (row.held_nanodollars or 0))
 
 
 @admin.register(Discount)
