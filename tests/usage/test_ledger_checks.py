@@ -83,6 +83,46 @@ def test_a_seal_that_is_gone_is_on_record_too(alice: Person) -> None:
     assert (count, first[:9]) == (1, "I6 sealed")
 
 
+@pytest.mark.parametrize("digest", ["abc", "", "f" * 63, "f" * 65, "g" * 64, "٣" * 64, " " + "f" * 63])
+def test_what_is_no_digest_is_a_wrong_usage_and_no_difference(alice: Person, digest: str) -> None:
+    with pytest.raises(CommandError, match=r"--seal: .* is not a digest: it has 64 hexadecimal digits"):
+        call_command("verifyledger", "--seal", digest)
+    assert not LedgerCheck.objects.exists()
+
+
+def test_a_digest_may_be_typed_in_capitals(alice: Person) -> None:
+    run(alice)
+    sealed = seals.seal(timedelta())
+    assert sealed
+    call_command("verifyledger", "--seal", sealed.digest.upper())
+    assert found() == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("looked", "later", "is_resolved"), [(None, None, True), (1, 1, True), (1, 2, True), (2, 1, False), (1, None, True), (None, 1, False)]
+)
+def test_a_seal_that_is_gone_is_open_until_a_run_of_as_much_finds_nothing(
+    alice: Person, looked: int | None, later: int | None, is_resolved: bool
+) -> None:
+    def since(days: float | None) -> list[str]:
+        return [] if days is None else ["--since", (database_now() - timedelta(days=days)).isoformat()]
+
+    with pytest.raises(CommandError):
+        call_command("verifyledger", "--seal", "f" * 64, *since(looked))
+    call_command("verifyledger", *since(later and later + 0.01))
+    assert (found() == (0, "")) is is_resolved
+
+
+def test_the_hours_check_makes_no_lost_seal_good(db: None) -> None:
+    now = database_now()
+    since = now - timedelta(hours=1)
+    for hour, lost in ((None, [ledger_checks.missing_seal("f" * 64)]), (now, [])):
+        check = LedgerCheck(checked_at=now, hour=hour)
+        ledger_checks.record(now, [Found(check, since, 1, lost)])
+        since -= timedelta(hours=1)
+    assert found() == (1, f"I6 sealed: the chain of seals: expected {'f' * 64} in it, found no such seal")
+
+
 def test_a_check_that_can_not_be_on_record_is_made_all_the_same(
     alice: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

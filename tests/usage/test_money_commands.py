@@ -141,9 +141,8 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
     assert manage("verifyledger") == told.format("", seal.digest)
     since = ", all since 2020-01-01T00:00:00+00:00"
     assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(since, seal.digest)
-    for digest in ("f" * 64, ""):
-        with pytest.raises(CommandError, match=r"^1 difference in"):
-            manage("verifyledger", "--seal", digest)
+    with pytest.raises(CommandError, match=r"^1 difference in"):
+        manage("verifyledger", "--seal", "f" * 64)
 
 
 @pytest.mark.parametrize("hours", [-8, 5.5])

@@ -43,6 +43,13 @@ def text(max_chars: int) -> Callable[[str], str]:
     return checked
 
 
+def digest(text: str) -> str:
+    """A SHA-256 as it is printed, in either case."""
+    if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
+        raise ArgumentTypeError(f"{text[:70]!r} is not a digest: it has 64 hexadecimal digits")
+    return text.lower()
+
+
 def usd(text: str) -> int:
     """US dollars in nanodollars."""
     try:

@@ -24,6 +24,7 @@ WINDOWS = (timedelta(days=2), timedelta(hours=2))
 KEEP = 100
 """Checks that are kept: so many of those that are open, and of all others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KEPT_SEAL = "the chain of seals"
 _OPEN = Q(differences__gt=0, resolved_at__isnull=True)
 
 
@@ -54,6 +55,11 @@ def settled_since(since: datetime) -> int:
     return LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=since).count()
 
 
+def missing_seal(digest: str) -> Difference:
+    """A seal that was kept elsewhere and is not there any more: the past was written anew. On record, it is the first of a check."""
+    return Difference("I6 sealed", _KEPT_SEAL, f"{digest} in it", "no such seal")
+
+
 def record(now: datetime, items: Sequence[Found]) -> list[None]:
     """Write down what was found; if nothing, the differences of earlier checks that looked at no more are resolved."""
     for found in items:
@@ -80,7 +86,11 @@ def _write(found: Found) -> None:
 
 def _resolve(now: datetime, found: Found) -> None:
     same = Q() if found.since is None else Q(since__gte=found.since)
-    LedgerCheck.objects.filter(_OPEN, same, checked_at__lte=found.check.checked_at).update(resolved_at=now)
+    rows = LedgerCheck.objects.filter(_OPEN, same, checked_at__lte=found.check.checked_at)
+    if found.check.hour is not None:
+        # What a person has looked for, no reaper looks for.
+        rows = rows.exclude(first_difference__contains=f": {_KEPT_SEAL}: ")
+    rows.update(resolved_at=now)
 
 
 def _forget(kind: Q) -> None:

@@ -12,7 +12,6 @@ from usage.database.clock import database_now
 from usage.management import arguments
 from usage.models import LedgerCheck, LedgerSeal
 from usage.verification import Report, ledger_checks, verify
-from usage.verification.differences import Difference
 from usage.verification.ledger_checks import Found
 
 
@@ -31,9 +30,9 @@ class Command(BaseCommand):
         parser.add_argument("--since", type=arguments.moment, metavar="TIME", help=since)
         parser.add_argument(
             "--seal",
-            type=arguments.text(64),
+            type=arguments.digest,
             metavar="DIGEST",
-            help="this seal, noted down earlier or found in an export, must still be there",
+            help="this seal, noted down earlier or found in an export, must still be there: 64 hexadecimal digits",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -43,7 +42,7 @@ class Command(BaseCommand):
             raise CommandError(f"--since {since.isoformat()} is in the future: nothing would be checked.")
         report = verify(since=since, now=now)
         if options["seal"] is not None and not LedgerSeal.objects.filter(digest=options["seal"]).exists():
-            report = replace(report, differences=[_without_seal(options["seal"]), *report.differences])
+            report = replace(report, differences=[ledger_checks.missing_seal(options["seal"]), *report.differences])
         self._record(now, since, report)
         for note in report.notes:
             self.stdout.write(f"Note: {note}.")
@@ -65,11 +64,6 @@ class Command(BaseCommand):
                 ledger_checks.record(now, [Found(LedgerCheck(checked_at=now), since, generations, report.differences)])
         except DatabaseError as error:
             self.stderr.write(f"The check is not on record, so the Overview won't show it: {error}")
-
-
-def _without_seal(digest: str) -> Difference:
-    """A seal that was kept elsewhere and is not there any more: the past was written anew."""
-    return Difference("I6 sealed", "the chain of seals", f"{digest} in it", "no such seal")
 
 
 def _summary(report: Report, since: datetime | None) -> str:
