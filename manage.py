@@ -6,16 +6,32 @@ import sys
 
 
 def main() -> None:
-    """Run one management command; a wrong setting is one clear line, not a traceback."""
+    """Run one management command; a wrong setting or an empty database is one clear line, not a traceback."""
     os.umask(0o077)  # what it writes (the database, secrets, exports) is for nobody else on this machine
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import DatabaseError
 
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"chatapi: {error}")
+    except DatabaseError as error:
+        if sys.argv[1] == "migrate":  # the one command that runs without tables
+            raise
+        _exit_without_tables(error)
+        raise
+
+
+def _exit_without_tables(error: Exception) -> None:
+    """A command in a wrong state folder meets an empty database: one line, and exit 1."""
+    from chatapi.serving import preflight
+
+    try:
+        preflight.check_tables_after(error)
+    except preflight.CannotStart as reason:
+        sys.exit(f"chatapi: {reason}")
 
 
 if __name__ == "__main__":

@@ -80,13 +80,34 @@ def check_database() -> None:
 def check_services() -> None:
     """What a process alone cannot do without: a database that answers and has its tables, and Redis."""
     with _database() as probe:
-        # Imported here: nothing else needs it.
-        from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
-
-        executor = MigrationExecutor(probe)
-        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-            raise CannotStart("the database lacks tables or columns of this version: run manage.py migrate first.")
+        _check_tables(probe)
     check_redis()
+
+
+def check_tables_after(error: Exception) -> None:
+    """Raises `CannotStart` for an error that comes of a table or column which a migration would have made; else nothing."""
+    is_missing = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED or any(text in str(error) for text in _NO_SUCH)
+    if is_missing:
+        with _database() as probe:
+            _check_tables(probe)
+
+
+_UNDEFINED = ("42P01", "42703")
+_NO_SUCH = ("no such table", "no such column", "has no column named")
+"""What PostgreSQL and SQLite say of tables and columns that there are not."""
+
+
+def _check_tables(probe: BaseDatabaseWrapper) -> None:
+    # Imported here: nothing else needs it.
+    from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
+
+    executor = MigrationExecutor(probe)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        name, host = probe.settings_dict["NAME"], probe.settings_dict["HOST"]
+        raise CannotStart(
+            f"the database {name}{f' on {host}' if host else ''} lacks tables or columns of this version: run manage.py migrate first, "
+            "or set CHATAPI_STATE_DIR or DATABASE_URL to the one that is meant."
+        )
 
 
 @contextlib.contextmanager
