@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Sum
 
+from accounts.audit import recorder
 from usage import corrections, pricing, retention
 from usage.corrections import Correction
 from usage.database.clock import database_now
@@ -70,8 +71,21 @@ def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
             found = _differences(history, order, page)
             if found and not is_dry_run:
                 corrections.write(database_now(), found)
+                _record(order, found)
         done += Rerating(len(page), len(found), sum(each.amount_nanodollars for each in found))
     return done
+
+
+def _record(order: Order, found: Sequence[Correction]) -> None:
+    """In the audit log, of the last price that was in effect by then: without one nothing is re-rated."""
+    price = Price.objects.filter(model=order.model, effective_from__lt=order.until).latest("effective_from")
+    told = {
+        "charges": len(found),
+        "difference_nanodollars": sum(each.amount_nanodollars for each in found),
+        "from": order.since,
+        "to": order.until,
+    }
+    recorder.record("re-rated charges", price, {name: [None, value] for name, value in told.items()})
 
 
 def _differences(history: History, order: Order, charges: Sequence[LedgerEntry]) -> list[Correction]:

@@ -1,8 +1,8 @@
 """The one door to the audit log: whatever is saved while a person acts is recorded, in the same transaction.
 
-`acting` says who acts (the middleware does), `watch` which models' rows are recorded by themselves when they are saved or deleted.
-`update` is for a queryset's `update()`, which tells nobody, and `record` for an act that is more than its rows. Where nobody acts, as
-in the worker or a command, all of this costs one look at a variable and writes nothing.
+`acting` says who acts (the middleware does, and `commands.acting_command`), `watch` which models' rows are recorded by themselves when
+they are saved or deleted. `update` is for a queryset's `update()`, which tells nobody, and `record` for an act that is more than its
+rows. Where nobody acts, as in the worker, all of this costs one look at a variable and writes nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -138,7 +138,7 @@ def test_it_is_known_who_dropped_what(books: None, tmp_path: Path) -> None:
     row, entry = RetentionHorizon.objects.get(), AuditEntry.objects.get(object_type="usage.retentionhorizon")
     assert (row.day, row.generations_count, row.dropped_count, row.recorded_by) == (BEFORE, count, count, "alice")
     assert row.finished_at is not None
-    assert (entry.actor, entry.action, entry.object_name) == ("alice", "dropped generations", str(BEFORE))
+    assert (entry.actor, entry.action, entry.object_name) == ("alice (manage.py dropgenerations)", "dropped generations", str(BEFORE))
     assert entry.changes["export_digest"] == [None, row.export_digest]
 
 

@@ -19,8 +19,7 @@ from typing import Any
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, F, Sum
 
-from accounts.audit import recorder
-from accounts.audit.recorder import Actor
+from accounts.audit import commands, recorder
 from usage import durable_files, exports
 from usage.database.clock import database_now
 from usage.database.snapshot import pages, snapshot
@@ -139,7 +138,8 @@ def record(order: Order, wish: Wish, manifest: dict[str, Any]) -> RetentionHoriz
     try:
         with transaction.atomic():
             row.save(force_insert=True)
-            recorder.write(Actor(None, order.recorded_by), "dropped generations", row, {name: [None, each] for name, each in told.items()})
+            actor = commands.actor_of("dropgenerations", order.recorded_by)
+            recorder.write(actor, "dropped generations", row, {name: [None, each] for name, each in told.items()})
     except IntegrityError as error:
         raise NotDropped("Another run has recorded a horizon at the same moment: run it again.") from error
     return RetentionHorizon.objects.get(pk=row.pk)

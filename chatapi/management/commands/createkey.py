@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from accounts import keys
+from accounts.audit.commands import acting_command
 from accounts.models import APIKey, KeyScope, Organization, Project
 from chatapi.models import ServedModel
 
@@ -44,7 +45,7 @@ class Command(BaseCommand):
         """Make the key and print it; a name that is not allowed is one line."""
         _check_models(options["model"])
         _check_names(options)
-        with transaction.atomic():
+        with acting_command("createkey"), transaction.atomic():
             made = _made(options)
             row, key = _create(options)
         self.stdout.write(json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made))

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from accounts.audit.commands import acting_command
 from chatapi.catalog import file as catalog_file
 from chatapi.catalog import loading as catalog_loading
 
@@ -28,7 +29,8 @@ class Command(BaseCommand):
         """Load it; a mistake in the file is one line."""
         try:
             catalog = catalog_file.read(options["file"])
-            report = catalog_loading.load(catalog, deactivate_missing=options["deactivate_missing"])
+            with acting_command("loadcatalog"):
+                report = catalog_loading.load(catalog, deactivate_missing=options["deactivate_missing"])
         except catalog_file.CatalogError as error:
             raise CommandError(str(error)) from error
         for line in report.lines:

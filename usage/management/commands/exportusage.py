@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, transaction
 from django.template.defaultfilters import pluralize
 
+from accounts.audit import recorder
+from accounts.audit.commands import acting_command
+from accounts.models import Organization
 from usage import exports
 from usage.management import arguments
 
@@ -31,7 +35,18 @@ class Command(BaseCommand):
             manifest = exports.write(wish, options["output"])
         except OSError as error:
             raise CommandError(str(error)) from error
+        self._record(wish, options["output"], manifest)
         counts = ", ".join(f"{count} {kind}{pluralize(count)}" for kind, count in sorted(manifest["entries"].items())) or "nothing"
         self.stdout.write(f"Wrote {options['output'] / manifest['file']['name']}: {counts}.")
         if not manifest["is_over"]:
             self.stdout.write(f"Note: the period is not over. The export has what was written until {manifest['exported_at']}.")
+
+    def _record(self, wish: exports.Wish, folder: Path, manifest: dict[str, Any]) -> None:
+        """In the audit log. Who may only read, such as from a replica, has the export all the same."""
+        told = {"from": wish.since, "to": wish.until, "folder": str(folder.absolute()), "sha256": manifest["file"]["sha256"]}
+        row = wish.organization or Organization(name="all organizations")
+        try:
+            with acting_command("exportusage"), transaction.atomic():
+                recorder.record("exported usage", row, {name: [None, value] for name, value in told.items()})
+        except DatabaseError as error:
+            self.stderr.write(f"The export is not in the audit log: {error}")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
+from accounts.audit.commands import acting_command
 from usage import credit
-from usage.errors import NotBooked
-from usage.management import arguments
+from usage.management import arguments, booking
 from usage.pages.shown import usd
 
 
@@ -23,13 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Book it and tell the balance; a reference that was booked before changes nothing."""
-        organization = arguments.organization(options["organization"])
-        try:
-            entry, is_new = credit.grant(organization, options["usd"], arguments.note(options))
-        except NotBooked as error:
-            raise CommandError(str(error)) from error
-        if options["require"]:
-            credit.require(organization)
-        balance = usd(credit.balance(organization).nanodollars)
+        with acting_command("grantcredit", options["by"]):
+            (entry, is_new), balance = booking.book("granted credit", credit.grant, options)
         told = f"Granted {usd(-entry.amount_nanodollars)} to" if is_new else f"Booked before, as ledger entry {entry.pk}:"
-        self.stdout.write(f"{told} {organization}, whose balance is {balance}.")
+        self.stdout.write(f"{told} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")

@@ -5,6 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
+from accounts.audit.commands import acting_command
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pages.shown import usd
@@ -35,7 +36,8 @@ class Command(BaseCommand):
         if not is_known(order.model):
             raise CommandError(f"There is no model {order.model!r}: it never had a price or a charge.")
         try:
-            done = rerate(order, is_dry_run=options["dry_run"])
+            with acting_command("rerate", order.recorded_by):
+                done = rerate(order, is_dry_run=options["dry_run"])
         except Dropped as error:
             raise CommandError(str(error)) from error
         told = "would be corrected" if options["dry_run"] else "corrected"
