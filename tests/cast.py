@@ -75,9 +75,9 @@ def admit(person: Person, **changes: Any) -> Generation:
     return Generation.objects.get(pk=result)
 
 
-def run(person: Person, *, tokens: Tokens | None = None, **ending: Any) -> Generation:
+def run(person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, **ending: Any) -> Generation:
     """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400 cached), 200 out."""
-    generation = admit(person)
+    generation = admit(person, price=price)
     end: dict[str, Any] = {"outcome": Outcome.COMPLETED, "usage_source": UsageSource.UPSTREAM, "finish_reason": "stop"}
     with transaction.atomic():
         (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker-1", 6_000)])

@@ -1,6 +1,7 @@
 """`GET /metrics`: who may read it, and that it says what the books say."""
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from pytest_django.fixtures import Settings
 
+from accounts import keys
 from chatapi.api import metrics
 from chatapi.models import ServedModel
 from tests.cast import Person, admit, run
@@ -19,7 +21,7 @@ from tests.installation import ROOT
 from usage import corrections, insights, ledger
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, Generation, HourlyUsage, Kind, LedgerCheck, LedgerEntry, LedgerSeal, Outcome
-from usage.pricing import Tokens
+from usage.pricing import FREE, Tokens
 from usage.rollups import closed_days
 
 TOKEN = "a-token-of-16-or-more"
@@ -143,6 +145,32 @@ def test_what_was_never_used_is_zero_and_not_missing(alice: Person, small: Serve
     assert [number(found, "requests_total", outcome) for outcome in Outcome] == [0] * len(Outcome)
     run(alice)
     assert number(samples(), "overage_dollars_total", "small") == 0
+
+
+@pytest.fixture
+def tester(alice: Person) -> Person:
+    """Alice, with a test key."""
+    row, key = keys.create_key(alice.project, name="ci", is_test=True)
+    return replace(alice, api_key=row, key=key)
+
+
+@pytest.mark.parametrize("closes_the_day", [False, True])
+def test_what_test_keys_do_is_not_counted(used: Generation, tester: Person, monkeypatch: pytest.MonkeyPatch, closes_the_day: bool) -> None:
+    before = {name: value for name, value in samples().items() if name[0].endswith("_total")}
+    for outcome in (Outcome.FAILED, Outcome.COMPLETED, Outcome.WORKER_LOST):
+        run(tester, outcome=outcome, price=FREE)
+    if closes_the_day:
+        tomorrow = database_now() + timedelta(days=1, hours=2)
+        monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
+        assert closed_days.close_next()
+    assert {name: value for name, value in samples().items() if name[0].endswith("_total")} == before
+
+
+def test_a_model_that_only_test_keys_have_used_is_there_with_zeros(tester: Person, small: ServedModel) -> None:
+    run(tester, outcome=Outcome.FAILED, price=FREE)
+    found = samples()
+    assert number(found, "requests_total", "failed") == number(found, "model_failed_requests_total", "small") == 0
+    assert number(found, "tokens_total", "small", "input") == 0
 
 
 def test_it_tells_what_waits_runs_and_is_late(used: Generation) -> None:

@@ -1,6 +1,7 @@
 """All that was ever used and charged: counters that only grow, read from the books each time, so that no crash loses any of it.
 
-Sums are those of closed days and of the hours since. Only overages and corrections are read from the ledger, through indexes of their own.
+What test keys used is left out: whoever is woken by these numbers should not be by a tenant's tests. Sums are those of closed days and of
+the hours since. Only overages and corrections are read from the ledger, through indexes of their own.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from usage.database.clock import database_now
 from usage.database.snapshot import snapshot
 from usage.insights.overages import Overage, overages_by_model
 from usage.insights.range import HOUR, Range
-from usage.insights.sources import GroupBy
+from usage.insights.sandbox_use import sums_of_test_keys
 from usage.insights.sums import Totals, sums_by_group
 from usage.insights.time_limit import time_limit
 from usage.models import Kind, LedgerEntry, Outcome
@@ -55,7 +56,7 @@ class Counters:
 def counters() -> Counters:
     """All of one moment: a correction that is in one sum is in the others."""
     with snapshot(has_time_limit=True):
-        outcomes, totals = _totals("outcome"), _totals("model")
+        outcomes, totals = _totals()
         overages, corrections = overages_by_model(), _corrections_by_model()
     requests = {outcome.value: outcomes.get(outcome.value, Totals()).requests for outcome in Outcome}
     models = {
@@ -64,9 +65,14 @@ def counters() -> Counters:
     return Counters(requests, models)
 
 
-def _totals(group_by: GroupBy) -> dict[str, Totals]:
+def _totals() -> tuple[dict[str, Totals], dict[str, Totals]]:
+    """By outcome and by model; a model that only test keys have used is there, with zeros."""
     always = Range(datetime(1970, 1, 1, tzinfo=UTC), database_now() + HOUR, "hour")  # "day" would list the days since
-    return sums_by_group(always, group_by)
+    outcomes, models = sums_by_group(always, "outcome"), sums_by_group(always, "model")
+    for (model, outcome), tested in sums_of_test_keys(always).items():
+        outcomes[outcome] -= tested
+        models[model] -= tested
+    return outcomes, models
 
 
 def _corrections_by_model() -> dict[str, Corrections]:

@@ -42,6 +42,9 @@ class Totals:
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Totals)))
 
+    def __sub__(self, other: "Totals") -> "Totals":
+        return Totals(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(Totals)))
+
     @property
     def total_tokens(self) -> int:
         """Of prompts and completions."""
