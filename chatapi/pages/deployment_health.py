@@ -9,6 +9,7 @@ from statistics import median
 from django.urls import reverse
 
 from chatapi.models import Deployment
+from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE
 from usage.models import Generation, Outcome
 from usage.pages.page_query import address
 
@@ -16,7 +17,9 @@ SAMPLE = 500
 """Requests that are looked at."""
 FEW = 5
 """Deployments that are shown even if nobody asked them."""
-_COLUMNS = ("model", "deployment", "outcome", "attempt_log", "first_token_ms", "admitted_at")
+_COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
+_OF_THE_REQUEST = (REQUEST_REFUSED, REQUEST_TOO_LARGE)
+"""What the books keep of errors that are the request's fault."""
 _MOODS = {"well": "good", "not asked": "plain", "inactive": "plain", "some errors": "warn", "failing": "bad"}
 
 
@@ -32,6 +35,8 @@ class DeploymentHealth:
     """Those that it was the last to be asked for; what still runs there counts, too."""
     failed: int
     """Of `requests`. One whose worker was lost is no failure of what it asked."""
+    refused: int
+    """Of `failed`: the request was wrong, and another deployment would have refused it too."""
     passed_on: int
     """Those that it failed, too, and another deployment was asked for after it."""
     first_token_ms: float | None
@@ -39,6 +44,11 @@ class DeploymentHealth:
     requests_url: str
     """The requests that are counted, and those of them that failed."""
     errors_url: str
+
+    @property
+    def broken(self) -> int:
+        """How often it was the deployment that failed."""
+        return self.failed - self.refused + self.passed_on
 
     @property
     def mood(self) -> str:
@@ -68,7 +78,24 @@ class _Served:
     outcomes: list[str] = field(default_factory=list)
     """An empty one: it still runs."""
     first_tokens_ms: list[int] = field(default_factory=list)
+    refused: int = 0
     passed_on: int = 0
+
+    @property
+    def failed(self) -> int:
+        """How many of the requests."""
+        return self.outcomes.count(Outcome.FAILED)
+
+    @property
+    def state(self) -> str:
+        """What to think of it, judged by what has ended: where all wait for a timeout, many still run."""
+        ended = sum(outcome != "" for outcome in self.outcomes) + self.passed_on
+        broken = self.failed - self.refused + self.passed_on
+        if not self.outcomes and not self.passed_on:
+            return "not asked"
+        if not broken:
+            return "well"
+        return "failing" if 2 * broken >= ended else "some errors"
 
 
 def recent() -> Recent:
@@ -77,7 +104,7 @@ def recent() -> Recent:
     served = _served(newest)
     times = _times([row.admitted_at for row in newest])
     rows = [_health(row, served[row.model_id, row.name], times) for row in Deployment.objects.all()]
-    ordered = sorted(rows, key=lambda row: (-row.failed - row.passed_on, -row.requests))
+    ordered = sorted(rows, key=lambda row: (-row.broken, -row.requests))
     asked = [row for row in ordered if row.requests or row.passed_on]
     return Recent(ordered[: max(len(asked), FEW)], len(rows), len(newest))
 
@@ -87,6 +114,7 @@ def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:
     for row in newest:
         last = served[row.model, row.deployment]
         last.outcomes.append(row.outcome)
+        last.refused += row.outcome == Outcome.FAILED and row.error_message in _OF_THE_REQUEST
         if row.first_token_ms is not None:
             last.first_tokens_ms.append(row.first_token_ms)
         for attempt in (row.attempt_log or ())[:-1]:
@@ -103,31 +131,18 @@ def _times(admitted: Sequence[datetime]) -> dict[str, str]:
 
 
 def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> DeploymentHealth:
-    requests, failed = len(served.outcomes), served.outcomes.count(Outcome.FAILED)
     asked = {"model": row.model_id, "deployment": row.name, **times}
     return DeploymentHealth(
         model=row.model_id,
         name=row.name,
         engine=row.engine,
-        state=_state(row.is_active, served),
-        requests=requests,
-        failed=failed,
+        state=served.state if row.is_active else "inactive",
+        requests=len(served.outcomes),
+        failed=served.failed,
+        refused=served.refused,
         passed_on=served.passed_on,
         first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
         url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
         requests_url=address("requests", asked),
         errors_url=address("requests", asked | {"outcome": Outcome.FAILED.value}),
     )
-
-
-def _state(is_active: bool, served: _Served) -> str:
-    failed = served.outcomes.count(Outcome.FAILED) + served.passed_on
-    ended = sum(outcome != "" for outcome in served.outcomes) + served.passed_on
-    if not is_active:
-        return "inactive"
-    if not served.outcomes and not served.passed_on:
-        return "not asked"
-    if not failed:
-        return "well"
-    # Of those that have ended: where all wait for a timeout, many still run.
-    return "failing" if 2 * failed >= ended else "some errors"

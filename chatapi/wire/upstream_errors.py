@@ -18,6 +18,8 @@ import msgspec
 
 from chatapi.wire.deltas import Failed
 
+REQUEST_REFUSED = "The upstream refused the request."
+REQUEST_TOO_LARGE = "The request is too large for the upstream."
 MAX_MESSAGE_CHARACTERS = 500
 MAX_RETRY_AFTER_MS = 24 * 3600 * 1000
 _MAX_READ_CHARACTERS = 4 * MAX_MESSAGE_CHARACTERS
@@ -159,7 +161,7 @@ def harmless(message: str) -> str:
 
 def _classify(status: int, complaint: Complaint | None) -> Failed:
     if status == 413:
-        return Failed("The request is too large for the upstream.", "invalid_request_error", "request_too_large", status=413)
+        return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
     if complaint is not None:
         text = f"{complaint.type} {complaint.code} {complaint.message}"
         if status != 429 and _CONTEXT_LENGTH.search(text):
@@ -181,7 +183,7 @@ def _request_fault(complaint: Complaint, text: str) -> Failed:
 
 
 def _refused(complaint: Complaint, *, code: str | None) -> Failed:
-    message = harmless(complaint.message) or "The upstream refused the request."
+    message = harmless(complaint.message) or REQUEST_REFUSED
     return Failed(message, "invalid_request_error", code, _identifier(complaint.param), status=400)
 
 

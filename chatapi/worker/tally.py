@@ -9,6 +9,7 @@ from uuid import UUID
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall, Usage
 from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.upstream_errors import REQUEST_REFUSED
 from usage.ledger import Settlement
 from usage.models import Outcome, UsageSource
 from usage.pricing import Tokens
@@ -153,7 +154,7 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
 
 def _kept(failure: Failed) -> str:
     """What the books keep of the failure's words. Those about a wrong request may quote it, and are for its client only."""
-    return "The upstream refused the request." if failure.status == 400 else failure.message
+    return REQUEST_REFUSED if failure.status == 400 else failure.message
 
 
 _OUTCOMES = {

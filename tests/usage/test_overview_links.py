@@ -146,6 +146,20 @@ def test_a_deployment_that_is_always_passed_over_does_not_look_idle(root: Client
     assert (spare.name, spare.state, spare.requests, spare.failed, spare.passed_on) == ("spare", "well", 2, 0, 0)
 
 
+@pytest.mark.parametrize("message", ["The upstream refused the request.", "The request is too large for the upstream."])
+def test_wrong_requests_make_no_deployment_look_failing(root: Client, alice: Person, small: Any, message: str) -> None:
+    wrong: dict[str, Any] = {"deployment": Deployment.objects.get().name, "outcome": Outcome.FAILED, "error_message": message}
+    for _ in range(3):
+        run(alice, error_code="invalid_value", **wrong)
+    page = root.get("/admin/")
+    (row,) = page.context["deployments"].rows
+    assert (row.state, row.requests, row.failed, row.refused) == ("well", 3, 3, 3)
+    assert "3 refused" in page.content.decode()
+    run(alice, **wrong | {"error_message": "The upstream failed."})
+    (row,) = root.get("/admin/").context["deployments"].rows
+    assert (row.state, row.failed, row.refused) == ("some errors", 4, 3)
+
+
 def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -> None:
     run(alice)
     assert 'name="deployment" value="sandbox"' in root.get("/admin/requests/?deployment=sandbox").content.decode()
