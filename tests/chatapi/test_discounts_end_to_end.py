@@ -39,12 +39,12 @@ def budget(client: Client) -> dict[str, Any]:
 
 
 def held(client: Client) -> int:
-    """What is held while one request runs; without the nanodollar for rounding."""
+    """What is held while one request runs."""
     with client.asking("steady", stream=True, max_tokens=450) as exchange:
         next(exchange.texts())
         pending: int = budget(client)["pending_nanodollars"]
     wait_for(lambda: bool(budget(client)["pending_nanodollars"] == 0), "the release of the hold")
-    return pending - 1
+    return pending
 
 
 def test_a_quarter_less_is_held(clients: dict[str, Client]) -> None:
