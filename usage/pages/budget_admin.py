@@ -189,7 +189,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     nothing_yet = "Nobody has paid in advance. Whoever is granted credit has a balance here."
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
-    list_display = ["organization", "is_required", "credited", "spent", "balance", "held", "available"]
+    list_display = ["organization", "is_required", "credited", "spent", "held", "available"]
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
@@ -197,11 +197,11 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         """The rule, and the sums."""
-        return list(self.list_display)
+        return ["organization", "is_required", "credited", "spent", "balance", "held", "available"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         """All but the rule."""
-        return [name for name in self.list_display if name != "is_required"]
+        return [name for name in self.get_fields(request, obj) if name != "is_required"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Never: the first grant makes the row."""
