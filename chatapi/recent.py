@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Value]):
-    """Read again when it is older than `MAX_AGE_S`; all who ask meanwhile share that one reading, or its error."""
+    """Read again when it is older than whoever asks will have it; all who ask meanwhile share that one reading, or its error."""
 
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:
         self._read = read
@@ -19,9 +19,12 @@ class Recent(Generic[Value]):
         self._read_at = float("-inf")
         self._reading: asyncio.Task[Value] | None = None
 
-    async def get(self) -> Value:
-        """The value; raises what the reading raises. Who is cancelled here takes nothing from those who wait with them."""
-        if self._value is not None and time.monotonic() - self._read_at <= MAX_AGE_S:
+    async def get(self, max_age_s: float = MAX_AGE_S) -> Value:
+        """The value, read less than `max_age_s` ago; raises what the reading raises.
+
+        Who is cancelled here takes nothing from those who wait with them.
+        """
+        if self._value is not None and time.monotonic() - self._read_at < max_age_s:
             return self._value
         if self._reading is None:
             self._reading = asyncio.create_task(self._refresh())

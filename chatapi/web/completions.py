@@ -112,7 +112,7 @@ class Completions(Endpoint):
             requests.refuse_idle_stream_options(request)
         if not caller.may_use(request.model):
             raise errors.model_not_allowed(request.model)
-        model = (await services.catalog.get()).get(request.model)
+        model = await services.model(request.model)
         if model is None:
             raise errors.model_not_found(request.model)
         if model.price is None:

@@ -22,7 +22,7 @@ from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable
 from chatapi.for_ever import for_ever
-from chatapi.recent import Recent
+from chatapi.recent import MAX_AGE_S, Recent
 from chatapi.redis_client import Command, Line, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.inbox import Inbox
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 TICK_MS = 1_000
 """How often a request that hears nothing looks at the clock: for its pings, and for asking the books."""
+NEW_MODEL_S = 0.1
+"""After how long the catalog is read again for a model that it lacks: a new one is served at once, an invented one costs little."""
 CANCEL_RETRY_S = (0.5, 1, 2, 5)
 """Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
 
@@ -89,6 +91,13 @@ class Services:
         services.in_background(for_ever(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
         cls._instance = services
         return services
+
+    async def model(self, name: str) -> CatalogModel | None:
+        """What is served by this name; None: nothing is. Raises `DatabaseUnavailable`."""
+        for max_age_s in (MAX_AGE_S, NEW_MODEL_S):
+            if model := (await self.catalog.get(max_age_s)).get(name):
+                return model
+        return None
 
     @classmethod
     def end_streams(cls) -> None:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
 from redis.exceptions import RedisError
 
 from chatapi.delta_stream import Cancellation, Job
+from chatapi.recent import MAX_AGE_S
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
@@ -98,9 +100,8 @@ async def _produce(services: Services, run: Run, request: ChatRequest | TextRequ
     """Try the model's deployments in order until one has begun to answer; stream that one to its end."""
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
-    routes = [SANDBOX] if run.claimed.is_test else (await _patiently(services.routes.get, CLAIM_RETRY_S)).get(run.claimed.model, [])
     end = End(Ending.FAILED, NO_DEPLOYMENT)
-    for route in services.health.in_order(able(routes, request)):
+    for route in services.health.in_order(await _routes(services, run.claimed, request)):
         began = time.monotonic()
         # Whether anyone still wants the answer is asked before every attempt.
         run.begin_on(route.target.name, route.on_disconnect)
@@ -109,6 +110,17 @@ async def _produce(services: Services, run: Run, request: ChatRequest | TextRequ
         if not may_retry:
             break
     return end
+
+
+async def _routes(services: Services, claimed: ledger.Claimed, request: ChatRequest | TextRequest) -> list[Route]:
+    """Those that may receive the request. There are some, or it was not admitted: if we know of none, our reading is too old."""
+    if claimed.is_test:
+        return [SANDBOX]
+    for max_age_s in (MAX_AGE_S, 0):
+        known = await _patiently(partial(services.routes.get, max_age_s), CLAIM_RETRY_S)
+        if routes := able(known.get(claimed.model, []), request):
+            return routes
+    return []
 
 
 async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> tuple[End, bool]:

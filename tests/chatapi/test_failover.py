@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.chatapi.http_client import Client
-from tests.installation import Installation, free_port, wait_for
+from tests.installation import Installation, free_port
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
@@ -33,7 +33,6 @@ def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(installation: 
     catalog = installation.folder / "fails-over.toml"
     catalog.write_text(MODEL.format(port=free_port(), upstream_url=installation.upstream_url))
     assert installation.manage("loadcatalog", str(catalog)).returncode == 0
-    wait_for(lambda: "fails-over" in str(installation.get("/v1/models", client.key)), "the model")
     answer = client.complete("fails-over")
     assert answer.status == 200
     installation.receipt(answer.json["id"])

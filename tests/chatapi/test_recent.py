@@ -36,6 +36,14 @@ async def test_all_who_wait_share_one_reading_and_its_value_is_kept(source: Sour
     assert (await recent.get(), source.readings) == ("catalog", 1)
 
 
+async def test_who_wants_a_newer_one_has_it_read_again(source: Source) -> None:
+    recent = Recent(source.read)
+    for answer in ("catalog", "newer"):
+        source.answers.put_nowait(answer)
+    assert [await recent.get(), await recent.get(60), await recent.get(0), await recent.get()] == ["catalog", "catalog", "newer", "newer"]
+    assert source.readings == 2
+
+
 async def test_all_who_wait_share_one_error_and_the_next_reads_again(source: Source) -> None:
     recent = Recent(source.read)
     waiting = [asyncio.create_task(recent.get()) for _ in range(10)]

@@ -1,5 +1,6 @@
 """What a run does when the database is away between its claim and its first deployment, or when its job can't be read."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ from chatapi import identity
 from chatapi.delta_stream import Job
 from chatapi.wire import requests
 from chatapi.worker import generate
-from chatapi.worker.deployments import Health, Route
+from chatapi.worker.deployments import SANDBOX, Health, Route
 from chatapi.worker.run import Run
 from chatapi.worker.services import Services
 from chatapi.worker.tally import End
@@ -20,16 +21,17 @@ REQUEST = requests.parse_chat(b'{"model": "served", "messages": [{"role": "user"
 
 
 class Routes:
-    """The routes of a database that is away for a while."""
+    """The routes of a database that is away for a while; a reading that was kept is from before the model was made."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, routes: Sequence[Route] = ()) -> None:
         self.failures = failures
+        self.now = {"served": list(routes)}
 
-    async def get(self) -> dict[str, list[Route]]:
+    async def get(self, max_age_s: float) -> dict[str, list[Route]]:
         if self.failures:
             self.failures -= 1
             raise DatabaseUnavailable("away")
-        return {}
+        return {} if max_age_s else self.now
 
 
 @pytest.fixture
@@ -37,8 +39,8 @@ def run() -> Run:
     return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False), "web")
 
 
-def services(failures: int) -> Services:
-    parts: Any = SimpleNamespace(routes=Routes(failures), health=Health())
+def services(failures: int, *routes: Route) -> Services:
+    parts: Any = SimpleNamespace(routes=Routes(failures, routes), health=Health())
     return cast(Services, parts)
 
 
@@ -46,6 +48,10 @@ async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
     end = await generate._produce(services(failures=2), run, REQUEST)
     assert end.failure is generate.NO_DEPLOYMENT
+
+
+async def test_a_model_that_is_newer_than_the_last_reading_is_served(run: Run) -> None:
+    assert await generate._routes(services(0, SANDBOX), run.claimed, REQUEST) == [SANDBOX]
 
 
 async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
