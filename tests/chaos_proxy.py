@@ -11,7 +11,6 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,30 +105,40 @@ class ChaosProxy:
         asyncio.run_coroutine_threadsafe(on_all(), self._loop).result()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=CHUNK_BYTES)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        # No `asyncio.start_server`: one that is closed forgets, open, a connection that it has accepted and not yet handed over.
+        self._loop.add_reader(self._listener, self._accept)
 
     async def _close(self) -> None:
-        self._server.close()
-        for task in list(self._tasks):
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        client.setblocking(False)
+        task = self._loop.create_task(self._serve(client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: client.close())
+
+    async def _serve(self, client: socket.socket) -> None:
+        here = await asyncio.open_connection(sock=client, limit=CHUNK_BYTES)
         try:
             there = await _connect(self._target)
-        except OSError:
-            writer.transport.abort()
+        except (OSError, asyncio.CancelledError):  # the target is away, or the proxy closes
+            here[1].transport.abort()
             return
-        connection = _Connection(self, (reader, writer), there)
+        connection = _Connection(self, here, there)
         self._connections.add(connection)
-        with suppress(asyncio.CancelledError):  # the proxy closes; asyncio would log it as an error
+        try:
             await connection.run()
-        self._connections.discard(connection)
+        finally:
+            self._connections.discard(connection)
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -146,14 +155,17 @@ class _Connection:
     async def run(self) -> None:
         """Pass bytes in both directions until one side ends."""
         there, back = asyncio.create_task(self._request()), asyncio.create_task(self._reply())
+        writers = (self._client[1], self._target[1])
         try:
             await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (there, back):
-                task.cancel()
-            await asyncio.gather(there, back, return_exceptions=True)
-            for _, writer in (self._client, self._target):
+            for writer in writers:
                 writer.transport.abort() if writer.is_closing() else writer.close()
+            there.cancel(), back.cancel()
+            await asyncio.gather(there, back, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+        except asyncio.CancelledError:  # at any moment: what is not told by now is lost
+            for writer in writers:
+                writer.transport.abort()
+            raise
 
     def reset(self) -> None:
         for _, writer in (self._client, self._target):

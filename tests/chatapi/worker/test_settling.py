@@ -96,7 +96,7 @@ def run(alice: Person) -> Run:
 async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engine) -> Generation:
     """Run it to its end; the row that there is then."""
 
-    async def routes() -> dict[str, list[Route]]:
+    async def routes(_max_age_s: float) -> dict[str, list[Route]]:
         return {"small": [Route(Target(engine="scripted", name="the deployment"))]}
 
     parts: Any = SimpleNamespace(
