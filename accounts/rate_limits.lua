@@ -155,9 +155,13 @@ local function take(member, lease_ms, tokens, wanted, running, receipt, receipt_
   return {refusing, math.ceil(longest / 1000), standings}
 end
 
+-- Who has given back in this call: what was asked beside it in the same moment does not bring its place to life again.
+local has_given_back = {}
+
 -- Who gives back for a process that only seems to be dead, or asks again when an answer was lost, does no harm: without its receipt
 -- nothing is given back or charged. First what a Redis that is full does not refuse: to a script that has written something it refuses nothing.
 local function give_back(member, used, running, receipt)
+  has_given_back[member] = true
   local packed = redis.call('GET', receipt)
   for _, key in ipairs(running) do redis.call('ZREM', key, member) end
   if not packed or packed == '' then return 0 end
@@ -185,7 +189,8 @@ end
 local function renew(lease_ms, running, receipts, is_certain)
   for key, members in pairs(running) do
     for _, member in ipairs(members) do
-      if is_certain or redis.call('EXISTS', receipts .. member) == 1 then redis.call('ZADD', key, now + lease_ms * 1000, member) end
+      local is_running = is_certain or redis.call('EXISTS', receipts .. member) == 1
+      if is_running and not has_given_back[member] then redis.call('ZADD', key, now + lease_ms * 1000, member) end
     end
     redis.call('PEXPIRE', key, lease_ms)
   end

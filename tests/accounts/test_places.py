@@ -6,7 +6,9 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from tests.accounts.taker import Taker, running, tokens
+from accounts.rate_limits import RateLimits
+from chatapi.batch import Batch
+from tests.accounts.taker import LEASE_MS, Taker, running, tokens
 from tests.chatapi.worker.processes import Valkey
 
 
@@ -52,6 +54,16 @@ async def test_renewing_prolongs_every_place(taker: Taker, valkey: Valkey) -> No
     after = taker.leases(valkey)
     assert len(before) == len(after) == 4
     assert all(after[place] > before[place] for place in before)
+
+
+async def test_renewing_does_not_bring_back_what_is_given_back_in_the_same_moment(taker: Taker, redis: Redis) -> None:
+    """Which of the two comes first in a batch is all the same."""
+    shared = RateLimits(redis, taker.prefix, lease_ms=LEASE_MS, share=Batch)
+    for order in (1, -1):
+        taken = await taker.take(running(1))
+        both = (shared.renew([taken], is_certain=True), shared.give_back(taken, 0))
+        await asyncio.gather(*both[::order])
+    await taker.take(running(1))
 
 
 async def test_renewing_does_not_bring_back_what_was_given_back(taker: Taker) -> None:
