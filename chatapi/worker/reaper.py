@@ -41,6 +41,7 @@ class Reaper:
         self._stream = stream
         self._limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS)
         self._was_blind_at = float("-inf")
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Look every `REAPER_MS`, for ever."""
@@ -108,9 +109,14 @@ class Reaper:
         try:
             await self._stream.publish([end])
         finally:
-            # Its web process may be gone, too, and there may be no job that tells what it took.
-            used = settlement.tokens.prompt_tokens + settlement.tokens.completion_tokens
-            await self._limits.give_back_patiently(self._limits.on_receipt(orphan.id), used)
+            self._give_back(orphan, settlement.tokens)
+
+    def _give_back(self, orphan: Orphan, used: Tokens) -> None:
+        """Its web process may be gone, too, and no job tell what it took. For a Redis that is away the next orphans do not wait."""
+        taken = self._limits.on_receipt(orphan.id)
+        giving = asyncio.create_task(self._limits.give_back_patiently(taken, used.prompt_tokens + used.completion_tokens))
+        self._giving_back.add(giving)
+        giving.add_done_callback(self._giving_back.discard)
 
 
 def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:
