@@ -17,30 +17,32 @@ class Recent(Generic[Value]):
         self._read = read
         self._value: Value | None = None
         self._read_at = float("-inf")
-        self._reading: asyncio.Task[Value] | None = None
+        """When its reading began."""
+        self._reading: asyncio.Task[None] | None = None
 
     async def get(self, max_age_s: float = MAX_AGE_S) -> Value:
-        """The value, read less than `max_age_s` ago; raises what the reading raises.
+        """The value, as it was `max_age_s` ago or is; raises what the reading raises.
 
         Who is cancelled here takes nothing from those who wait with them.
         """
-        if self._value is not None and time.monotonic() - self._read_at < max_age_s:
-            return self._value
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._refresh())
-            self._reading.add_done_callback(_look_at_error)
-        return await asyncio.shield(self._reading)
+        oldest = time.monotonic() - max_age_s
+        while self._value is None or self._read_at < oldest:
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._refresh())
+                self._reading.add_done_callback(_look_at_error)
+            await asyncio.shield(self._reading)
+        return self._value
 
-    async def _refresh(self) -> Value:
+    async def _refresh(self) -> None:
+        began_at = time.monotonic()
         try:
-            value = self._value = await self._read()
-            self._read_at = time.monotonic()
-            return value
+            self._value = await self._read()
+            self._read_at = began_at
         finally:
             self._reading = None
 
 
-def _look_at_error(reading: "asyncio.Task[Value]") -> None:
+def _look_at_error(reading: "asyncio.Task[None]") -> None:
     """Nobody may be left who waits for it, and then asyncio would log it."""
     if not reading.cancelled():
         reading.exception()

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 TICK_MS = 1_000
 """How often a request that hears nothing looks at the clock: for its pings, and for asking the books."""
 NEW_MODEL_S = 0.1
-"""After how long the catalog is read again for a model that it lacks: a new one is served at once, an invented one costs little."""
+"""How old the catalog may be that lacks a model: a new one is served soon, and an invented one costs little."""
 CANCEL_RETRY_S = (0.5, 1, 2, 5)
 """Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
 

@@ -44,6 +44,20 @@ async def test_who_wants_a_newer_one_has_it_read_again(source: Source) -> None:
     assert source.readings == 2
 
 
+async def test_a_reading_that_began_too_early_is_not_new_enough(source: Source) -> None:
+    """What has been written since is not in it."""
+    recent = Recent(source.read)
+    early = asyncio.create_task(recent.get())
+    await asyncio.sleep(0)
+    late = [asyncio.create_task(recent.get(0)) for _ in range(10)]
+    await asyncio.sleep(0)
+    source.answers.put_nowait("catalog")
+    assert await early == "catalog"
+    source.answers.put_nowait("newer")
+    assert await asyncio.gather(*late) == ["newer"] * 10
+    assert source.readings == 2
+
+
 async def test_all_who_wait_share_one_error_and_the_next_reads_again(source: Source) -> None:
     recent = Recent(source.read)
     waiting = [asyncio.create_task(recent.get()) for _ in range(10)]
