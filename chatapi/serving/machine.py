@@ -29,6 +29,7 @@ def run(host: str, port: int, say: Say) -> int:
         preflight.check_port(host, port)
         if not settings.EMBEDDED_VALKEY:
             preflight.check_redis()
+            embedded_valkey.dump_path(settings.STATE_DIR).unlink(missing_ok=True)  # nobody would read it any more
         credentials = prepare_database()
         if credentials:
             say(first_words(credentials))
@@ -77,13 +78,18 @@ async def _start_valkey(supervisor: Supervisor) -> None:
     state_dir = settings.STATE_DIR
     try:
         embedded_valkey.prepare(state_dir)
-        await supervisor.start(Program("valkey", embedded_valkey.command(state_dir), stop_s=STOP_MARGIN_S))
+        await supervisor.start(Program("valkey", embedded_valkey.command(state_dir), STOP_MARGIN_S, _forget_dump))
     except OSError as error:
         raise CannotStart(f"the embedded Valkey can't be started ({error}): set REDIS_URL to a Redis or Valkey of your own.") from error
     log_path = embedded_valkey.log_path(state_dir)
     await supervisor.unless_stopped(_until(_valkey_answers, f"the embedded Valkey does not answer; see {log_path}"))
-    # It has read it. If it dies, its next start must not bring back what has been over since.
-    embedded_valkey.dump_path(state_dir).unlink(missing_ok=True)
+
+
+async def _forget_dump() -> None:
+    """When Valkey answers it has read it. If it dies, its next start must not bring back what has been over since."""
+    while not await _valkey_answers():  # noqa: ASYNC110  it is another process that changes
+        await asyncio.sleep(POLL_S)
+    embedded_valkey.dump_path(settings.STATE_DIR).unlink(missing_ok=True)
 
 
 def _python(role: str, stop_s: float, *arguments: str) -> Program:

@@ -25,6 +25,8 @@ class Program:
     name: str
     command: Sequence[str]
     stop_s: float
+    after_start: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """What is to be done beside it after each start."""
 
 
 class Watched:
@@ -35,11 +37,12 @@ class Watched:
         self._say = say
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
+        self._after_start: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
         """Run it from now on; raises `OSError` when it can't be run at all."""
-        self._process = await spawn(self._program.command)
+        self._process = await self._spawn()
         self._task = asyncio.create_task(self._keep_running(self._process))
 
     async def stop(self) -> None:
@@ -47,6 +50,8 @@ class Watched:
         if self._task is None or self._process is None:
             return
         self._is_stopping = True
+        if self._after_start is not None:
+            self._after_start.cancel()
         if self._process.returncode is not None:
             self._task.cancel()  # it waits for its next start
         else:
@@ -63,6 +68,12 @@ class Watched:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
+
+    async def _spawn(self) -> Process:
+        process = await spawn(self._program.command)
+        if self._program.after_start is not None:
+            self._after_start = asyncio.create_task(self._program.after_start())
+        return process
 
     async def _keep_running(self, process: Process) -> None:
         delay_s, loop = FIRST_DELAY_S, asyncio.get_running_loop()
@@ -82,7 +93,7 @@ class Watched:
             self._say(f"{self._program.name} {reason}; it is started again in {delay_s:g} s.")
             await asyncio.sleep(delay_s)
             try:
-                return await spawn(self._program.command)
+                return await self._spawn()
             except OSError as error:
                 reason, delay_s = f"can't be started ({error})", MAX_DELAY_S
 

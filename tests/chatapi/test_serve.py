@@ -152,7 +152,12 @@ def test_an_answer_that_was_paid_for_can_be_fetched_after_a_restart(start: Start
     second.wait_until_ready()
     assert answer_of(second, first.key, "/v1/chat/completions", body, headers) == paid
     assert b"data: [DONE]" in answer_of(second, first.key, f"/v1/generations/{json.loads(paid)['id']}/stream")
-    assert not embedded_valkey.dump_path(second.state_dir).exists(), "what is over since must not come back when it dies"
+    dump = embedded_valkey.dump_path(second.state_dir)
+    assert not dump.exists(), "what is over since must not come back when it dies"
+    old = second.child("valkey")
+    os.kill(old, signal.SIGTERM)
+    second.wait_until(lambda: second.child("valkey") not in {0, old} and not dump.exists() and answers(second, "/readyz"))
+    assert answer_of(second, first.key, "/v1/chat/completions", body, headers) == paid
 
 
 def test_ctrl_c_lets_a_running_answer_finish(start: Start) -> None:
