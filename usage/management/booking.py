@@ -23,14 +23,15 @@ def book(verb: str, how: Callable[[Organization, int, Note], Booking], options: 
     """
     organization = arguments.organization(options["organization"])
     with transaction.atomic():
-        before = credit.balance(organization)
         try:
             booking = how(organization, options["usd"], arguments.note(options))
         except NotBooked as error:
             raise CommandError(str(error)) from error
         after = credit.balance(organization)
         if booking.is_new:
-            moved: Changes = {"balance_nanodollars": [before.nanodollars, after.nanodollars], "ledger_entry": [None, booking.entry.pk]}
+            # Not read before: somebody else may have booked until this one had the row for itself. Grants are negative in the ledger.
+            before_nanodollars = after.nanodollars + booking.entry.amount_nanodollars
+            moved: Changes = {"balance_nanodollars": [before_nanodollars, after.nanodollars], "ledger_entry": [None, booking.entry.pk]}
             recorder.record(verb, Credit.objects.get(pk=organization.pk), moved, booking.entry.reason)
         if options.get("require"):
             credit.require(organization)

@@ -41,6 +41,8 @@ class Act:
     verb: str
     book: Callable[[], Booking]
     amounts: Callable[[], Amounts]
+    owed: frozenset[str]
+    """Of the amounts: those that grow by what is booked. The others, which are credit, shrink by it."""
     row: Callable[[], Model]
     """What was acted on, for the audit log."""
     url: str
@@ -121,6 +123,7 @@ def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> A
         verb="corrected",
         book=lambda: corrections.book(entry.pk, form.amount_nanodollars, form.note(recorded_by)),
         amounts=amounts,
+        owed=frozenset({"Charge of this request", "Spent by the organization"}),
         row=lambda: Generation.objects.get(pk=generation_id),
         url=reverse("admin:request", args=[entry.request_id]),
     )
@@ -141,6 +144,7 @@ def _crediting(verb: str, book: Callable[..., Booking], form: CreditForm, record
         verb=verb,
         book=lambda: book(organization, form.cleaned_data["amount"], form.note(recorded_by)),
         amounts=amounts,
+        owed=frozenset(),
         row=lambda: Credit.objects.select_related("organization").get(pk=organization.pk),
         url=reverse("admin:usage_credit_change", args=[organization.pk]),
     )
@@ -168,10 +172,9 @@ def _page(request: HttpRequest, form: BookingForm, context: dict[str, Any], act:
 def _booked(request: HttpRequest, act: Act) -> HttpResponse:
     """Book it, and record who did; a form that is sent again leads to the same page and books nothing."""
     with transaction.atomic():
-        before = act.amounts()
         booking = act.book()
         if booking.is_new:
-            recorder.record(act.verb, act.row(), _changes(booking, before, act.amounts()), booking.entry.reason)
+            recorder.record(act.verb, act.row(), _changes(act, booking.entry), booking.entry.reason)
     entry = booking.entry
     told = f"{entry.kind.capitalize()} of {usd(_as_typed(entry))}, ledger entry {entry.pk}"
     if booking.is_new:
@@ -186,9 +189,13 @@ def _as_typed(entry: LedgerEntry) -> int:
     return entry.amount_nanodollars if entry.kind == Kind.CORRECTION else abs(entry.amount_nanodollars)
 
 
-def _changes(booking: Booking, before: Amounts, after: Amounts) -> Changes:
-    moved: Changes = {f"{name.lower()}_nanodollars": [before[name], after[name]] for name in before if before[name] != after[name]}
-    return moved | {"ledger_entry": [None, booking.entry.pk]}
+def _changes(act: Act, entry: LedgerEntry) -> Changes:
+    """What it moved. Not the amounts as they were read before: somebody else may have booked until this one had the row for itself."""
+    by = entry.amount_nanodollars
+    moved: Changes = {
+        f"{name.lower()}_nanodollars": [amount - by if name in act.owed else amount + by, amount] for name, amount in act.amounts().items()
+    }
+    return moved | {"ledger_entry": [None, entry.pk]}
 
 
 def _preview(act: Act) -> list[Effect]:
