@@ -16,7 +16,7 @@ import logging
 import struct
 from collections.abc import AsyncIterator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -178,7 +178,7 @@ class DeltaStream:
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         found = await self._asking.call("MGET", *keys)
         jobs = [self._job(data) for data in found[: len(ids)]]
-        return [(job, _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
+        return [(job, None if flag is None else _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
 
     def _job(self, data: bytes | None) -> Job | None:
         """One that can't be read must not keep those that are asked for with it from theirs: it is as good as lost."""
@@ -280,14 +280,14 @@ class DeltaStream:
         """Those that are cancelled: for what the channel's message did not reach."""
         async with in_time():
             found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
-        return {generation_id: why for generation_id, value in zip(ids, found, strict=True) if (why := _cancellation(value))}
+        return {generation_id: _cancellation(flag) for generation_id, flag in zip(ids, found, strict=True) if flag is not None}
 
     async def cancellations(self) -> AsyncIterator[tuple[UUID, Cancellation]]:
         """Generations that are cancelled, as it happens; ends with `RedisError` when the connection is lost."""
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(f"{self._prefix}cancel")
             async for message in channel.listen():
-                yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
+                yield UUID(bytes=message["data"][:16]), _cancellation(message["data"][16:])
 
     # ---- which web processes live
 
@@ -310,8 +310,12 @@ class DeltaStream:
                 await self.redis.set(key, b"1", px=ttl_ms)
 
 
-def _cancellation(flag: Any) -> Cancellation | None:
-    return None if flag is None else Cancellation(flag)
+def _cancellation(flag: bytes | str) -> Cancellation:
+    """A word of a later version: whatever it means more exactly, the generation is to stop."""
+    try:
+        return Cancellation(flag)
+    except ValueError:
+        return Cancellation.ASKED
 
 
 def _batches(entries: Sequence[LogEntry]) -> list[tuple[int, list[AnyDelta]]]:

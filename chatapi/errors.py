@@ -16,6 +16,8 @@ from usage.pricing import to_usd
 
 INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
+_FINAL = {"insufficient_quota", "stopped_by_operator", "cancelled"}
+"""Not even a status that SDKs send again by themselves makes them."""
 
 
 class APIError(Exception):
@@ -32,7 +34,7 @@ def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
     if failure.retry_after_ms is not None:
         found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
         found.append((b"retry-after-ms", b"%d" % failure.retry_after_ms))
-    if failure.code == "insufficient_quota" or (failure.code == "rate_limit_exceeded" and failure.retry_after_ms is None):
+    if failure.code in _FINAL or (failure.code == "rate_limit_exceeded" and failure.retry_after_ms is None):
         found.append((b"x-should-retry", b"false"))
     if failure.status == 401:
         found.append((b"www-authenticate", b"Bearer"))

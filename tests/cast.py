@@ -15,6 +15,7 @@ from usage import ledger
 from usage.database.clock import database_now
 from usage.models import Generation, Outcome, UsageSource
 from usage.pricing import Price, Tokens
+from usage.settlement import Attempt
 
 PRICE = Price(150_000_000, 75_000_000, 600_000_000)
 """$0.15, $0.075 and $0.60 per million tokens."""
@@ -82,12 +83,11 @@ def run(person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, **e
     with transaction.atomic():
         (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker-1", 6_000)])
         assert isinstance(claimed, ledger.Claimed)
-        settlement = ledger.Settlement(
-            id=generation.pk,
-            fence=claimed.fence,
-            tokens=tokens or Tokens(1_000, 200, cached_tokens=400),
-            **end | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900} | ending,
-        )
+        told = end | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900} | ending
+        error_code = told.get("error_code", "upstream_error") if told["outcome"] == Outcome.FAILED else ""
+        told.setdefault("attempt_log", [Attempt(told["deployment"], error_code, 900)])
+        used = tokens or Tokens(1_000, 200, cached_tokens=400)
+        settlement = ledger.Settlement(id=generation.pk, fence=claimed.fence, tokens=used, **told)
         ledger.settle(database_now(), [settlement])
     generation.refresh_from_db()
     return generation

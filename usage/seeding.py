@@ -4,10 +4,11 @@ The same seed makes the same requests. Some organizations, keys and models are u
 nights and weeks their ends; some requests fail, are cancelled or cost more than was held, some keys are test keys.
 """
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from usage import prices, pricing, rollups
 from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
 from usage.pricing import Price, Tokens
+from usage.settlement import Attempt
 from usage.verification import sums
 
 ORGANIZATIONS, KEYS_EACH = 20, 10
@@ -165,8 +167,8 @@ GENERATION = (
     "id", "budget_day", "admitted_at", "claimed_at", "settled_at", "lease_expires_at", "organization_id", "project_id", "api_key_id",
     "is_test", "model", "endpoint", "dialect", "is_stream", "max_output_tokens", "input_per_mtok_nanodollars",
     "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reserved_nanodollars", "state", "fence", "worker", "outcome",
-    "error_code", "finish_reason", "deployment", "attempts", "usage_source", "prompt_tokens", "cached_tokens", "completion_tokens",
-    "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
+    "error_code", "finish_reason", "deployment", "attempts", "attempt_log", "usage_source", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
 )  # fmt: skip
 ENTRY = (
     "generation_id", "budget_day", "created_at", "kind", "organization_id", "project_id", "api_key_id", "model", "outcome",
@@ -179,6 +181,7 @@ _MAX_OUTPUT_TOKENS = 1_000
 _OUTCOMES = ("completed", "client_cancelled", "failed", "worker_lost", "not_started")
 _SHARES = (9_500, 300, 190, 9, 1)
 _ERRORS = {"failed": "upstream_error", "worker_lost": "worker_lost", "not_started": "queue_timeout"}
+_FAILED_ATTEMPT = json.dumps([asdict(Attempt("seed", _ERRORS["failed"], 1_000))])
 
 Row = tuple[Any, ...]
 
@@ -237,12 +240,13 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     held = amount // 2 if draw() < 0.001 else pricing.upper_bound(4 * prompt + 40, _MAX_OUTPUT_TOKENS, price)
     first_token_ms = int(80 * 20 ** draw()) if has_answer else None
     last_token_ms = first_token_ms + 30 * completion if first_token_ms is not None else None
+    failed = has_answer and outcome == "failed"
     generation = (
         key.organization_id, key.project_id, key.id, key.is_test, model, "chat.completions", "openai", True, _MAX_OUTPUT_TOKENS,
         price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars, price.output_per_mtok_nanodollars, held, "settled", 1,
         "worker-1", outcome, _ERRORS.get(outcome, ""), "stop" if outcome == "completed" else "", "seed" if has_answer else "",
-        int(has_answer), "upstream" if has_answer else "none", prompt, tokens.cached_tokens, completion, not completion, amount,
-        first_token_ms, last_token_ms,
+        int(has_answer), _FAILED_ATTEMPT if failed else None, "upstream" if has_answer else "none", prompt, tokens.cached_tokens,
+        completion, not completion, amount, first_token_ms, last_token_ms,
     )  # fmt: skip
     shared = (key.organization_id, key.project_id, key.id, model, outcome)
     entries = [("charge", *shared, prompt, tokens.cached_tokens, completion, 0, min(amount, held))]

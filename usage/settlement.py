@@ -27,7 +27,7 @@ MAX_LOGGED_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One deployment that was asked, and for how long; the code is empty where it did not fail."""
+    """One deployment that was asked, and for how long; the code is empty where it did not fail, whatever else ended the attempt."""
 
     deployment: str
     error_code: str
@@ -52,8 +52,8 @@ class Settlement:
     attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
     last_token_ms: int | None = None
-    is_request_at_fault: bool = False
-    """Of a failure: the same request would fail again."""
+    is_final: bool = False
+    """Of a failure: the same request would fail again, or is not wanted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Charge:
     @property
     def frees_its_key(self) -> bool:
         """It came to nothing, and the same request may fare better: its idempotency key must not repeat the failure."""
-        return self.is_waived and self.item.outcome in MAY_FARE_BETTER and not self.item.is_request_at_fault
+        return self.is_waived and self.item.outcome in MAY_FARE_BETTER and not self.item.is_final
 
 
 def _write(now: datetime, charges: Sequence[_Charge]) -> None:

@@ -37,6 +37,8 @@ class DeploymentHealth:
     """Of `requests`. One whose worker was lost is no failure of what it asked."""
     refused: int
     """Of `failed`: the request was wrong, and another deployment would have refused it too."""
+    ended: int
+    """Of `failed`: we ended them (an operator stopped them, their worker had to end), whatever the deployment did."""
     passed_on: int
     """Those that it failed, too, and another deployment was asked for after it."""
     first_token_ms: float | None
@@ -48,7 +50,7 @@ class DeploymentHealth:
     @property
     def broken(self) -> int:
         """How often it was the deployment that failed."""
-        return self.failed - self.refused + self.passed_on
+        return self.failed - self.refused - self.ended + self.passed_on
 
     @property
     def mood(self) -> str:
@@ -79,6 +81,7 @@ class _Served:
     """An empty one: it still runs."""
     first_tokens_ms: list[int] = field(default_factory=list)
     refused: int = 0
+    ended: int = 0
     passed_on: int = 0
 
     @property
@@ -90,7 +93,7 @@ class _Served:
     def state(self) -> str:
         """What to think of it, judged by what has ended: where all wait for a timeout, many still run."""
         ended = sum(outcome != "" for outcome in self.outcomes) + self.passed_on
-        broken = self.failed - self.refused + self.passed_on
+        broken = self.failed - self.refused - self.ended + self.passed_on
         if not self.outcomes and not self.passed_on:
             return "not asked"
         if not broken:
@@ -114,10 +117,13 @@ def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:
     for row in newest:
         last = served[row.model, row.deployment]
         last.outcomes.append(row.outcome)
-        last.refused += row.outcome == Outcome.FAILED and row.error_message in _OF_THE_REQUEST
+        attempts = row.attempt_log or ()
+        if row.outcome == Outcome.FAILED:
+            last.refused += row.error_message in _OF_THE_REQUEST
+            last.ended += not (attempts and attempts[-1]["error_code"])
         if row.first_token_ms is not None:
             last.first_tokens_ms.append(row.first_token_ms)
-        for attempt in (row.attempt_log or ())[:-1]:
+        for attempt in attempts[:-1]:
             served[row.model, attempt["deployment"]].passed_on += 1
     return served
 
@@ -140,6 +146,7 @@ def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> Deplo
         requests=len(served.outcomes),
         failed=served.failed,
         refused=served.refused,
+        ended=served.ended,
         passed_on=served.passed_on,
         first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
         url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),

@@ -58,6 +58,7 @@ class ChatCompletions(_Chat):
         if ticket is None:
             raise errors.invalid_ticket()
         caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
+        self.api_key_id = caller.api_key_id
         caller.require(self.required_scope)
         self.choose_dialect(ticket.dialect)
         request = requests.from_bytes(ticket.request)

@@ -72,6 +72,10 @@ class Endpoint(EventStreamConsumer):
         found = errors.from_exception(error).failure
         if found.code == "internal_error":
             log.error("a request failed", exc_info=error)
+        if found.status in _NOT_NOW and self.api_key_id is not None:
+            # Nothing else knows of these: the books begin with what is admitted.
+            request_id = self.identifying[0][1].decode("latin-1")
+            log.info("%s of key %d is refused: %d %s: %r", request_id, self.api_key_id, found.status, found.code, found.message)
         return found
 
     # ---- what comes in
@@ -119,10 +123,6 @@ class Endpoint(EventStreamConsumer):
 
     async def send_error(self, failure: Failed) -> None:
         """Answer with the error's status and envelope."""
-        if failure.status in _NOT_NOW and self.api_key_id is not None:
-            # Nothing else knows of these: the books begin with what is admitted.
-            request_id = self.identifying[0][1].decode("latin-1")
-            log.info("%s of key %d is refused: %d %s: %r", request_id, self.api_key_id, failure.status, failure.code, failure.message)
         await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))
 
     async def send_json(self, status: int, body: bytes, more_headers: list[tuple[bytes, bytes]] | None = None) -> None:

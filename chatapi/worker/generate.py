@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -82,13 +81,13 @@ async def _run(services: Services, run: Run, job: Job | None) -> None:
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
-        end = run.cut_short(SHUTTING_DOWN)
+        end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
     except DatabaseUnavailable as error:
         log.warning("%s can't run: %r", run.id.hex, error)
-        end = run.cut_short(DATABASE_AWAY)
+        end = run.ended(End(Ending.FAILED, DATABASE_AWAY))
     except Exception:
         log.exception("%s failed", run.id.hex)
-        end = run.cut_short(INTERNAL)
+        end = run.ended(End(Ending.FAILED, INTERNAL))
     finishing = asyncio.ensure_future(_finish(services, run, request, end))
     try:
         await asyncio.shield(finishing)
@@ -102,14 +101,14 @@ async def _produce(services: Services, run: Run, request: ChatRequest | TextRequ
         return End(Ending.FAILED, JOB_LOST)
     end = End(Ending.FAILED, NO_DEPLOYMENT)
     for route in services.health.in_order(await _routes(services, run.claimed, request)):
-        began = time.monotonic()
         # Whether anyone still wants the answer is asked before every attempt.
-        run.begin_on(route.target.name, route.on_disconnect)
-        reason, may_retry = (run.stopped, False) if run.stopped else await _attempt(services, run, request, route)
-        end = reason.of_attempt(route.target.name, round((time.monotonic() - began) * 1_000), before=end)
+        if stopped := run.begin_on(route.target.name, route.on_disconnect):
+            end = stopped
+            break
+        end, may_retry = await _attempt(services, run, request, route)
         if not may_retry:
             break
-    return end
+    return run.ended(end)
 
 
 async def _routes(services: Services, claimed: ledger.Claimed, request: ChatRequest | TextRequest) -> list[Route]:
@@ -131,6 +130,7 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
         return run.stopped or End(Ending.FAILED, INTERNAL), False
     except EngineError as error:
         end = End(Ending.FAILED, error.failure)
+        run.end_attempt(end.error_code)
         if error.is_retryable:
             services.health.failed(route.target)
             log.warning("%s: deployment %s of %s failed: %s", run.id.hex, route.target.name, run.claimed.model, end.error_code)

@@ -1,8 +1,10 @@
 """One running generation in this process: its fence, its tally, and the ways to stop it from outside."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 from accounts.rate_limits import Taken
@@ -12,13 +14,14 @@ from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Claimed
+from usage.settlement import Attempt
 
 STREAM_LOST = Failed("The answer could not be delivered. What was delivered of it is charged.", code="stream_unavailable", status=503)
 KEY_REVOKED = Failed(
     "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
 )
 STOPPED = Failed(
-    "An operator stopped this request. What was generated is charged; see the receipt.", code="stopped_by_operator", status=409
+    "An operator stopped this request. What was generated is charged; see the receipt.", code="stopped_by_operator", status=403
 )
 SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
 
@@ -38,11 +41,12 @@ class Run:
         self.has_lost_stream = False
         self.tally = Tally()
         self.deployment = ""
-        self.attempts = 0
         self.stopped: End | None = None
         self._runs_on = runs_on
         self._client_has_left = False
         self._on_disconnect: OnDisconnect | None = None
+        self._attempts: list[Attempt] = []
+        self._attempt_began_at: float | None = None
         self._scope: asyncio.Timeout | None = None
 
     @asynccontextmanager
@@ -78,12 +82,25 @@ class Run:
             self._client_has_left = True
             self._stop_if_unwanted()
 
-    def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> None:
-        """A deployment is about to be asked: from now on its rule for clients that leave counts."""
-        self.deployment = deployment
-        self.attempts += 1
+    def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
+        """A deployment is about to be asked, and its rule for clients that leave counts now; the end where nobody wants the answer."""
         self._on_disconnect = on_disconnect
         self._stop_if_unwanted()
+        if self.stopped is None:
+            self.deployment, self._attempt_began_at = deployment, time.monotonic()
+        return self.stopped
+
+    def end_attempt(self, error_code: str) -> None:
+        """The deployment that was asked last is done with; an empty code: it has not failed."""
+        if self._attempt_began_at is not None:
+            duration_ms = round((time.monotonic() - self._attempt_began_at) * 1_000)
+            self._attempts.append(Attempt(self.deployment, error_code, duration_ms))
+            self._attempt_began_at = None
+
+    def ended(self, end: End) -> End:
+        """This end, with the attempts that there were; what ends one that goes on is not its deployment's failure."""
+        self.end_attempt("")
+        return replace(end, attempts=tuple(self._attempts))
 
     def _stop_if_unwanted(self) -> None:
         """Until a deployment is chosen nothing is decided: its rule may be to finish what nobody waits for."""
@@ -91,10 +108,6 @@ class Run:
         stops = rule is OnDisconnect.CANCEL or (rule is OnDisconnect.DRAIN and not self.has_published)
         if self._client_has_left and stops and not self._runs_on:
             self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
-
-    def cut_short(self, failure: Failed) -> End:
-        """The end of a run that nothing of its own has ended, on the deployment that it was on."""
-        return End(Ending.FAILED, failure, self.deployment, self.attempts)
 
     def fence_off(self) -> None:
         """Someone with a newer fence has taken over: stop, publish and settle nothing."""

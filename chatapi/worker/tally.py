@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
@@ -111,20 +111,14 @@ class End:
 
     ending: Ending
     failure: Failed | None = None
-    deployment: str = ""
-    attempts: int = 0
-    attempt_log: tuple[Attempt, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    """All of them, in their order."""
 
     @property
     def error_code(self) -> str:
         """Of a failure; empty where a run ended otherwise."""
         failure = self.failure if self.ending is Ending.FAILED else None
         return (failure.code or failure.type) if failure else ""
-
-    def of_attempt(self, deployment: str, duration_ms: int, before: "End") -> "End":
-        """This end, as that of one more attempt than `before` had."""
-        log = (*before.attempt_log, Attempt(deployment, self.error_code, duration_ms))
-        return replace(self, deployment=deployment, attempts=before.attempts + 1, attempt_log=log)
 
 
 def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> Settlement:
@@ -143,12 +137,12 @@ def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextReque
         finish_reason=_finish_reason(tally.finished, end.ending),
         error_code=end.error_code,
         error_message=_kept(failure) if failure else "",
-        deployment=end.deployment,
-        attempts=end.attempts,
-        attempt_log=end.attempt_log,
+        deployment=end.attempts[-1].deployment if end.attempts else "",
+        attempts=len(end.attempts),
+        attempt_log=end.attempts,
         first_token_ms=tally.first_token_ms,
         last_token_ms=tally.last_token_ms,
-        is_request_at_fault=failure is not None and failure.status in (400, 413),
+        is_final=failure is not None and failure.status in (400, 403, 413),
     )
 
 

@@ -74,7 +74,7 @@ def test_what_someone_has_cancelled_keeps_its_key(ask: Ask) -> None:
 
 
 def test_a_request_that_would_fail_again_keeps_its_key(ask: Ask) -> None:
-    ended(first := ask(idempotency=SENT), Outcome.FAILED, is_request_at_fault=True)
+    ended(first := ask(idempotency=SENT), Outcome.FAILED, is_final=True)
     assert repeats(ask(idempotency=SENT)) == first.id
 
 

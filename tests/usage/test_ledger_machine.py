@@ -159,7 +159,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(one=generations, outcome=st.sampled_from(Outcome), used=tokens, times=st.integers(1, 2), at_fault=st.booleans())
     def settle(self, one: UUID, outcome: Outcome, used: Tokens, times: int, at_fault: bool) -> None:
         row = self.rows.get(one)
-        end = ledger.Settlement(one, row.fence if row else 0, outcome, used, UsageSource.UPSTREAM, is_request_at_fault=at_fault)
+        end = ledger.Settlement(one, row.fence if row else 0, outcome, used, UsageSource.UPSTREAM, is_final=at_fault)
         results = ledger.settle(self.now, [end] * times)
         can = row is not None and row.state == "running"
         assert [isinstance(result, ledger.Settled) for result in results] == [can, False][:times]

@@ -226,3 +226,13 @@ def test_a_models_name_is_offered_as_it_is(root: Client, alice: Person, small: A
     form = root.get("/admin/requests/").content.decode()
     for option in ("my_model", "client cancelled", "any error"):
         assert f">{option}</option>" in form
+
+
+def test_what_we_ended_ourselves_makes_no_deployment_look_failing(root: Client, alice: Person, small: Any) -> None:
+    name = Deployment.objects.get().name
+    for error_code in ("stopped_by_operator", "server_shutting_down", "stream_unavailable"):
+        run(alice, deployment=name, outcome=Outcome.FAILED, error_code=error_code, attempt_log=[Attempt(name, "", 900)])
+    page = root.get("/admin/")
+    (row,) = page.context["deployments"].rows
+    assert (row.state, row.requests, row.failed, row.ended) == ("well", 3, 3, 3)
+    assert "3 ended" in page.content.decode()

@@ -7,8 +7,8 @@ import pytest
 from chatapi import identity
 from chatapi.delta_stream import Cancellation
 from chatapi.models import OnDisconnect
-from chatapi.worker.run import Run
-from chatapi.worker.tally import Ending
+from chatapi.worker.run import SHUTTING_DOWN, Run
+from chatapi.worker.tally import End, Ending
 from usage.ledger import Claimed
 
 
@@ -92,3 +92,20 @@ async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run
     run.cancel(Cancellation.STOPPED)
     assert run.stopped is not None
     assert (run.stopped.ending, run.stopped.error_code) == (Ending.FAILED, "stopped_by_operator")
+
+
+def test_an_attempt_that_failed_and_one_that_was_cut_off_are_both_told(run: Run) -> None:
+    """The one that goes on has not failed, whatever ends it."""
+    run.begin_on("first", OnDisconnect.CANCEL)
+    run.end_attempt("upstream_timeout")
+    run.begin_on("second", OnDisconnect.CANCEL)
+    end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
+    assert (end.ending, end.error_code) == (Ending.FAILED, "server_shutting_down")
+    assert [(each.deployment, each.error_code) for each in end.attempts] == [("first", "upstream_timeout"), ("second", "")]
+
+
+def test_a_deployment_is_not_asked_for_what_nobody_wants_any_more(run: Run) -> None:
+    run.cancel(Cancellation.STOPPED)
+    stopped = run.begin_on("openai", OnDisconnect.CONTINUE)
+    assert stopped is not None
+    assert (run.deployment, run.ended(stopped).attempts) == ("", ())

@@ -10,11 +10,13 @@ from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Settlement
 from usage.models import Outcome, UsageSource
 from usage.pricing import Tokens
+from usage.settlement import Attempt
 
 ID = identity.new_id()
 REQUEST = parse_chat(b'{"model": "m", "messages": [{"role": "user", "content": "hello there"}]}')
-FAILED = End(Ending.FAILED, Failed("It broke.", code="upstream_error", status=502), "deployment", 2)
-DONE = End(Ending.COMPLETED, None, "deployment", 1)
+THERE = Attempt("deployment", "", 1)
+FAILED = End(Ending.FAILED, Failed("It broke.", code="upstream_error", status=502), (THERE, THERE))
+DONE = End(Ending.COMPLETED, None, (THERE,))
 
 
 def heard(*batch: AnyDelta) -> Tally:
@@ -97,10 +99,15 @@ def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
     assert tally.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
 
 
-@pytest.mark.parametrize(("status", "is_at_fault"), [(400, True), (413, True), (401, False), (429, False), (502, False), (503, False)])
-def test_only_a_wrong_request_would_fail_again(status: int, is_at_fault: bool) -> None:
-    assert settle(heard(), End(Ending.FAILED, Failed("no", status=status))).is_request_at_fault is is_at_fault
-    assert not settle(heard(), DONE).is_request_at_fault
+@pytest.mark.parametrize("status", [400, 403, 413])
+def test_a_wrong_or_unwanted_request_is_not_worth_another_try(status: int) -> None:
+    assert settle(heard(), End(Ending.FAILED, Failed("no", status=status))).is_final
+
+
+@pytest.mark.parametrize("status", [401, 429, 502, 503])
+def test_any_other_may_fare_better(status: int) -> None:
+    assert not settle(heard(), End(Ending.FAILED, Failed("no", status=status))).is_final
+    assert not settle(heard(), DONE).is_final
 
 
 def test_what_was_asked_to_stop_has_a_normal_end() -> None:
