@@ -11,12 +11,14 @@ from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, Rate
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.requests import InvalidRequest
+from chatapi.wire.upstream_errors import STOPPED
 from usage.errors import AlreadyAdmitted, BudgetExceeded, DatabaseUnavailable, NotPriced
 from usage.pricing import to_usd
 
 INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
-_FINAL = {"insufficient_quota", "stopped_by_operator", "cancelled"}
+NO_RETRY = (b"x-should-retry", b"false")
+_FINAL = {"insufficient_quota", STOPPED.code, "cancelled"}
 """Not even a status that SDKs send again by themselves makes them."""
 
 
@@ -35,7 +37,7 @@ def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
         found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
         found.append((b"retry-after-ms", b"%d" % failure.retry_after_ms))
     if failure.code in _FINAL or (failure.code == "rate_limit_exceeded" and failure.retry_after_ms is None):
-        found.append((b"x-should-retry", b"false"))
+        found.append(NO_RETRY)
     if failure.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found

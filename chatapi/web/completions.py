@@ -258,8 +258,9 @@ class Completions(Endpoint):
     async def _send_failure(self, failure: Failed) -> None:
         """A failure instead of an answer. One that the key would only repeat invites nobody back; losing touch is another matter."""
         if self.is_final and failure not in (LOST, CLOSING):
-            self.identifying.append((b"x-should-retry", b"false"))
             failure = msgspec.structs.replace(failure, retry_after_ms=None)
+            if errors.NO_RETRY not in errors.headers(failure):  # SDKs do not understand it twice
+                self.identifying.append(errors.NO_RETRY)
         await self.send_error(failure)
 
 

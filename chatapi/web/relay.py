@@ -11,6 +11,7 @@ from chatapi.delta_stream import CANCELLED, StreamUnavailable
 from chatapi.web.inbox import Follower
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
+from chatapi.wire.upstream_errors import STOPPED
 from usage import reports
 from usage.errors import DatabaseUnavailable
 from usage.models import Outcome
@@ -96,6 +97,8 @@ def terminal_of(end: reports.End) -> list[AnyDelta]:
     """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be missing."""
     if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
         return [CANCELLED]
+    if end.error_code == STOPPED.code:
+        return [STOPPED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]
     finishes = [Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)]

@@ -34,6 +34,10 @@ UNAVAILABLE = Failed("The upstream is overloaded or down.", code="upstream_unava
 UNREACHABLE = Failed("The upstream could not be reached.", code="upstream_unreachable", status=503)
 QUOTA_EXHAUSTED = Failed("The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503)
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
+STOPPED = Failed(
+    "An operator stopped this request. What was generated is charged; see the receipt.", code="stopped_by_operator", status=403
+)
+"""What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends again by itself."""
 RATE_LIMITED = Failed("The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429)
 
 _BY_STATUS = {
@@ -163,6 +167,8 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
     if complaint is not None:
+        if complaint.code == STOPPED.code:
+            return STOPPED
         text = f"{complaint.type} {complaint.code} {complaint.message}"
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")

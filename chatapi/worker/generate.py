@@ -126,8 +126,6 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
     """How the stream of one deployment ended, and whether another one may be tried."""
     try:
         await _stream(services, run, request, route)
-    except TimeoutError:
-        return run.stopped or End(Ending.FAILED, INTERNAL), False
     except EngineError as error:
         end = End(Ending.FAILED, error.failure)
         run.end_attempt(end.error_code)
@@ -135,6 +133,12 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
             services.health.failed(route.target)
             log.warning("%s: deployment %s of %s failed: %s", run.id.hex, route.target.name, run.claimed.model, end.error_code)
         return end, error.is_retryable and not run.has_published
+    except Exception as error:
+        if isinstance(error, TimeoutError) and run.stopped is not None:
+            return run.stopped, False
+        # A bug; but one that this deployment brings about.
+        run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)
+        raise
     return End(Ending.COMPLETED), False
 
 

@@ -11,6 +11,7 @@ from accounts.rate_limits import Taken
 from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed
+from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Claimed
@@ -19,9 +20,6 @@ from usage.settlement import Attempt
 STREAM_LOST = Failed("The answer could not be delivered. What was delivered of it is charged.", code="stream_unavailable", status=503)
 KEY_REVOKED = Failed(
     "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
-)
-STOPPED = Failed(
-    "An operator stopped this request. What was generated is charged; see the receipt.", code="stopped_by_operator", status=403
 )
 SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
 

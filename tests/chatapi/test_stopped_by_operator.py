@@ -58,6 +58,7 @@ def test_nobody_asks_again(installation: Installation, open_generations: OpenGen
     receipt = installation.receipt(generation_id)
     assert (receipt["outcome"], receipt["error"]["code"]) == ("failed", "stopped_by_operator")
     if is_named:
-        with asking(installation, model, stream=stream, extra_headers=headers) as again, pytest.raises(PermissionDeniedError):
+        with asking(installation, model, stream=stream, extra_headers=headers) as again, pytest.raises(PermissionDeniedError) as raised:
             again.result(timeout=30)
+    assert raised.value.response.headers.get_list("x-should-retry") == ["false"]
     assert len(installation.calls(model)) == calls + 1

@@ -27,6 +27,7 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
     [
         (401, envelope(), 502, "upstream_authentication"),
         (403, HTML, 502, "upstream_authentication"),
+        (403, envelope(code="stopped_by_operator"), 403, "stopped_by_operator"),
         (400, envelope("API key not valid. Please pass a valid API key."), 502, "upstream_authentication"),
         (402, envelope(), 503, "upstream_quota_exhausted"),
         (429, envelope(code="insufficient_quota"), 503, "upstream_quota_exhausted"),

@@ -173,15 +173,18 @@ async def test_a_commit_whose_answer_was_lost_is_told_like_any_other(
     assert published(writes)[-2:] == END
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
+@pytest.mark.parametrize(("error", "codes"), [(asyncio.CancelledError, None), (RuntimeError, ["internal_error"])])
 async def test_a_run_that_is_cut_short_names_the_deployment_that_it_was_on(
-    commits: Commits, publisher: Publisher, run: Run, error: type[BaseException]
+    commits: Commits, publisher: Publisher, run: Run, error: type[BaseException], codes: list[str] | None
 ) -> None:
+    """And what that has brought about; not the end of our process."""
+
     async def it_ends() -> None:
         raise error
 
     row = await settled(commits, publisher, run, Engine([Started(), Text(" the of")], it_ends))
     assert (row.outcome, row.completion_tokens, row.deployment, row.attempts) == (Outcome.FAILED, 2, "the deployment", 1)
+    assert (row.attempt_log and [each["error_code"] for each in row.attempt_log]) == codes
 
 
 async def test_what_somebody_else_has_settled_is_theirs_to_tell(commits: Commits, publisher: Publisher, writes: Writes, run: Run) -> None:
