@@ -47,10 +47,8 @@ class DeploymentHealth:
     """The requests that are counted, and those of them that failed."""
     errors_url: str
 
-    @property
-    def broken(self) -> int:
-        """How often it was the deployment that failed."""
-        return self.failed - self.refused - self.ended + self.passed_on
+    broken: int
+    """How often it was the deployment that failed."""
 
     @property
     def mood(self) -> str:
@@ -90,15 +88,19 @@ class _Served:
         return self.outcomes.count(Outcome.FAILED)
 
     @property
+    def broken(self) -> int:
+        """How often it was the deployment that failed, the last to be asked or not."""
+        return self.failed - self.refused - self.ended + self.passed_on
+
+    @property
     def state(self) -> str:
         """What to think of it, judged by what has ended: where all wait for a timeout, many still run."""
         ended = sum(outcome != "" for outcome in self.outcomes) + self.passed_on
-        broken = self.failed - self.refused - self.ended + self.passed_on
         if not self.outcomes and not self.passed_on:
             return "not asked"
-        if not broken:
+        if not self.broken:
             return "well"
-        return "failing" if 2 * broken >= ended else "some errors"
+        return "failing" if 2 * self.broken >= ended else "some errors"
 
 
 def recent() -> Recent:
@@ -148,6 +150,7 @@ def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> Deplo
         refused=served.refused,
         ended=served.ended,
         passed_on=served.passed_on,
+        broken=served.broken,
         first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
         url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
         requests_url=address("requests", asked),
