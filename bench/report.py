@@ -73,15 +73,27 @@ class Results:
 
     def median(self, target: str, figure: Figure) -> float | None:
         """The figure's median over the rounds that have it."""
-        return median_of(figure(run) for run in self.runs.get(target, []))
+        return median_of(self.values(target, figure))
 
     def ratio(self, target: str, reference: str, figure: Figure) -> float | None:
         """Median over the rounds of target / reference."""
-        return median_of(ours / theirs if theirs else None for ours, theirs in self.pairs(target, reference, figure))
+        return median_of(self.ratios(target, reference, figure))
 
     def added(self, target: str, reference: str, figure: Figure) -> float | None:
         """Median over the rounds of target - reference."""
-        return median_of(ours - theirs for ours, theirs in self.pairs(target, reference, figure))
+        return median_of(self.differences(target, reference, figure))
+
+    def values(self, target: str, figure: Figure) -> list[float]:
+        """The figure of each round that has it."""
+        return [value for run in self.runs.get(target, []) if (value := figure(run)) is not None]
+
+    def ratios(self, target: str, reference: str, figure: Figure) -> list[float]:
+        """Target / reference of each round."""
+        return [ours / theirs for ours, theirs in self.pairs(target, reference, figure) if theirs]
+
+    def differences(self, target: str, reference: str, figure: Figure) -> list[float]:
+        """Target - reference of each round."""
+        return [ours - theirs for ours, theirs in self.pairs(target, reference, figure)]
 
     def pairs(self, target: str, reference: str, figure: Figure) -> list[tuple[float, float]]:
         """Both sides' figures of the rounds in which both have one."""
@@ -113,41 +125,50 @@ class Goal:
 
     scenario: str
     words: str
-    figure: Callable[[Results, str], float | None]
+    of_rounds: Callable[[Results, str], list[float]]
     bound: float
     is_lower_bound: bool = False
     yardstick: Yardstick | None = None
 
     def verdict(self, results: Results, target: str) -> str:
-        """One line: the figure, the bound, met or missed; and what it would be on the machine where a bound in ms was set."""
-        value = self.figure(results, target)
-        if value is None:
+        """One line: the median of the rounds and how they scatter, the bound, met or missed, and, of a bound in ms, what the figure would
+        be on the machine where it was set.
+        """
+        values = self.of_rounds(results, target)
+        if not values:
             return f"- {target}: {self.words}: not measured"
-        is_met = value >= self.bound if self.is_lower_bound else value <= self.bound
-        sign = "≥" if self.is_lower_bound else "≤"
+        value = median(values)
+        kept = sum(map(self.is_kept_by, values))
+        rounds = f"rounds {min(values):.2f} to {max(values):.2f}, {kept} of {len(values)} within the bound"
+        wanted = f"wanted {'≥' if self.is_lower_bound else '≤'} {self.bound}"
+        verdict = "met" if self.is_kept_by(value) else "MISSED"
         reading = self.yardstick.reading(results, value) if self.yardstick else ""
-        return f"- {target}: {self.words}: **{value:.2f}**, wanted {sign} {self.bound}: {'met' if is_met else 'MISSED'}{reading}"
+        return f"- {target}: {self.words}: **{value:.2f}** ({rounds}), {wanted}: {verdict}{reading}"
+
+    def is_kept_by(self, value: float) -> bool:
+        """Whether the value is within the bound."""
+        return value >= self.bound if self.is_lower_bound else value <= self.bound
 
 
 GOALS = (
     Goal(
         "saturate",
         "64-token streams at 32 concurrent, ratio to the Starlette pass-through",
-        lambda results, target: results.ratio(target, BASELINE, answers_per_second),
+        lambda results, target: results.ratios(target, BASELINE, answers_per_second),
         bound=1.1,
         is_lower_bound=True,
     ),
     Goal(
         "sequential",
         "added time to first token at 1 concurrent, ms",
-        lambda results, target: results.added(target, DIRECT, ttft_p50_ms),
+        lambda results, target: results.differences(target, DIRECT, ttft_p50_ms),
         bound=8,
         yardstick=Yardstick("added ms", lambda results: results.added(BASELINE, DIRECT, ttft_p50_ms), there=0.9),
     ),
     Goal(
         "paced",
         "lag p99 of 200 paced streams, ms",
-        lambda results, target: results.median(target, lag_p99_ms),
+        lambda results, target: results.values(target, lag_p99_ms),
         bound=40,
         yardstick=Yardstick("lag p99 ms", lambda results: results.median(BASELINE, lag_p99_ms), there=131),
     ),

@@ -54,9 +54,16 @@ def test_a_table_has_a_row_for_each_target() -> None:
 
 def test_a_goal_says_met_missed_or_not_measured() -> None:
     saturate, _sequential, paced = GOALS
-    assert saturate.verdict(results(), "chatapi").endswith("**1.20**, wanted ≥ 1.1: met")
-    assert saturate.verdict(results(), "passthrough-starlette").endswith("**1.00**, wanted ≥ 1.1: MISSED")
+    assert saturate.verdict(results(), "chatapi").endswith("**1.20** (rounds 1.20 to 1.20, 3 of 3 within the bound), wanted ≥ 1.1: met")
+    assert saturate.verdict(results(), "passthrough-starlette").endswith(" 0 of 3 within the bound), wanted ≥ 1.1: MISSED")
     assert paced.verdict(results(), "chatapi").endswith("not measured")
+
+
+def test_a_goal_says_how_its_rounds_scatter() -> None:
+    _saturate, sequential, _paced = GOALS
+    runs = {"direct": [measured(1)] * 3, "chatapi": [measured(1, ttft_ms=ttft_ms) for ttft_ms in (5, 8, 13)]}
+    verdict = sequential.verdict(Results(SCENARIOS["sequential"], runs), "chatapi")
+    assert verdict.endswith("**7.00** (rounds 4.00 to 12.00, 2 of 3 within the bound), wanted ≤ 8: met")
 
 
 def test_a_goal_in_ms_says_what_it_would_be_where_it_was_set() -> None:
