@@ -68,7 +68,7 @@ bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.
 	@.venv/bin/python -m bench.compare $(ARGS)
 
 live: .venv/.dev ## a real inference server with a tiny model made on the spot, directly and through chatapi (installs PyTorch)
-	@.venv/bin/python bench/live.py $(ARGS)
+	@.venv/bin/python -m bench.live
 
 # Each bigger set takes the versions of the smaller one, so that what is tested is what runs.
 lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")

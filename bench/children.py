@@ -86,15 +86,15 @@ def stop(name: str, process: "subprocess.Popen[bytes]") -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def wait_until_ready(child: Child, port: int, path: str, *, status: int = 200) -> None:
+def wait_until_ready(child: Child, port: int, path: str, *, status: int = 200, seconds: float = READY_SECONDS) -> None:
     """Waits until GET of this path is answered with this status; raises ChildError."""
-    give_up_at = time.monotonic() + READY_SECONDS
+    give_up_at = time.monotonic() + seconds
     while time.monotonic() < give_up_at:
         child.assert_alive()
         if get_status(port, path) == status:
             return
         time.sleep(0.1)
-    raise child.error(f"did not answer GET {path} with {status} within {READY_SECONDS} s")
+    raise child.error(f"did not answer GET {path} with {status} within {seconds:.0f} s")
 
 
 def get_status(port: int, path: str) -> int | None:

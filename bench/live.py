@@ -1,6 +1,6 @@
 """Puts chatapi before a real inference server and compares what the two say, token by token; exit 1 on a difference.
 
-    .venv/bin/python bench/live.py      (`make live`)
+    .venv/bin/python -m bench.live      (`make live`)
 
 The server is `transformers serve` in a virtualenv of its own (var/live-venv, about 1 GB, installed once), the model a tiny one
 with random weights that is made on the spot. Decoding is greedy, so the same request gives the same answer: each request is sent
@@ -13,13 +13,10 @@ carries the finish reason, names the model by a path, and splits characters over
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,13 +25,15 @@ from typing import Any
 
 from openai import OpenAI, OpenAIError
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / "var" / "live-venv"
-REQUIREMENTS = ROOT / "requirements" / "live.txt"
+from bench.children import PROJECT_FOLDER, free_port, running, wait_until_ready
+from bench.targets import manage, own_environment
+
+VENV = PROJECT_FOLDER / "var" / "live-venv"
+REQUIREMENTS = PROJECT_FOLDER / "requirements" / "live.txt"
 TORCH = "torch==2.13.0"
 SERVED_MODEL = "tiny"
-READY_SECONDS = 120
-STOP_SECONDS = 20
+LOADING_SECONDS = 120
+"""What a real inference server takes to import PyTorch and load its model."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ def main() -> int:
     """Install, start both, compare, stop both."""
     step("virtualenv")
     ensure_venv()
-    with tempfile.TemporaryDirectory(prefix="chatapi-live-") as folder, ExitStack() as running:
+    with tempfile.TemporaryDirectory(prefix="chatapi-live-") as folder, ExitStack() as servers:
         step("tiny model")
         model = make_model(Path(folder))
         step("inference server")
-        upstream = running.enter_context(inference_server(model, Path(folder)))
+        upstream = servers.enter_context(inference_server(model, Path(folder)))
         step("chatapi")
-        gateway, key = running.enter_context(chatapi(upstream, model, Path(folder)))
+        gateway, key = servers.enter_context(chatapi(upstream, model, Path(folder)))
         step("comparison")
         direct = OpenAI(base_url=upstream, api_key="none", max_retries=0)
         through = OpenAI(base_url=gateway, api_key=key, max_retries=0)
@@ -105,7 +104,7 @@ def ensure_venv() -> None:
 def make_model(folder: Path) -> Path:
     """The folder that tiny_model.py fills."""
     model = folder / "tiny"
-    run(str(VENV / "bin" / "python"), str(ROOT / "bench" / "tiny_model.py"), str(model))
+    run(str(VENV / "bin" / "python"), str(PROJECT_FOLDER / "bench" / "tiny_model.py"), str(model))
     return model
 
 
@@ -115,23 +114,23 @@ def inference_server(model: Path, folder: Path) -> Iterator[str]:
     port = free_port()
     command = [str(VENV / "bin" / "transformers"), "serve", str(model), "--device", "cpu", "--port", str(port)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
-    with process(command, environment, folder / "server.log"):
-        wait_until_ready(f"http://127.0.0.1:{port}/health", folder / "server.log")
+    with running("inference-server", command, folder, environment) as child:
+        wait_until_ready(child, port, "/health", seconds=LOADING_SECONDS)
         yield f"http://127.0.0.1:{port}/v1"
 
 
 @contextmanager
 def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """chatapi with an empty state directory and that upstream; gives its base URL and a key, and checks the books at the end."""
-    environment = {**os.environ, "CHATAPI_STATE_DIR": str(folder / "state")}
+    environment = own_environment(folder / "state")
     catalog = folder / "catalog.toml"
     catalog.write_text(CATALOG.format(model=SERVED_MODEL, upstream=upstream, upstream_model=model))
     manage(environment, "migrate", "-v", "0")
     manage(environment, "loadcatalog", str(catalog))
     key = json.loads(manage(environment, "createkey", "--organization", "Live", "--json"))["key"]
     port = free_port()
-    with process([sys.executable, "manage.py", "serve", "--port", str(port)], environment, folder / "chatapi.log"):
-        wait_until_ready(f"http://127.0.0.1:{port}/readyz", folder / "chatapi.log")
+    with running("chatapi", [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment) as child:
+        wait_until_ready(child, port, "/readyz")
         yield f"http://127.0.0.1:{port}/openai/v1", key
     step("verifyledger")
     print(manage(environment, "verifyledger"), end="")
@@ -224,50 +223,9 @@ def print_lines(case: Case, way: str, expected: Answer, problems: list[str]) -> 
         print(f"            {problem}")
 
 
-@contextmanager
-def process(command: list[str], environment: dict[str, str], log: Path) -> Iterator[None]:
-    """Run a command in the background; end it by its own pid."""
-    with log.open("wb") as output:
-        running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield
-        finally:
-            running.terminate()
-            try:
-                running.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait()
-
-
-def wait_until_ready(url: str, log: Path) -> None:
-    """Return when the URL answers 200; raises RuntimeError with the end of the log when it never does."""
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    raise RuntimeError(f"{url} is not ready after {READY_SECONDS} s:\n{log.read_text(errors='replace')[-2000:]}")
-
-
-def manage(environment: dict[str, str], *arguments: str) -> str:
-    """Run a management command; answers what it printed."""
-    return run(sys.executable, "manage.py", *arguments, environment=environment)
-
-
-def run(*command: str, environment: dict[str, str] | None = None) -> str:
+def run(*command: str) -> None:
     """Run a command to its end; its errors go to the terminal, and a failure ends this program."""
-    return subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=900).stdout
-
-
-def free_port() -> int:
-    """A port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    subprocess.run(command, cwd=PROJECT_FOLDER, check=True, stdout=subprocess.DEVNULL, timeout=900)
 
 
 if __name__ == "__main__":

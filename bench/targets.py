@@ -125,8 +125,7 @@ def served_chatapi(name: str, upstream_url: str, folder: Path, database: Mapping
     """A new state folder, a catalog, a key, and `serve`."""
     state = folder / name
     state.mkdir()
-    inherited = {variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES}
-    environment = {**inherited, "CHATAPI_STATE_DIR": str(state), **database}
+    environment = {**own_environment(state), **database}
     catalog = state / "catalog.toml"
     models = dict.fromkeys(scenario.model for scenario in SCENARIOS.values())
     catalog.write_text("\n".join(CATALOG_MODEL.format(model=model, upstream_url=upstream_url) for model in models))
@@ -145,6 +144,12 @@ def served_chatapi(name: str, upstream_url: str, folder: Path, database: Mapping
             find_roots=lambda: chatapi_roots(child.pid) | postgresql,
             verify_ledger=lambda: ledger_differences(environment),
         )
+
+
+def own_environment(state: Path) -> dict[str, str]:
+    """What a chatapi needs that keeps everything in this folder; other settings of the environment reach it."""
+    inherited = {variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES}
+    return {**inherited, "CHATAPI_STATE_DIR": str(state)}
 
 
 def manage(environment: Mapping[str, str], *arguments: str) -> str:
