@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.auth.signals import user_login_failed
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from pytest_django.fixtures import Settings
 
@@ -129,6 +129,16 @@ def test_it_can_not_be_changed(acting: None) -> None:
         AuditEntry.objects.update(actor="somebody else")
     with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
         AuditEntry.objects.all().delete()
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has no REPLACE")
+def test_it_can_not_be_replaced(acting: None) -> None:
+    Organization.objects.create(name="Globex")
+    for statement in ("REPLACE INTO", "INSERT OR REPLACE INTO"):
+        with pytest.raises(IntegrityError, match="never changed"), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"{statement} audit_auditentry SELECT * FROM audit_auditentry")
+    Organization.objects.create(name="Initech")
+    assert AuditEntry.objects.count() == 2
 
 
 # ---- over HTTP
