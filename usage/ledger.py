@@ -82,7 +82,7 @@ def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceed
 def _repeated(known: AlreadyAdmitted, results: Mapping[UUID, UUID | BudgetExceeded]) -> BudgetExceeded | AlreadyAdmitted:
     """Refused like the request that it repeats, when that one is refused in the same batch: there is no row to attach to then."""
     first = results.get(known.generation_id)
-    return first if isinstance(first, BudgetExceeded) else known
+    return first if isinstance(first, BudgetExceeded) and known.is_same_request else known
 
 
 def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:

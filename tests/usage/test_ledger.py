@@ -12,7 +12,7 @@ from pytest_django import DjangoAssertNumQueries
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
 from usage import ledger, receipts
-from usage.errors import AlreadyResolved, BudgetExceeded
+from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.idempotency import Idempotency
 from usage.models import Budget, Generation, HourlyUsage, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Price, Tokens
@@ -290,6 +290,17 @@ def test_a_request_that_repeats_a_refused_one_is_refused_like_it(key: APIKey, as
     first, second = ledger.admit(NOW, [ask(idempotency=sent), ask(idempotency=sent)])
     assert isinstance(first, BudgetExceeded)
     assert isinstance(second, BudgetExceeded)
+    assert not IdempotencyKey.objects.exists()
+
+
+def test_another_request_with_the_key_of_a_refused_one_does_not_hear_its_figures(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "ever", ask().reserved_nanodollars - 1)
+    dear = ask(idempotency=Idempotency("digest", "request"))
+    cheap = ask(idempotency=Idempotency("digest", "another"), max_output_tokens=1)
+    first, second = ledger.admit(NOW, [dear, cheap])
+    assert isinstance(first, BudgetExceeded)
+    assert isinstance(second, AlreadyAdmitted)
+    assert not second.is_same_request
     assert not IdempotencyKey.objects.exists()
 
 
