@@ -48,14 +48,15 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 async def generate(services: Services, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
-    (job, cancelled), claimed = await asyncio.gather(
-        _job(services, generation_id),
-        _patiently(lambda: services.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
-    )
+    with services.awaiting(generation_id) as heard:
+        (job, cancelled), claimed = await asyncio.gather(
+            _job(services, generation_id),
+            _patiently(lambda: services.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
+        )
     failpoint("claim.after")
     run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
-    if cancelled:
-        run.cancel(cancelled)
+    for why in filter(None, (cancelled, *heard)):
+        run.cancel(why)
     services.running[run.id] = run
     try:
         await _run(services, run, job)

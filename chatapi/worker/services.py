@@ -5,8 +5,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from uuid import UUID
 
 from django.conf import settings
@@ -57,6 +57,7 @@ class Services:
         self.health = Health()
         self.left_behind = LeftBehind(RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch))
         self.running: dict[UUID, Run] = {}
+        self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absent_since: dict[str, float] = {}
 
     @asynccontextmanager
@@ -142,7 +143,16 @@ class Services:
                 log.warning("cancellations: %r", error)
             await asyncio.sleep(0.2)
 
+    @contextmanager
+    def awaiting(self, generation_id: UUID) -> Iterator[list[Cancellation]]:
+        """Keep what asks a generation to stop that is about to run here; what comes before is written where its job is."""
+        try:
+            yield self._awaited.setdefault(generation_id, [])  # a message that came twice is waited for twice
+        finally:
+            self._awaited.pop(generation_id, None)
+
     def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
-        run = self.running.get(generation_id)
-        if run is not None:
+        if (run := self.running.get(generation_id)) is not None:
             run.cancel(why)
+        elif (heard := self._awaited.get(generation_id)) is not None:
+            heard.append(why)

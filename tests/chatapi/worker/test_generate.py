@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import Job
+from chatapi.delta_stream import Cancellation, Job
 from chatapi.wire import requests
 from chatapi.worker import generate
 from chatapi.worker.deployments import SANDBOX, Health, Route
 from chatapi.worker.run import Run
 from chatapi.worker.services import Services
-from chatapi.worker.tally import End
+from chatapi.worker.tally import End, Ending
 from usage.errors import DatabaseUnavailable
 from usage.ledger import Claimed
 
@@ -42,6 +43,31 @@ def run() -> Run:
 def services(failures: int, *routes: Route) -> Services:
     parts: Any = SimpleNamespace(routes=Routes(failures, routes), health=Health())
     return cast(Services, parts)
+
+
+async def test_a_cancellation_is_heard_while_the_generation_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its flag may have been asked for just before it was set, and its run is not there yet."""
+    claimed = Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False)
+    worker = Services.__new__(Services)
+    worker.name, worker.running, worker._awaited = "worker", {}, {}
+    ends = []
+
+    async def write(*_: object) -> Claimed:
+        worker._cancel(claimed.id, Cancellation.ASKED)
+        return claimed
+
+    async def job(_: UUID) -> tuple[None, None]:
+        return None, None
+
+    async def run(_: Services, run: Run, __: object) -> None:
+        ends.append(run.stopped)
+
+    monkeypatch.setattr(worker, "commits", SimpleNamespace(write=write), raising=False)
+    monkeypatch.setattr(worker, "jobs", job, raising=False)
+    monkeypatch.setattr(generate, "_run", run)
+    await generate.generate(worker, claimed.id)
+    assert ends == [End(Ending.CANCELLED)]
+    assert (worker.running, worker._awaited) == ({}, {})
 
 
 async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
