@@ -7,7 +7,7 @@ from enum import Enum
 from uuid import UUID
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
 from usage.ledger import Settlement
@@ -24,6 +24,8 @@ class Tally:
         self.finished: dict[int, FinishReason] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
+        self.has_started = False
+        """The delta that announces the choices has passed."""
         self._pieces = 0
         self._echoed_pieces = 0
         self._lost: Tally | None = None
@@ -63,6 +65,9 @@ class Tally:
                 self._visible.add((delta.name or "") + delta.arguments)
             case Audio():
                 self._visible.add(delta.transcript)
+            case Started():
+                self.has_started = True
+                return
             case _:
                 return
         self._pieces += 1
@@ -200,8 +205,12 @@ def prompt_tokens(request: ChatRequest | TextRequest | None) -> int:
 
 
 def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[AnyDelta]:
-    """The deltas that end the stream, for after the commit: failure, or every choice's finish and the usage."""
+    """The deltas that end the stream, for after the commit: failure, or every choice's finish and the usage.
+
+    What is cancelled before its first token has yet to announce its choices: SDKs raise at one that ends and never began.
+    """
     if end.failure is not None:
         return [end.failure]
-    finishes: list[AnyDelta] = [Finished(tally.finished.get(index, "stop"), index) for index in range(choices_count)]
-    return [*finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]
+    beginning: list[AnyDelta] = [] if tally.has_started else [Started()]
+    finishes = [Finished(tally.finished.get(index, "stop"), index) for index in range(choices_count)]
+    return [*beginning, *finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]

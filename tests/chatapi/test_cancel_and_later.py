@@ -32,6 +32,19 @@ def test_a_cancelled_stream_ends_normally_with_its_usage(client: Client, install
     assert receipt["usage"]["completion_tokens"] > 0
 
 
+def test_what_is_cancelled_before_its_first_token_begins_and_ends_all_the_same(client: Client) -> None:
+    """openai-node raises at a choice that has no role when it ends."""
+    accepted = ask_later(client, "begins-late")
+    assert cancel(client, accepted.json["id"]).status == 202
+    stream = client.send("GET", accepted.json["stream_url"]).body.decode()
+    lines = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
+    beginning, end, usage, done = lines
+    assert '"delta":{"role":"assistant"}' in beginning
+    assert '"delta":{},"finish_reason":"stop"' in end
+    assert '"completion_tokens":0' in usage
+    assert done == "[DONE]"
+
+
 def test_a_cancellation_stops_the_upstream(client: Client, installation: Installation) -> None:
     with client.asking("steady", stream=True) as exchange:
         next(exchange.texts())

@@ -36,6 +36,14 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
     assert (counted.finished, counted.usage) == ({0: "stop"}, Usage(1, 2))
 
 
+def test_choices_that_end_before_they_began_are_announced_first() -> None:
+    cancelled = End(Ending.CANCELLED, None, (THERE,))
+    ends = [Finished("stop", 0), Finished("stop", 1), Usage(7, 0, None, None)]
+    assert tally.terminal(cancelled, Tally(), Tokens(7, 0), 2) == [Started(), *ends]
+    assert tally.terminal(cancelled, heard(Started()), Tokens(7, 0), 2) == ends
+    assert tally.terminal(FAILED, Tally(), Tokens(), 2) == [FAILED.failure]
+
+
 def test_every_kind_of_content_is_counted() -> None:
     assert heard(Started(), Text(" the of"), Text(" and")).completion_tokens == 3
     assert heard(Refusal(" the of")).completion_tokens == 2
@@ -114,7 +122,7 @@ def test_what_was_asked_to_stop_has_a_normal_end() -> None:
     end = End(Ending.CANCELLED)
     settled = settle(heard(Text(" the of")), end)
     assert (settled.outcome, settled.finish_reason, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "stop", 2)
-    assert tally.terminal(end, heard(), settled.tokens, 1) == [Finished("stop"), Usage(settled.tokens.prompt_tokens, 2)]
+    assert tally.terminal(end, heard(Started()), settled.tokens, 1) == [Finished("stop"), Usage(settled.tokens.prompt_tokens, 2)]
 
 
 def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
@@ -126,7 +134,7 @@ def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
 
 
 def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
-    counted = heard(Text(" the"), Finished("length", 1), Finished("stop", 0))
+    counted = heard(Started(), Text(" the"), Finished("length", 1), Finished("stop", 0))
     assert settle(counted, DONE).finish_reason == "stop,length"
     assert tally.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
 
