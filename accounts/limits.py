@@ -6,6 +6,8 @@ from enum import StrEnum
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
+HIGHEST = 2**53
+"""As far as Redis' scripts count exactly; whoever sets a higher limit means none."""
 
 
 class Counts(StrEnum):

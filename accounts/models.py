@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Q
 
 from accounts import api_keys
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 
 identifier = RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -")
 
@@ -221,4 +221,8 @@ class RateLimit(models.Model):
         scope_id = self.organization_id or self.project_id or self.api_key_id
         assert scope_id is not None, "the database sees to it"
         numbers = ((counts, getattr(self, name), window_ms) for name, (counts, window_ms) in self.NUMBERS.items())
-        return [Limit(self.scope, scope_id, self.model, counts, most, window_ms) for counts, most, window_ms in numbers if most is not None]
+        return [
+            Limit(self.scope, scope_id, self.model, counts, min(most, HIGHEST), window_ms)
+            for counts, most, window_ms in numbers
+            if most is not None
+        ]

@@ -142,7 +142,7 @@ class Completions(Endpoint):
 
     async def _complete(self, services: Services, asked: Asked, admission: ledger.Admission, later: bool) -> None:
         """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is given back."""
-        taken = await _take(services, asked, admission)
+        taken = await self._take(services, asked, admission)
         self.identifying += taken.headers()
         inbox = "" if later else services.inbox.name
         job = _job(asked.request, admission, inbox, taken)
@@ -153,6 +153,19 @@ class Completions(Endpoint):
             )
         finally:
             services.in_background(_give_back(services, taken, self.used_tokens, starting))
+
+    async def _take(self, services: Services, asked: Asked, admission: ledger.Admission) -> Taken:
+        """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was sent before: that needs none."""
+        try:
+            return await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
+        except RateLimited as error:
+            if admission.idempotency is None:
+                raise
+            known = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
+            if known is None:
+                raise
+            self.identifying += error.headers()
+            raise known from None
 
     async def _respond(self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]") -> None:
         """Relay it; whoever leaves before the end has the generation cancelled."""
@@ -315,19 +328,6 @@ async def _start(services: Services, admission: ledger.Admission, job: Job) -> N
     failpoint("admit.after_commit")
     await services.enqueue(admission.id, job)
     failpoint("enqueue.after")
-
-
-async def _take(services: Services, asked: Asked, admission: ledger.Admission) -> Taken:
-    """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was sent before: that needs none."""
-    try:
-        return await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
-    except RateLimited:
-        if admission.idempotency is None:
-            raise
-        known = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
-        if known is None:
-            raise
-        raise known from None
 
 
 async def _give_back(services: Services, taken: Taken, used_tokens: int | None, starting: "asyncio.Task[None]") -> None:

@@ -43,6 +43,11 @@ def test_a_row_is_as_many_limits_as_it_has_numbers(alice: Person) -> None:
     ]
 
 
+def test_what_redis_can_not_count_is_the_most_that_it_can(alice: Person) -> None:
+    (limit,) = RateLimit(project=alice.project, tokens_per_day=2**63 - 1).limits
+    assert limit.most == 2**53
+
+
 def test_an_empty_number_is_no_limit(alice: Person) -> None:
     assert RateLimit(project=alice.project).limits == []
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from accounts import rate_limits as module
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
 from chatapi.batch import Batch
 from chatapi.redis_client import connect
@@ -106,6 +106,11 @@ async def test_what_is_taken_comes_back_with_time(taker: Taker) -> None:
     refusal = await taker.take_all(limit)
     await asyncio.sleep((refusal.retry_after_ms or 0) / 1_000)
     await taker.take(limit)
+
+
+async def test_the_highest_limit_is_counted_to_the_token(taker: Taker) -> None:
+    taken = await taker.take(tokens(HIGHEST), tokens=3)
+    assert taken.standings[0].remaining == HIGHEST - 3
 
 
 async def test_a_limit_of_zero_lets_nothing_pass_ever(taker: Taker) -> None:

@@ -117,6 +117,15 @@ def test_who_has_lost_the_answer_needs_no_second_place_for_it(installation: Inst
     wait_for(lambda: client.complete("five").status == 200, "the place")
 
 
+def test_an_answer_that_is_replayed_beyond_the_limit_tells_how_it_stands(installation: Installation) -> None:
+    client = limited(installation, "replays beyond", requests_per_day=1)
+    for temperature, status in ((0, 200), (0, 200), (1, 422)):
+        answer = client.complete("five", temperature=temperature, idempotency_key="again")
+        assert (answer.status, answer.headers["x-ratelimit-remaining-requests"]) == (status, "0")
+    refused = client.complete("five")
+    assert (refused.status, refused.headers.get_all("x-ratelimit-remaining-requests")) == (429, ["0"])
+
+
 def test_an_answer_that_is_replayed_takes_no_tokens(installation: Installation) -> None:
     client = limited(installation, "replays", tokens_per_day=2_000)
 
