@@ -97,10 +97,7 @@ def _sign(folder: Path, manifest: bytes) -> None:
 def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
     """The manifest of an export that is what was signed with our key, or with that one; raises `NotAnExport`."""
     try:
-        text, signed = (folder / MANIFEST).read_bytes(), (folder / SIGNATURE).read_bytes()
-        if not signature.is_signed(text, signed, signature.public_key() if public_key is None else public_key):
-            raise NotAnExport(f"{MANIFEST} is not signed with this key")
-        manifest: dict[str, Any] = json.loads(text)
+        manifest = _signed_manifest(folder, signature.public_key() if public_key is None else public_key)
         for part in _parts(manifest):
             if sha256(folder / part["name"]) != part["sha256"]:
                 raise NotAnExport(f"{part['name']} is not the file that was signed")
@@ -114,6 +111,16 @@ def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
         raise NotAnExport(f"{name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise")
     if "generations" in manifest:
         _check_generations(folder / manifest["generations"]["name"], counts[Kind.CHARGE], sum(sums[kind] for kind in CHARGED))
+    return manifest
+
+
+def _signed_manifest(folder: Path, public_key: bytes) -> dict[str, Any]:
+    text, signed = (folder / MANIFEST).read_bytes(), (folder / SIGNATURE).read_bytes()
+    if not signature.is_signed(text, signed, public_key):
+        raise NotAnExport(f"{MANIFEST} is not signed with this key")
+    manifest = json.loads(text)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise NotAnExport(f"{MANIFEST} is not of the format {FORMAT!r}: another version has written it")
     return manifest
 
 

@@ -72,15 +72,19 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
     """
     retention.refuse_before(terms.since)
     ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
-    first, last = terms.since.astimezone(UTC).date(), (terms.until - timedelta.resolution).astimezone(UTC).date()
-    days = {group for group in bill.lines if first <= group[0] <= last}
-    for group in sorted(days | ours.keys()):
+    for group in sorted(billed_in_period(bill, terms) | ours.keys()):
         us = ours.get(group, Ours({}, 0))
         them = bill.lines.get(group, {})
         for name in [name for name in (*COUNTS, COST) if name in bill.told]:
             gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
             if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
                 yield gap
+
+
+def billed_in_period(bill: Bill, terms: Terms) -> set[Group]:
+    """The days and models of the period for which the bill has a line."""
+    first, last = terms.since.astimezone(UTC).date(), (terms.until - timedelta.resolution).astimezone(UTC).date()
+    return {group for group in bill.lines if first <= group[0] <= last}
 
 
 def without_deployment(terms: Terms) -> tuple[int, int]:
@@ -98,6 +102,12 @@ def has_served(deployment: str) -> bool:
 def unknown_models(names: Iterable[str]) -> list[str]:
     """Those of the names that no charge has."""
     return [name for name in names if not HourlyUsage.objects.filter(model=name).exists()]
+
+
+def unused_prices(bill: Bill, terms: Terms) -> list[str]:
+    """Models with a price that neither the bill has nor, under its names, we."""
+    ours = {terms.names.get(model, model) for model in HourlyUsage.objects.values_list("model", flat=True).distinct()}
+    return [model for model in terms.prices if model not in ours | {model for _, model in bill.lines}]
 
 
 _CHARGES = Q(kind=Kind.CHARGE)

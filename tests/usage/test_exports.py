@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import APIKey, Organization
 from tests.usage.conftest import NOW, completed, run
-from usage import corrections, credit, exports, ledger, seals
+from usage import corrections, credit, exports, ledger, seals, signature
 from usage.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
@@ -107,6 +107,15 @@ def test_whatever_is_changed_or_missing_is_noticed(books: Organization, tmp_path
         call_command("verifyexport", str(tmp_path))
     path.unlink()
     with pytest.raises(CommandError, match="can't read"):
+        call_command("verifyexport", str(tmp_path))
+
+
+@pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": "chatapi usage export 2"}'])
+def test_what_another_version_has_signed_is_told(books: Organization, tmp_path: Path, manifest: str) -> None:
+    export(tmp_path)
+    (tmp_path / "manifest.json").write_text(manifest)
+    (tmp_path / "manifest.json.sig").write_bytes(signature.sign(manifest.encode()))
+    with pytest.raises(CommandError, match="another version"):
         call_command("verifyexport", str(tmp_path))
 
 

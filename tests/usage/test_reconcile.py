@@ -250,6 +250,21 @@ def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, told: str)
     assert "\n" not in str(told_to_people.value)
 
 
+def test_a_price_that_is_for_no_model_is_told(reconcile: Reconcile) -> None:
+    known = ("--name", "story=tale", "--price", "tale=1,1,2")
+    assert reconcile(RIGHT.replace("story", "tale"), *known, "--price", "stroy=9,9,9")[-1:] == [
+        "Note: neither the bill nor the books have a model 'stroy', for which --price gives a price."
+    ]
+
+
+def test_a_bill_of_another_time_is_told(tmp_path: Path, db: None, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bill.csv").write_text("date,model,cost_usd\n2026-11-21,story,5\n")
+    call_command("reconcile", str(tmp_path / "bill.csv"), "--from", "2025-11-01", "--to", "2025-12-01")
+    printed = capsys.readouterr()
+    assert printed.err == "Note: the bill has lines, but none for a day of the period.\n"
+    assert printed.out.endswith("agree.\n")
+
+
 def test_a_name_that_none_of_our_models_has_is_told(reconcile: Reconcile) -> None:
     assert reconcile(RIGHT, "--name", "storey=tale", "--name", "story=story") == [
         "Note: nothing was ever charged for a model 'storey', which --name names."

@@ -9,10 +9,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from usage import bills, pricing
+from usage.bills import Bill
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
-from usage.reconciliation import Terms, compare, has_served, unknown_models, without_deployment
+from usage.reconciliation import Terms, billed_in_period, compare, has_served, unknown_models, unused_prices, without_deployment
 
 
 class Command(BaseCommand):
@@ -45,18 +46,26 @@ class Command(BaseCommand):
         if terms.deployment and not has_served(terms.deployment):
             raise CommandError(f"No request was ever served by a deployment {terms.deployment!r}.")
         try:
-            gaps = list(compare(bills.read(options["file"]), terms))
+            bill = bills.read(options["file"])
+            gaps = list(compare(bill, terms))
         except (bills.NotABill, Dropped) as error:
             raise CommandError(str(error)) from error
-        for model in unknown_models(terms.names):
-            self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
-        if terms.deployment:
-            self._tell_of_what_is_left_out(terms)
+        self._tell_of_what_was_not_compared(bill, terms)
         for gap in gaps:
             self.stderr.write(str(gap))
         if gaps:
             raise CommandError(f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}.")
         self.stdout.write(f"The books and {options['file']} agree.")
+
+    def _tell_of_what_was_not_compared(self, bill: Bill, terms: Terms) -> None:
+        for model in unknown_models(terms.names):
+            self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
+        for model in unused_prices(bill, terms):
+            self.stderr.write(f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a price.")
+        if bill.lines and not billed_in_period(bill, terms):
+            self.stderr.write("Note: the bill has lines, but none for a day of the period.")
+        if terms.deployment:
+            self._tell_of_what_is_left_out(terms)
 
     def _tell_of_what_is_left_out(self, terms: Terms) -> None:
         count, nanodollars = without_deployment(terms)
