@@ -6,9 +6,17 @@ import sys
 
 
 def main() -> None:
-    """Run one management command; a wrong setting or an empty database is one clear line, not a traceback."""
+    """Run one management command. Ctrl-C ends it without a word, also while it is still being loaded."""
     os.umask(0o077)  # what it writes (the database, secrets, exports) is for nobody else on this machine
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run() -> None:
+    """A wrong setting or an empty database is one clear line, not a traceback."""
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
     from django.db import DatabaseError

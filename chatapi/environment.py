@@ -41,6 +41,9 @@ class Environment(environ.Env):
         except ValueError:
             hint = "user and password must be percent-encoded, and the port a number"
             raise ImproperlyConfigured(f"{var} is not a database URL: {hint}.") from None
+        is_named = database["NAME"] or "service" in database.get("OPTIONS", {})
+        if not is_named or database["NAME"] == ":memory:":  # one in memory is each process' own
+            raise ImproperlyConfigured(f"{var} names no database: write sqlite:////folder/file or postgres://user:password@host/name.")
         return database
 
 

@@ -107,7 +107,8 @@ def method_not_allowed(method: str, allowed: str) -> APIError:
 
 def unsupported_media_type() -> APIError:
     """415."""
-    return APIError(Failed("Send the body as 'Content-Type: application/json'.", INVALID, "unsupported_media_type", status=415))
+    message = "Send the body with one header 'Content-Type: application/json'."
+    return APIError(Failed(message, INVALID, "unsupported_media_type", status=415))
 
 
 def unsupported_content_coding(coding: str) -> APIError:

@@ -18,6 +18,7 @@ from chatapi.apps import CHECK_TAG
 
 PATIENCE_S = 5
 MAX_PORT = 65_535
+ROLES = ("web", "worker", "reaper")
 
 
 class CannotStart(Exception):
@@ -50,9 +51,16 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 def port_number(text: str) -> int:
     """What stands behind `--port`; raises `CannotStart`."""
-    if text.isascii() and text.isdecimal() and 0 < int(text[:6]) <= MAX_PORT:
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_PORT)) and 0 < int(text) <= MAX_PORT:
         return int(text)
     raise CannotStart(f"{text!r} is no port. Use a number from 1 to {MAX_PORT}: make run PORT=9000")
+
+
+def role(text: str) -> str:
+    """What stands behind `--only`; raises `CannotStart`."""
+    if text in ROLES:
+        return text
+    raise CannotStart(f"{text!r} is none of our processes: --only takes {', '.join(ROLES)}.")
 
 
 def check_port(host: str, port: int) -> None:

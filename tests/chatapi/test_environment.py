@@ -34,6 +34,20 @@ def test_it_refuses_other_databases_without_showing_the_password(monkeypatch: py
         Environment().database(VARIABLE, default="")
 
 
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "postgres://", "postgres://u:hunter2@h:1", "postgres://h/"]
+)
+def test_it_refuses_a_database_without_a_name(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(VARIABLE, url)
+    with pytest.raises(ImproperlyConfigured, match=f"^{VARIABLE} names no database: [^2]*$"):
+        Environment().database(VARIABLE, default="")
+
+
+def test_a_service_of_postgresql_names_its_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "postgres:///?service=books")
+    assert Environment().database(VARIABLE, default="")["OPTIONS"] == {"service": "books"}
+
+
 def test_it_keeps_what_a_database_url_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "postgres://u:p%40ss@db:5433/books?sslmode=require")
     database = Environment().database(VARIABLE, default="")

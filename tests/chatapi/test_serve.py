@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.parse
@@ -223,6 +224,7 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
         ("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/x", "the database can't be reached (connection failed: "),
         ("DATABASE_URL", "postgres://u:hunter2/x@127.0.0.1/x", "DATABASE_URL is not a database URL: user and password must be percent-enc"),
         ("CHATAPI_DATABASE_POOL_SIZE", "0", "CHATAPI_DATABASE_POOL_SIZE=0 is not positive."),
+        ("DATABASE_URL", "sqlite:///", "DATABASE_URL names no database: "),
         ("REDIS_URL", "http://localhost", "REDIS_URL must be a Redis URL."),
         ("REDIS_URL", "redis://:hunter2/x@127.0.0.1", "a Redis URL can't be read (user and password must be percent-encoded, "),
         ("REDIS_URL", "redis://:hunter2@127.0.0.1:1", "Redis can't be reached (Error 111 connecting to 127.0.0.1:1."),
@@ -236,11 +238,25 @@ def test_a_wrong_setting_is_one_line_that_names_it(start: Start, variable: str, 
     assert "hunter2" not in serve.text
 
 
-@pytest.mark.parametrize("port", ["0", "0x1", "99999", "-1", "8_0", "٨٠", "9" * 5_000, ""])
+@pytest.mark.parametrize("port", ["0", "0x1", "99999", "-1", "8_0", "٨٠", "0000801234", "9" * 5_000, ""])
 def test_what_is_no_port_is_one_line_that_says_what_is(start: Start, port: str) -> None:
     serve = start(f"--port={port}")
     assert serve.wait() == 1
     assert serve.text == f"chatapi: {port!r} is no port. Use a number from 1 to 65535: make run PORT=9000"
+
+
+def test_ctrl_c_while_the_program_is_being_loaded_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "django").mkdir()
+    (tmp_path / "django" / "__init__.py").write_text("raise KeyboardInterrupt")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "manage.py", "serve"], env=environment, capture_output=True, check=False, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
+def test_what_is_none_of_our_processes_is_one_line_that_says_what_is(start: Start) -> None:
+    serve = start("--only=foo")
+    assert serve.wait() == 1
+    assert serve.text == "chatapi: 'foo' is none of our processes: --only takes web, worker, reaper."
 
 
 def test_a_database_that_is_none_is_named(start: Start, tmp_path: Path) -> None:

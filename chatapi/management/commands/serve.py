@@ -9,8 +9,6 @@ from django.core.management.base import BaseCommand, CommandParser
 from chatapi.serving import machine, preflight
 from chatapi.serving.preflight import CannotStart
 
-ROLES = ("web", "worker", "reaper")
-
 
 class Command(BaseCommand):
     """Runs the service."""
@@ -25,9 +23,10 @@ class Command(BaseCommand):
         """The options, and examples below them."""
         parser.epilog = "Examples: manage.py serve --port 9000; one process alone, as in docker-compose.yml: manage.py serve --only worker"
         parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is every network)")
-        # Read by us: argparse would tell what is wrong below three lines of usage.
+        # Both read by us: argparse would tell what is wrong below three lines of usage.
         parser.add_argument("--port", default="8000", metavar="N", help="the port to listen on (default: 8000)")
-        parser.add_argument("--only", choices=ROLES, help="only this process, in the foreground; Redis and database must be there")
+        roles = f"{{{','.join(preflight.ROLES)}}}"
+        parser.add_argument("--only", metavar=roles, help="only this process, in the foreground; Redis and database must be there")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; exits with 0 after a clean stop, and with 1 and one line when it can't start."""
@@ -41,11 +40,12 @@ class Command(BaseCommand):
     def _run(self, only: str | None, host: str, port: int) -> int:
         if only is None:
             return machine.run(host, port, self._say)
+        role = preflight.role(only)
         preflight.check_settings()
         preflight.check_services()
         # Imported here: each process loads only what it runs.
-        if only != "web":
-            return import_module(f"chatapi.worker.{only}_process").run() or 0
+        if role != "web":
+            return import_module(f"chatapi.worker.{role}_process").run() or 0
         try:
             import_module("chatapi.web.process").run(host=host, port=port)
         except (OSError, OverflowError) as error:
