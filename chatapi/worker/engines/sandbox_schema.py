@@ -1,18 +1,36 @@
 """The smallest instance of a JSON schema, the same each time: what the sandbox says for `response_format` and tool arguments. Pure.
 
 Covers what structured outputs and tools use: types, enum, const, default, properties, items, bounds, formats, anyOf, oneOf,
-allOf and local `$ref`. It knows nothing of `pattern` and `not`. Where several values would do, the first one is taken.
+allOf and local `$ref`. It knows nothing of `pattern`, `uniqueItems` and `not`. Values are proposed, and the first one that fits is
+taken; all schemas that hold for it at once are kept side by side as "parts" (see `sandbox_constraints`).
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from chatapi.worker.engines.sandbox_constraints import (
+    Schema,
+    admits,
+    at_least,
+    at_most,
+    distinct,
+    enumerated,
+    item_schemas,
+    known_keywords,
+    numbers,
+    property_schemas,
+    types,
+    weight,
+)
 
 MAX_DEPTH = 32
 MAX_VALUES = 1_000
 MAX_STRING_CHARS = 1_000
 
-Schema = dict[str, Any]
+_TOO_LARGE = f"the JSON schema needs more than {MAX_DEPTH} levels or {MAX_VALUES} values"
+_NOTHING_FITS = "no value fits the JSON schema"
 
 _FORMATS = {
     "date-time": "2024-01-01T00:00:00Z",
@@ -29,16 +47,20 @@ _FORMATS = {
 
 
 class SchemaError(ValueError):
-    """No instance was found: the schema never ends, is too large, or is not one."""
+    """No instance was found: no value fits, the schema never ends, is too large, or is not one."""
+
+
+class _DeadEndError(SchemaError):
+    """No instance was found here, but an alternative may have one, or the value may be left out."""
 
 
 def instance(schema: object, words: Iterator[str]) -> object:
     """A value that fits the schema, its strings taken from the endless `words`; raises `SchemaError`."""
     try:
-        return _Builder(schema, words).build(schema, depth=0)
+        return _Builder(schema, words).build([schema], depth=0)
     except SchemaError:
         raise
-    except (TypeError, AttributeError, ArithmeticError, LookupError, ValueError) as error:
+    except (TypeError, AttributeError, ArithmeticError, LookupError, ValueError, RecursionError) as error:
         # Nobody has checked the schema: `properties` may be a list, `enum` an object, `multipleOf` zero.
         raise SchemaError("the JSON schema is not valid") from error
 
@@ -50,73 +72,39 @@ class _Builder:
         self._root = root
         self._words = words
         self._left = MAX_VALUES
-        self._path: list[object] = []
-        self._by_type: dict[str, Callable[[Schema, int], object]] = {
-            "object": self._object,
-            "array": self._array,
-            "string": self._string,
-            "integer": self._integer,
-            "number": self._number,
-            "boolean": lambda _schema, _depth: True,
-            "null": lambda _schema, _depth: None,
+        self._path: list[list[Schema]] = []
+        self._by_type: dict[str, Callable[[list[Schema], int], Iterable[object]]] = {
+            "object": self._objects,
+            "array": self._arrays,
+            "string": self._strings,
+            "integer": lambda parts, _depth: numbers(parts, 1),
+            "number": lambda parts, _depth: numbers(parts),
+            "boolean": lambda _parts, _depth: [True, False],
+            "null": lambda _parts, _depth: [None],
         }
 
-    def build(self, schema: object, depth: int) -> object:
-        self._left -= 1
-        if depth > MAX_DEPTH or self._left < 0:
-            raise SchemaError(f"the JSON schema needs more than {MAX_DEPTH} levels or {MAX_VALUES} values")
-        if schema is True or schema == {}:
-            return {}
+    def build(self, schemas: list[object], depth: int) -> object:
+        """The smallest value for which all `schemas` hold."""
+        return self._entered([part for schema in schemas for part in self._parts(schema, depth)], depth)
+
+    def _parts(self, schema: object, depth: int) -> Iterator[Schema]:
+        """What the schema itself says, and what its `allOf` and `$ref` say."""
+        if isinstance(schema, bool):
+            schema = {} if schema else {"enum": []}
         if not isinstance(schema, dict):
             raise SchemaError("a JSON schema must be an object")
-        for given in ("const", "default"):
-            if given in schema:
-                return schema[given]
-        if schema.get("enum"):
-            return schema["enum"][0]
-        return self._composed(schema, depth)
+        part = known_keywords(schema)
+        self._spend(weight([part]))
+        if depth > MAX_DEPTH:
+            raise _DeadEndError(_TOO_LARGE)
+        yield part
+        for other in [*(schema.get("allOf") or []), *([self._resolve(schema["$ref"])] if "$ref" in schema else [])]:
+            yield from self._parts(other, depth + 1)
 
-    def _composed(self, schema: Schema, depth: int) -> object:
-        if "$ref" in schema:
-            return self._referenced(schema["$ref"], depth)
-        for alternatives in ("anyOf", "oneOf"):
-            if schema.get(alternatives):
-                return self._first_of(schema[alternatives], depth + 1)
-        if schema.get("allOf"):
-            return self.build(self._merged(schema), depth + 1)
-        return self._by_type.get(_type_of(schema), self._object)(schema, depth)
-
-    def _referenced(self, reference: object, depth: int) -> object:
-        """A type inside itself can't be part of the smallest instance: there must be another alternative further up."""
-        if reference in self._path:
-            raise SchemaError("the JSON schema never ends")
-        self._path.append(reference)
-        try:
-            return self.build(self._resolve(reference), depth + 1)
-        finally:
-            self._path.pop()
-
-    def _first_of(self, schemas: list[object], depth: int) -> object:
-        """The first alternative that ends; in a recursive type that is often the second one, `null`."""
-        for schema in schemas[:-1]:
-            try:
-                return self.build(schema, depth)
-            except SchemaError:
-                if self._left < 0:
-                    raise
-        return self.build(schemas[-1], depth)
-
-    def _merged(self, schema: Schema) -> Schema:
-        """All parts of an `allOf` as one schema: properties and required add up, of other keywords the last one counts."""
-        merged: Schema = {}
-        properties: Schema = {}
-        required: list[str] = []
-        for part in [*schema["allOf"], {name: value for name, value in schema.items() if name != "allOf"}]:
-            resolved = self._resolve(part["$ref"]) if "$ref" in part else part
-            merged.update(resolved)
-            properties.update(resolved.get("properties", {}))
-            required.extend(resolved.get("required", []))
-        return {**merged, "properties": properties, "required": required}
+    def _spend(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
+            raise SchemaError(_TOO_LARGE)
 
     def _resolve(self, reference: object) -> Any:
         """What a JSON pointer into the same document points at (RFC 6901)."""
@@ -129,48 +117,104 @@ class _Builder:
             found = found[key]
         return found
 
-    def _object(self, schema: Schema, depth: int) -> object:
+    def _entered(self, parts: list[Schema], depth: int) -> object:
+        """A value inside one of the same kind can't be part of the smallest one: there must be another alternative further up."""
+        parts = distinct(parts)
+        if parts in self._path:
+            raise _DeadEndError("the JSON schema never ends")
+        self._path.append(parts)
+        try:
+            return _first_fitting(parts, self._proposed(parts, depth))
+        finally:
+            self._path.pop()
+
+    def _proposed(self, parts: list[Schema], depth: int) -> Iterator[object]:
+        """A default, though nobody compares it with alternatives beside it; then what these, the named values or the types lead to."""
+        yield from (part["default"] for part in parts if "default" in part)
+        alternatives = _alternatives(parts)
+        values = enumerated(parts)
+        if alternatives is not None:
+            others, schemas = alternatives
+            yield _first_made(partial(self._alternative, others, schema, depth + 1) for schema in schemas)
+        elif values is not None:
+            yield from self._counted(values, weight(parts))
+        else:
+            yield _first_made(partial(self._of_type, name, parts, depth) for name in types(parts))
+
+    def _counted(self, values: list[object], cost: int) -> Iterator[object]:
+        """The values; all but the first one cost something, as each is compared with everything else."""
+        yield from values[:1]
+        for value in values[1:]:
+            self._spend(cost)
+            yield value
+
+    def _alternative(self, others: list[Schema], schema: object, depth: int) -> object:
+        self._spend(weight(others))
+        return self._entered([*others, *self._parts(schema, depth)], depth)
+
+    def _of_type(self, name: str, parts: list[Schema], depth: int) -> object:
+        return _first_fitting(parts, self._by_type[name](parts, depth))
+
+    def _objects(self, parts: list[Schema], depth: int) -> Iterator[object]:
         """The required properties; all of them when none is required, so that a tool call shows its arguments."""
-        properties = schema.get("properties", {})
-        names = schema.get("required") or properties
-        return {name: self.build(properties.get(name, {}), depth + 1) for name in names}
+        required = dict.fromkeys(name for part in parts for name in part.get("required", []))
+        made = {name: self.build(property_schemas(parts, name), depth + 1) for name in required}
+        fewest = at_least(parts, "minProperties")
+        wanted = fewest if required else at_most(parts, "maxProperties")
+        self._add(made, (name for part in parts for name in part.get("properties", {})), wanted, parts, depth)
+        self._add(made, (f"property_{index}" for index in range(1, fewest + 1)), fewest, parts, depth)
+        yield made
 
-    def _array(self, schema: Schema, depth: int) -> object:
-        items = list(schema.get("prefixItems", []))
-        # One more than the limit is enough to run into it.
-        missing = min(schema.get("minItems", 0) - len(items), MAX_VALUES + 1)
-        return [self.build(item, depth + 1) for item in [*items, *[schema.get("items", {})] * missing]]
+    def _add(self, made: dict[str, object], names: Iterable[str], wanted: int, parts: list[Schema], depth: int) -> None:
+        """Optional properties, up to `wanted` in all, without those that can't have a value."""
+        for name in names:
+            if len(made) >= wanted:
+                return
+            if name not in made:
+                with suppress(_DeadEndError):
+                    made[name] = self.build(property_schemas(parts, name), depth + 1)
 
-    def _string(self, schema: Schema, _depth: int) -> object:
-        known = _FORMATS.get(schema.get("format", ""))
-        if known is not None:
-            return known
-        shortest = schema.get("minLength", 0)
+    def _arrays(self, parts: list[Schema], depth: int) -> Iterator[object]:
+        """As few items as may be, but those that have a schema of their own."""
+        fewest = at_least(parts, "minItems")
+        own = max((len(part.get("prefixItems", [])) for part in parts), default=0)
+        made = [self.build(item_schemas(parts, index), depth + 1) for index in range(fewest)]
+        with suppress(_DeadEndError):
+            for index in range(fewest, min(own, at_most(parts, "maxItems"))):
+                made.append(self.build(item_schemas(parts, index), depth + 1))
+        yield made
+
+    def _strings(self, parts: list[Schema], _depth: int) -> Iterator[object]:
+        yield from (_FORMATS[part["format"]] for part in parts if part.get("format") in _FORMATS)
+        shortest = at_least(parts, "minLength")
         if shortest > MAX_STRING_CHARS:
-            raise SchemaError(f"the JSON schema needs a string of more than {MAX_STRING_CHARS} characters")
-        return next(self._words).ljust(shortest, "-")[: schema.get("maxLength")]
-
-    def _integer(self, schema: Schema, depth: int) -> object:
-        return math.ceil(self._number(schema, depth))
-
-    def _number(self, schema: Schema, _depth: int) -> float:
-        """The bound next to zero, and zero where it is allowed."""
-        step = schema.get("multipleOf", 1)
-        lowest = schema.get("minimum", -math.inf)
-        if "exclusiveMinimum" in schema:
-            lowest = max(lowest, schema["exclusiveMinimum"] + step)
-        highest = schema.get("maximum", math.inf)
-        if "exclusiveMaximum" in schema:
-            highest = min(highest, schema["exclusiveMaximum"] - step)
-        nearest: float = min(max(0, lowest), highest)
-        return nearest if "multipleOf" not in schema else math.ceil(nearest / step) * step
+            raise _DeadEndError(f"the JSON schema needs a string of more than {MAX_STRING_CHARS} characters")
+        yield next(self._words).ljust(shortest, "-")[: at_most(parts, "maxLength")]
 
 
-def _type_of(schema: Schema) -> str:
-    """The declared type, the first one that is not null of several, or what the other keywords tell."""
-    declared = schema.get("type")
-    if isinstance(declared, list):
-        return next((str(name) for name in declared if name != "null"), "null")
-    if isinstance(declared, str):
-        return declared
-    return "array" if "items" in schema or "prefixItems" in schema else "object"
+def _alternatives(parts: list[Schema]) -> tuple[list[Schema], list[object]] | None:
+    """The first `anyOf` or `oneOf`, after all that holds beside it."""
+    for index, part in enumerate(parts):
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in part:
+                rest = {name: said for name, said in part.items() if name != keyword}
+                return [*parts[:index], *([rest] if rest else []), *parts[index + 1 :]], part[keyword]
+    return None
+
+
+def _first_fitting(parts: list[Schema], proposed: Iterable[object]) -> object:
+    for value in proposed:
+        if admits(parts, value):
+            return value
+    raise _DeadEndError(_NOTHING_FITS)
+
+
+def _first_made(attempts: Iterable[Callable[[], object]]) -> object:
+    """What the first attempt makes that ends; in a recursive type that is often the second one, `null`."""
+    failure = _DeadEndError(_NOTHING_FITS)
+    for attempt in attempts:
+        try:
+            return attempt()
+        except _DeadEndError as error:
+            failure = error
+    raise failure
