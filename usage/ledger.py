@@ -193,6 +193,13 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
     return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
 
+def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
+    """What that worker has claimed and not settled; None when somebody else has."""
+    found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker)
+    row = found.values_list("id", "fence", "model", "max_output_tokens", "choices_count", "is_test").first()
+    return Claimed(*row) if row else None
+
+
 @dataclass(frozen=True, slots=True)
 class Pulse:
     """A running generation is alive and has produced this many completion tokens so far."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from uuid import UUID
 
 from django.conf import settings
@@ -22,6 +23,7 @@ from chatapi.worker.engines import Call, EngineError
 from chatapi.worker.run import SHUTTING_DOWN, STREAM_LOST, Run
 from chatapi.worker.services import Services
 from chatapi.worker.tally import End, Ending
+from chatapi.worker.unbroken import unbroken
 from usage import ledger
 from usage.database.group_commit import Result
 from usage.errors import AlreadyResolved, DatabaseUnavailable
@@ -47,14 +49,13 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 async def generate(services: Services, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
-    claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
     with services.awaiting(generation_id) as heard:
-        (job, cancelled), claimed = await asyncio.gather(
-            _job(services, generation_id),
-            _patiently(lambda: services.commits.write(ledger.claim, claim), CLAIM_RETRY_S),
-        )
+        taking = asyncio.gather(_job(services, generation_id), _claim(services, generation_id))
+        ((job, cancelled), claimed), must_end = await unbroken(taking)
     failpoint("claim.after")
     run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
+    if must_end:
+        run.stop(End(Ending.FAILED, SHUTTING_DOWN))
     for why in filter(None, (cancelled, *heard)):
         run.cancel(why)
     services.running[run.id] = run
@@ -62,6 +63,25 @@ async def generate(services: Services, generation_id: UUID) -> None:
         await _run(services, run, job)
     finally:
         del services.running[run.id]
+
+
+async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
+    """Claim it, or find that we have: a commit whose answer was lost looks like somebody else's when it is tried again."""
+    claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
+    attempts = count()
+
+    async def attempt() -> ledger.Claimed:
+        next(attempts)
+        return await services.commits.write(ledger.claim, claim)
+
+    try:
+        return await _patiently(attempt, CLAIM_RETRY_S)
+    except AlreadyResolved:
+        is_first = next(attempts) == 1
+        ours = None if is_first else await services.commits.read(ledger.claimed_by, services.name, generation_id)
+        if ours is None:
+            raise
+        return ours
 
 
 async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
@@ -89,11 +109,7 @@ async def _run(services: Services, run: Run, job: Job | None) -> None:
     except Exception:
         log.exception("%s failed", run.id.hex)
         end = run.ended(End(Ending.FAILED, INTERNAL))
-    finishing = asyncio.ensure_future(_finish(services, run, request, end))
-    try:
-        await asyncio.shield(finishing)
-    except asyncio.CancelledError:
-        await finishing
+    await unbroken(_finish(services, run, request, end))
 
 
 async def _produce(services: Services, run: Run, request: ChatRequest | TextRequest | None) -> End:

@@ -32,7 +32,7 @@ from chatapi.worker.run import KEY_REVOKED, Run
 from chatapi.worker.tally import End, Ending
 from usage import ledger, reports
 from usage.database.group_commit import GroupCommit
-from usage.errors import UsageError
+from usage.errors import AlreadyResolved, UsageError
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Services:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await reaper.close()
             with suppress(RedisError, OSError):
                 await self.left_behind.close()
             for engine in self.engines.values():
@@ -145,11 +146,17 @@ class Services:
 
     @contextmanager
     def awaiting(self, generation_id: UUID) -> Iterator[list[Cancellation]]:
-        """Keep what asks a generation to stop that is about to run here; what comes before is written where its job is."""
+        """Keep what asks a generation to stop that is about to run here; what came before is written beside its job.
+
+        Raises `AlreadyResolved` when its message came twice.
+        """
+        if generation_id in self._awaited or generation_id in self.running:
+            raise AlreadyResolved(generation_id.hex)
+        heard = self._awaited[generation_id] = []
         try:
-            yield self._awaited.setdefault(generation_id, [])  # a message that came twice is waited for twice
+            yield heard
         finally:
-            self._awaited.pop(generation_id, None)
+            del self._awaited[generation_id]
 
     def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
         if (run := self.running.get(generation_id)) is not None:

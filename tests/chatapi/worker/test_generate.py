@@ -1,6 +1,7 @@
-"""What a run does when the database is away between its claim and its first deployment, or when its job can't be read."""
+"""What becomes of a run when something happens while it is claimed, when the database is away then, or when its job can't be read."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -12,11 +13,14 @@ from chatapi.delta_stream import Cancellation, Job
 from chatapi.wire import requests
 from chatapi.worker import generate
 from chatapi.worker.deployments import SANDBOX, Health, Route
-from chatapi.worker.run import Run
+from chatapi.worker.run import SHUTTING_DOWN, Run
 from chatapi.worker.services import Services
 from chatapi.worker.tally import End, Ending
-from usage.errors import DatabaseUnavailable
+from tests.cast import Person, admit
+from usage.database.group_commit import GroupCommit
+from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.ledger import Claimed
+from usage.models import Generation
 
 REQUEST = requests.parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}', remote_media_allowed=True)
 
@@ -68,6 +72,98 @@ async def test_a_cancellation_is_heard_while_the_generation_is_claimed(monkeypat
     await generate.generate(worker, claimed.id)
     assert ends == [End(Ending.CANCELLED)]
     assert (worker.running, worker._awaited) == ({}, {})
+
+
+Happens = Callable[[GroupCommit], Awaitable[None]]
+
+
+class Interrupted(GroupCommit):
+    """The real one, but something happens between the first commit and its answer."""
+
+    def __init__(self, happens: Happens) -> None:
+        super().__init__()
+        self._happens = [happens]
+
+    async def write(self, operation: Any, item: Any) -> Any:
+        result = await super().write(operation, item)
+        while self._happens:
+            await self._happens.pop()(self)
+        return result
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, End | None]]:
+    """The fence of each run, and why it is to end, as it begins."""
+    begun: list[tuple[int, End | None]] = []
+
+    async def run(_: Services, run: Run, __: object) -> None:
+        begun.append((run.fence, run.stopped))
+
+    monkeypatch.setattr(generate, "_run", run)
+    return begun
+
+
+async def run_interrupted(alice: Person, happens: Happens) -> None:
+    """Claim and run a generation of hers."""
+    row = await asyncio.to_thread(admit, alice)
+    commits = Interrupted(happens)
+
+    async def job(_: UUID) -> tuple[None, None]:
+        return None, None
+
+    worker = Services.__new__(Services)
+    worker.name, worker.commits, worker.running, worker._awaited = "worker", commits, {}, {}
+    worker.jobs = job  # type: ignore[assignment]  # nothing else of it is asked for
+    try:
+        await generate.generate(worker, row.pk)
+    finally:
+        await commits.close()
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_claim_whose_answer_is_lost_is_a_claim(
+    alice: Person, ends: list[tuple[int, End | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(_: GroupCommit) -> None:
+        raise DatabaseUnavailable("the answer to COMMIT was lost")
+
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0,))
+    await run_interrupted(alice, lose)
+    assert ends == [(1, None)]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_claim_of_somebody_else_is_none(alice: Person, ends: list[tuple[int, End | None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose(commits: GroupCommit) -> None:
+        await commits.read(lambda: Generation.objects.update(worker="another"))
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0,))
+    with pytest.raises(AlreadyResolved):
+        await run_interrupted(alice, lose)
+    assert ends == []
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_who_is_cancelled_while_claiming_ends_what_is_claimed(alice: Person, ends: list[tuple[int, End | None]]) -> None:
+    claiming = asyncio.current_task()
+
+    async def cancel(_: GroupCommit) -> None:
+        assert claiming is not None
+        claiming.cancel()
+        await asyncio.sleep(0)
+
+    await run_interrupted(alice, cancel)
+    assert ends == [(1, End(Ending.FAILED, SHUTTING_DOWN))]
+
+
+async def test_a_message_that_comes_twice_is_one_run() -> None:
+    generation_id, worker = identity.new_id(), Services.__new__(Services)
+    worker.running, worker._awaited = {}, {}
+    with worker.awaiting(generation_id):
+        with pytest.raises(AlreadyResolved), worker.awaiting(generation_id):
+            pass
+        assert generation_id in worker._awaited
 
 
 async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
