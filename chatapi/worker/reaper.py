@@ -14,6 +14,7 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker.tally import Tally, counted_completion, prompt_tokens
+from chatapi.worker.unbroken import unbroken
 from usage import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
@@ -26,6 +27,7 @@ from usage.pricing import Tokens
 log = logging.getLogger(__name__)
 
 BATCH = 50
+CLOSE_S = 2.0
 WORKER_LOST = Failed(
     "The worker was lost while it generated. What was generated is charged; see the receipt.", code="worker_lost", status=502
 )
@@ -52,6 +54,11 @@ class Reaper:
             except UsageError as error:
                 log.warning("reaper: %r", error)
             await asyncio.sleep(settings.REAPER_MS / 1_000)
+
+    async def close(self) -> None:
+        """Wait for what is still being given back, but for a Redis that is away only a moment; call when `run` has ended."""
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=CLOSE_S)
 
     async def reap(self) -> int:
         """Close up to `BATCH` orphans; answers how many there were."""
@@ -102,10 +109,14 @@ class Reaper:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
         # In a thread: counting takes its time with a long prompt or answer, and living streams share this loop.
         settlement = await asyncio.to_thread(_settlement, orphan, sealed, _request(job), failure)
+        end = Entry(orphan.id, orphan.fence, sealed.last_seq + 1, deltas.encode([failure]), job.inbox if job else "", is_last=True)
+        await unbroken(self._end(orphan, settlement, end))
+
+    async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
+        """Nobody comes back to what is settled: who is waiting is told, and what it took given back, though this process ends."""
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
-        log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, failure.code, settlement.tokens.completion_tokens)
-        end = Entry(orphan.id, orphan.fence, sealed.last_seq + 1, deltas.encode([failure]), job.inbox if job else "", is_last=True)
+        log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, settlement.error_code, settlement.tokens.completion_tokens)
         try:
             await self._stream.publish([end])
         finally:

@@ -26,7 +26,8 @@ def run() -> None:
 async def _run() -> None:
     commits = GroupCommit()
     stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-    reaping = asyncio.create_task(for_ever(Reaper(commits, stream).run))
+    reaper = Reaper(commits, stream)
+    reaping = asyncio.create_task(for_ever(reaper.run))
     keeping = asyncio.create_task(for_ever(partial(keep_house, commits)))
     for number in (signal.SIGTERM, signal.SIGINT):
         # What it has taken over and not closed yet, its lease gives to the next reaper.
@@ -38,5 +39,6 @@ async def _run() -> None:
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+        await reaper.close()
         await stream.redis.aclose()
         await commits.close()

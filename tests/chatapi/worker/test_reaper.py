@@ -226,6 +226,34 @@ async def room(take: Callable[[], Awaitable[Taken]]) -> Taken:
             await asyncio.sleep(0.01)
 
 
+async def test_who_must_end_while_it_settles_tells_the_client_and_gives_back(
+    commits: Commits, stream: DeltaStream, lost_run: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_settled, may_answer, write = asyncio.Event(), asyncio.Event(), commits.write
+
+    async def write_slowly(operation: Any, item: Any) -> Any:
+        result = await write(operation, item)
+        if operation is ledger.settle:
+            is_settled.set()
+            await may_answer.wait()
+        return result
+
+    monkeypatch.setattr(commits, "write", write_slowly)
+    limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=15_000)
+    known = [Limit("key", 7, "", Counts.RUNNING, 1)]
+    await limits.take(known, lost_run, model="small", tokens=0)
+    reaper = Reaper(commits, stream)
+    reaping = asyncio.create_task(reaper.reap())
+    await is_settled.wait()
+    reaping.cancel()
+    may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reaping
+    await reaper.close()
+    assert [type(delta) for delta in (await stream.seal(lost_run, 3)).deltas] == [Failed]
+    await limits.take(known, uuid4(), model="small", tokens=0)
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_what_was_taken_for_it_is_given_back(commits: Commits, stream: DeltaStream, lost_run: UUID, is_told: bool) -> None:
     """Whether its client could be told, and without a job that says what that was."""
