@@ -47,6 +47,7 @@ class TaskRun:
         self._request = request
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
 
     def __repr__(self) -> str:
         return f"{self._request['task']}[{self._request['id']}]"
@@ -59,7 +60,8 @@ class TaskRun:
 
     def cancel(self) -> None:
         """Cancel the coroutine, once: a second CancelledError would cut its settlement short. Runs on the loop."""
-        if self._task and not self._task.cancelling():
+        if self._task and not self._is_cancelled:
+            self._is_cancelled = True  # `cancelling` also tells of a timeout inside, which takes its cancellation back
             self._task.cancel()
 
     def terminate(self, signal: int) -> None:

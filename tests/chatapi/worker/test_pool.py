@@ -1,13 +1,17 @@
 """The task pool, in real worker processes over a real Valkey. What the probe tasks report is in `probe_app`."""
 
+import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from chatapi.worker.pool import TaskRun
 from tests.chatapi.worker.probe_app import QUEUE, app
 from tests.chatapi.worker.processes import Valkey, Worker, eventually
 
@@ -118,6 +122,30 @@ def test_after_the_grace_a_task_is_cancelled_and_settles_before_the_services_lea
     assert valkey.next_events(3) == ["cancelled long", "settled long", "services left"]
     assert worker.exit_code() == 0
     assert "Traceback" not in worker.log
+
+
+async def test_a_cancellation_counts_while_a_timeout_inside_the_task_ends_something() -> None:
+    """A timeout cancels its task too, and takes that back."""
+    is_cleaning_up, heard = asyncio.Event(), []
+
+    async def task() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    is_cleaning_up.set()
+                    await asyncio.sleep(0.05)
+        heard.append("not cancelled")
+
+    tasks = {"task": SimpleNamespace(run=task)}
+    pool: Any = SimpleNamespace(runs={}, hub=SimpleNamespace(call_soon=lambda *_: None), app=SimpleNamespace(tasks=tasks))
+    run = TaskRun(pool, {"task": "task", "id": "1", "args": [], "kwargs": {}}, lambda _: None)
+    run.start()
+    await is_cleaning_up.wait()
+    run.cancel()
+    await asyncio.wait(pool.runs)
+    assert heard == []
 
 
 def test_a_second_sigterm_cancels_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
