@@ -256,6 +256,16 @@ class DeltaStream:
             return None
         return seq or None
 
+    async def has_job(self, generation_id: UUID) -> bool:
+        """Whether the end has yet to be published: the job goes in the same script."""
+        async with in_time():
+            return bool(await self.redis.exists(self.key("job", generation_id.hex)))
+
+    async def drop_job(self, generation_id: UUID) -> None:
+        """Forget the job of a generation that will never run."""
+        async with in_time():
+            await self.redis.unlink(self.key("job", generation_id.hex))
+
     async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
 

@@ -134,12 +134,13 @@ async def is_kept(services: Services, row: Generation) -> bool:
     if row.state != State.SETTLED:
         return True
     try:
+        has_end_to_come = await services.stream.has_job(row.id)  # asked first: the end comes with the job's going
         _, held = await services.stream.tail(row.id, b"", 0)
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
     except StreamUnavailable:
         return True  # a part of it is lost, which whoever follows is told
-    return bool(held)
+    return has_end_to_come or bool(held)
 
 
 async def _parts(services: Services, generation_id: UUID, authorize: Authorize | None = None) -> AsyncIterator[Part]:
@@ -181,6 +182,7 @@ class _Log:
     def __init__(self, services: Services, generation_id: UUID) -> None:
         self._services, self._id = services, generation_id
         self._read_up_to, self._seq = b"", 0
+        self._has_waited = False
         self._heard = self._asked = self._reached = time.monotonic()
 
     async def next(self) -> Part:
@@ -220,6 +222,9 @@ class _Log:
             return NOTHING if is_open else Part([errors.generation_not_found().failure])
         if missed := await self._services.stream.replay(self._id, self._seq):
             return self._read(missed)
+        if not self._seq and not self._has_waited and await self._services.stream.has_job(self._id):
+            self._has_waited = True  # its worker has settled it, and is about to say so, or dies just now
+            return NOTHING
         # A log that is not there can't be told from one to which nothing was written.
         return Part(terminal_of(end) if self._seq else end_of_broken(end))
 

@@ -179,6 +179,15 @@ class Services:
                 log.warning("could not tell that nobody waits for %s: %s", generation_id.hex, error)
             await asyncio.sleep(wait_s)
 
+    async def _drop_job(self, generation_id: UUID) -> None:
+        for wait_s in CANCEL_RETRY_S:
+            try:
+                await self.stream.drop_job(generation_id)
+                return
+            except (RedisError, OSError) as error:
+                log.warning("the request of %s may stay in Redis: %s", generation_id.hex, error)
+            await asyncio.sleep(wait_s)
+
     async def _withdraw(self, generation_id: UUID) -> bool:
         """Void what could not be queued; False when a worker has it: only the answer to our message was lost then."""
         withdrawal = ledger.Withdrawal(generation_id, "service_unavailable", "The request could not be queued.")
@@ -189,4 +198,6 @@ class Services:
         except UsageError as error:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
             self.give_up(generation_id)  # should it be queued after all
+        else:
+            self.in_background(self._drop_job(generation_id))  # else its prompt would stay for a day
         return True

@@ -1,11 +1,14 @@
-"""A web process that is told to stop while its clients follow streams that another one serves."""
+"""Who follows a stream that somebody else has asked for, when it can't go on as usual."""
 
+import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
 
-from tests.chatapi.http_client import Client
+from tests.chatapi.http_client import HELLO, Client
+from tests.faults import armed
 from tests.faults.conftest import Ask
 from tests.installation import Installation
 
@@ -30,3 +33,24 @@ def test_who_resumed_or_attached_is_told_and_the_generations_run_on(installation
     for own in (plain, named):
         assert (len(own.end().words), own.ends, own.is_done) == (250, 1, True)
         assert installation.receipt(own.generation_id)["outcome"] == "completed"
+
+
+def test_who_comes_between_the_commit_and_the_end_hears_the_end(installation: Installation) -> None:
+    """Its row says that it has ended, its log is still empty: that is no stream that has expired, and none that is lost."""
+    armed.start(installation, "worker", "settle.after_commit=sleep:1.5")
+    client, key = Client(installation.url, installation.keys["live"]), uuid4().hex
+    body = json.dumps({"model": "never-begins", "messages": HELLO, "stream": True}).encode()
+    accepted = client.send("POST", "/openai/v1/chat/completions", body, prefer="respond-async", idempotency_key=key)
+    with ThreadPoolExecutor() as clients:
+        attached = clients.submit(client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key)
+        client.send("POST", f"/openai/v1/generations/{accepted.json['id']}/cancel", b"")
+        assert installation.receipt(accepted.json["id"])["outcome"] == "client_cancelled"
+        resumed = clients.submit(client.send, "GET", accepted.json["stream_url"])
+        repeated = clients.submit(client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key)
+        answers = [attached.result(), resumed.result(), repeated.result()]
+    assert armed.strikes(installation, "worker", "settle.after_commit") == 1
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    for answer in answers:
+        assert answer.body.count(b'"role":"assistant"') == answer.body.count(b'"finish_reason":"stop"') == 1
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+    installation.end("worker", signal.SIGTERM)

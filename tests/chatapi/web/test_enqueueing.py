@@ -1,0 +1,71 @@
+"""A request that can't be queued leaves nothing behind: no hold in the books, and its prompt in no Redis."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from chatapi import redis_client
+from chatapi.delta_stream import Job, StreamUnavailable
+from chatapi.web.services import Services
+from tests.cast import Person, admit
+from tests.chatapi.worker.processes import Valkey
+from tests.installation import free_port
+from usage.models import Generation, Outcome
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
+    with Valkey(tmp_path) as server:
+        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
+        yield server
+
+
+@pytest.fixture
+async def services(valkey: Valkey) -> AsyncIterator[Services]:
+    """Those of a web process; a second broker that is away may be set before one asks for them."""
+    services = Services()
+    yield services
+    await services._broker.aclose()
+    await services._streams.aclose()
+    await services.commits.close()
+
+
+async def refuse_one(alice: Person, services: Services) -> None:
+    row = await asyncio.to_thread(admit, alice)
+    with pytest.raises(StreamUnavailable):
+        await services.enqueue(row.pk, Job("web", b"the prompt"))
+    assert (await services.commits.read(Generation.objects.get)).outcome == Outcome.NOT_STARTED
+
+
+@pytest.fixture
+def no_broker(valkey: Valkey, settings: Settings) -> None:
+    settings.BROKER_URL = f"redis://127.0.0.1:{free_port()}/0"
+
+
+@pytest.mark.usefixtures("no_broker")
+async def test_a_broker_that_is_away(alice: Person, services: Services, valkey: Valkey) -> None:
+    await refuse_one(alice, services)
+    await asyncio.gather(*services._background)
+    assert valkey.client.keys() == []
+
+
+async def test_a_redis_that_is_frozen_for_a_while(
+    alice: Person, services: Services, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_client, "REPLY_TIMEOUT_S", 0.3)
+    await services._jobs.call("PING")
+    pid = valkey.client.info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await refuse_one(alice, services)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await asyncio.gather(*services._background)
+    assert list(valkey.client.scan_iter("*job:*")) == []
