@@ -66,8 +66,8 @@ MUTATIONS = (
         "the end is told before the commit",
         "chatapi/worker/generate.py",
         "        await _settle(services, settlement)\n",
-        "        run.publish(process.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
-        "        await process.publisher.flushed(run)\n"
+        "        run.publish(services.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
+        "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",
         ("tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",),
     ),
