@@ -1,6 +1,6 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal. The only module that knows these keys.
 
-    job:<id>      what the web asks the worker for; goes when the generation ends
+    job:<id>      what the web asks the worker for; goes with the end
     log:<id>      stream, the record: one entry a batch, named `<fence>-<first seq>`; expires minutes after the end
     inbox:<name>  stream, one a web process: the deltas of all its clients, one entry a tick
     web:<name>    there while that web process lives
@@ -14,7 +14,7 @@ a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a rea
 import hashlib
 import logging
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, cast
 from uuid import UUID
@@ -87,6 +87,18 @@ end
 return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 _PUBLISH_SHA1 = hashlib.sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
+
+# ARGV: cursor, prefix of all keys, how long a log outlives its end. Answers the next cursor, and which generations are kept longer.
+_LASTING = """
+local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 1000), ARGV[2], {}
+for _, key in ipairs(page[2]) do
+  local kind = string.sub(key, 1, #prefix) == prefix and string.sub(key, #prefix + 1, #prefix + 4)
+  if (kind == 'job:' or kind == 'log:') and redis.call('PTTL', key) > tonumber(ARGV[3]) then
+    found[#found + 1] = string.sub(key, #prefix + 5)
+  end
+end
+return {page[1], found}
+"""
 
 
 class Cancellation(Enum):
@@ -261,11 +273,6 @@ class DeltaStream:
         async with in_time():
             return bool(await self.redis.exists(self.key("job", generation_id.hex)))
 
-    async def drop_job(self, generation_id: UUID) -> None:
-        """Forget the job of a generation that will never run."""
-        async with in_time():
-            await self.redis.unlink(self.key("job", generation_id.hex))
-
     async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
 
@@ -275,6 +282,24 @@ class DeltaStream:
             key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
             entries = cast(list[LogEntry], await self.redis.xrange(key, min=start, count=256))
         return (entries[-1][0] if entries else after), _behind(seq, _batches(entries))
+
+    # ---- what was said, afterwards
+
+    async def lasting(self) -> AsyncIterator[set[UUID]]:
+        """Page by page, the generations that are kept longer than ended ones: they are open, or nobody has told their end."""
+        cursor = None
+        while cursor != b"0":
+            async with in_time():
+                cursor, found = await self.redis.eval(_LASTING, 0, cursor or 0, self._prefix, self._ttl_ms)
+            yield {UUID(id_hex.decode()) for id_hex in found}
+
+    async def forget(self, after_ms: Mapping[UUID, int]) -> None:
+        """Drop the job of each of these generations now, and its log after so long, if that does not go sooner."""
+        async with in_time(), self.redis.pipeline(transaction=False) as pipe:
+            for generation_id, log_ms in after_ms.items():
+                pipe.unlink(self.key("job", generation_id.hex))
+                pipe.pexpire(self.key("log", generation_id.hex), log_ms, lt=True)
+            await pipe.execute()
 
     # ---- nobody wants it
 
@@ -313,7 +338,8 @@ class DeltaStream:
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             # Not SET at once: a Redis that is full refuses it, and workers would take this process for dead.
             pipe.pexpire(key, ttl_ms)
-            pipe.xtrim(self.key("inbox", inbox), minid=read_up_to)
+            pipe.xtrim(self.key("inbox", inbox), minid=read_up_to, approximate=False)
+            pipe.xdel(self.key("inbox", inbox), read_up_to)
             pipe.pexpire(self.key("inbox", inbox), INBOX_TTL_MS)
             is_known, *_ = await pipe.execute()
             if not is_known:

@@ -1,10 +1,12 @@
 """Reads of the books: what a generation used and cost, and how it ended."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from accounts import access
+from usage.database.clock import database_now
 from usage.models import Generation, State
 from usage.pricing import Tokens
 
@@ -26,6 +28,13 @@ class End:
 def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
     """Those generations whose key may not be used any more: revoked, expired, or its project or organization switched off."""
     return set(Generation.objects.filter(id__in=ids).exclude(api_key__in=access.usable_keys()).values_list("id", flat=True))
+
+
+def settled_ms_ago(ids: Collection[UUID]) -> dict[UUID, int]:
+    """Those that are settled, and for how long."""
+    settled = Generation.objects.filter(id__in=ids, state=State.SETTLED).values_list("id", "settled_at")
+    now = database_now()
+    return {generation_id: int((now - settled_at) / timedelta(milliseconds=1)) for generation_id, settled_at in settled if settled_at}
 
 
 def end_of(generation_id: UUID) -> End | None:

@@ -182,7 +182,7 @@ class Services:
     async def _drop_job(self, generation_id: UUID) -> None:
         for wait_s in CANCEL_RETRY_S:
             try:
-                await self.stream.drop_job(generation_id)
+                await self.stream.forget({generation_id: 0})
                 return
             except (RedisError, OSError) as error:
                 log.warning("the request of %s may stay in Redis: %s", generation_id.hex, error)

@@ -1,4 +1,4 @@
-"""The reaper process: a reaper and the housekeeping, until SIGTERM."""
+"""The reaper process: a reaper, the housekeeping and the forgetting, until SIGTERM."""
 
 import asyncio
 import signal
@@ -12,13 +12,14 @@ from chatapi.delta_stream import DeltaStream
 from chatapi.for_ever import for_ever
 from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
+from chatapi.worker.forgetting import keep_forgetting
 from chatapi.worker.housekeeping import keep_house
 from chatapi.worker.reaper import Reaper
 from usage.database.group_commit import GroupCommit
 
 
 def run() -> None:
-    """Close what dead workers left open and keep the books' house, until a signal."""
+    """Close what dead workers left open, forget what they left behind and keep the books' house, until a signal."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run())
 
@@ -28,7 +29,7 @@ async def _run() -> None:
     stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
     reaper = Reaper(commits, stream)
     reaping = asyncio.create_task(for_ever(reaper.run))
-    keeping = asyncio.create_task(for_ever(partial(keep_house, commits)))
+    beside = [asyncio.create_task(for_ever(loop)) for loop in (partial(keep_house, commits), partial(keep_forgetting, commits, stream))]
     for number in (signal.SIGTERM, signal.SIGINT):
         # What it has taken over and not closed yet, its lease gives to the next reaper.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)
@@ -37,8 +38,9 @@ async def _run() -> None:
             with suppress(asyncio.CancelledError):
                 await reaping
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await reaper.close()
         await stream.redis.aclose()
         await commits.close()

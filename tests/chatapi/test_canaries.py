@@ -5,9 +5,10 @@ Valkey and every log are searched. That no page shows a key: tests/chatapi/test_
 """
 
 import json
-import sqlite3
+import signal
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 from uuid import uuid4
@@ -15,8 +16,10 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from chatapi.serving import embedded_valkey
+from tests import canaries
+from tests.canaries import found, held_by, is_forgotten, logs
 from tests.chatapi.http_client import Answer, Client
+from tests.faults import armed
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("canaries"), pytest.mark.timeout(120)]
@@ -49,9 +52,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture(scope="module")
 def valkey(installation: Installation) -> Iterator[Redis]:
-    """All that it holds can be read: nothing is packed."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        redis.config_set("rdbcompression", "no")
+    with canaries.open_valkey(installation) as redis:
         yield redis
 
 
@@ -59,40 +60,6 @@ def secrets_of(key: str) -> list[bytes]:
     """The parts of a key that nobody may keep."""
     *_, secret = key.split("_")
     return [key.encode(), secret.encode(), secret[:-6].encode()]
-
-
-def database(installation: Installation) -> bytes:
-    """Every row of every table, as text."""
-    if installation.environment.get("DATABASE_URL", "").startswith("postgres"):
-        import psycopg
-
-        with psycopg.connect(installation.environment["DATABASE_URL"]) as postgres:
-            tables = postgres.execute("SELECT relname FROM pg_stat_user_tables").fetchall()
-            rows = [row for (table,) in tables for row in postgres.execute(f'SELECT t::text FROM "{table}" t')]
-        return repr(rows).encode()
-    with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3")) as sqlite:
-        return "\n".join(sqlite.iterdump()).encode()
-
-
-def held_by(valkey: Redis) -> bytes:
-    """Every key with its value, as they would be written to its file."""
-    names: list[bytes] = list(valkey.scan_iter())
-    return b"\n".join(name + b" " + (valkey.dump(name) or b"") for name in names)
-
-
-def logs(installation: Installation) -> bytes:
-    return b"\n".join(path.read_bytes() for path in installation.folder.glob("*.log"))
-
-
-def found(canaries: list[bytes], installation: Installation, valkey: Redis) -> list[str]:
-    """Where which of them are."""
-    places = {"database": database(installation), "Valkey": held_by(valkey), "logs": logs(installation)}
-    return [f"{canary.decode()} in {name}" for name, content in places.items() for canary in canaries if canary in content]
-
-
-def is_forgotten(valkey: Redis) -> bool:
-    """Nothing of any generation or ticket is left."""
-    return not any(name.split(b":")[1] in {b"log", b"job", b"ticket"} for name in valkey.scan_iter())
 
 
 def ask(installation: Installation, model: str) -> Answer:
@@ -123,6 +90,27 @@ def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(installat
     assert any(PROMPT in str(call["body"]) for call in installation.calls("says-it"))
     wait_for(lambda: is_forgotten(valkey), "all streams to be forgotten", timeout_s=20)
     assert b"Traceback" in logs(installation)
+    assert found([PROMPT.encode(), SAID.encode()], installation, valkey) == []
+
+
+@pytest.mark.parametrize(("model", "carrier", "failpoint"), [("says-it", "worker", "settle"), ("stalls", "reaper", "reaper")])
+def test_what_was_said_is_nowhere_though_whoever_settled_it_died(
+    installation: Installation, valkey: Redis, model: str, carrier: str, failpoint: str
+) -> None:
+    """Between the commit and the end: nobody comes back to what is settled."""
+    installation.revive()
+    installation.end("reaper", signal.SIGTERM)
+    armed.start(installation, carrier, f"{failpoint}.after_commit=kill9")
+    with ThreadPoolExecutor() as clients:
+        answer = clients.submit(ask, installation, model)
+        if carrier == "reaper":
+            wait_for(lambda: b":log:" in held_by(valkey), "something to be said")
+            installation.end("worker")
+        installation.processes[carrier].wait(20)
+        assert PROMPT.encode() in held_by(valkey)
+        installation.revive()
+        assert answer.result().status in {200, 502}
+    wait_for(lambda: is_forgotten(valkey), "all streams to be forgotten", timeout_s=20)
     assert found([PROMPT.encode(), SAID.encode()], installation, valkey) == []
 
 
@@ -157,8 +145,8 @@ def test_a_key_is_nowhere_however_it_is_used(installation: Installation, valkey:
         for method, path, body, headers in wrong_uses(key):
             with suppress(HTTPException), client.exchange(method, path, body, headers) as exchange:
                 exchange.read()
-    canaries = [part for key in installation.keys.values() for part in secrets_of(key)]
-    assert found(canaries, installation, valkey) == []
+    parts = [part for key in installation.keys.values() for part in secrets_of(key)]
+    assert found(parts, installation, valkey) == []
 
 
 def test_the_search_finds_what_is_there(installation: Installation, valkey: Redis) -> None:

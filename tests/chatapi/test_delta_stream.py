@@ -275,6 +275,20 @@ async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) ->
     assert await stream.redis.pttl(stream.key("inbox", "dead")) > 0
 
 
+async def test_nothing_stays_in_an_inbox_that_has_been_read(stream: DeltaStream) -> None:
+    """Of a process to which nothing more comes: the last words of its last answers would stay as long as it lives."""
+    generation_id = identity.new_id()
+    for seq in (1, 2, 3):
+        await stream.publish([entry(generation_id, seq, texts(seq, seq))])
+    names = [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)]
+    await stream.announce("web", ttl_ms=5_000, read_up_to=names[1])
+    assert [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)] == names[2:]
+    await stream.announce("web", ttl_ms=5_000, read_up_to=names[2])
+    assert await stream.redis.xlen(stream.key("inbox", "web")) == 0
+    await stream.publish([entry(generation_id, 4, texts(4, 4))])
+    assert len(await stream.read_inbox("web", after=names[2], block_ms=1)) == 1
+
+
 @pytest.mark.parametrize("why", Cancellation)
 async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: Cancellation) -> None:
     generation_id, other = identity.new_id(), identity.new_id()

@@ -15,19 +15,24 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
-from tests.faults.soak_clients import MODELS, Guest
+from tests.faults.soak_clients import CANARY, MODELS, Guest
 from tests.faults.soak_verdict import Verdict
 from tests.faults.soak_visits import Visit
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 GUESTS = 24
 """How many ask at the same time."""
 GENERATIONS_PER_SECOND = 5
 """What a run must reach unless it is told otherwise: 3,000 in ten minutes."""
+STREAM_TTL_MS = 60_000
+"""How long the run has to wait in the end until nothing of what was said may be left."""
+FORGOTTEN_LATE_S = 5
 POOR = """
 from accounts.keys import create_key, get_or_create_project
 from usage.models import BudgetLimit
@@ -42,7 +47,7 @@ class Soak:
     """One run: the installation, who asks and what breaks."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.installation = Installation(folder, CHATAPI_LOG_LEVEL="WARNING")
+        self.installation = Installation(folder, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS))
         self.seed = seed
         self.visits: list[Visit] = []
         self.chaos = Chaos(self.installation, random.Random(f"{seed} chaos"))
@@ -84,9 +89,16 @@ class Soak:
         try:
             bookkeeper.close_the_books(timeout_s=60)
             calls = [call for model in MODELS for call in self.installation.calls(model)]
-            return Verdict.of(self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages)
+            verdict = Verdict.of(self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages)
+            return replace(verdict, violations=[*verdict.violations, *self._traces()])
         finally:
             bookkeeper.stop()
+
+    def _traces(self) -> list[str]:
+        """Where what was said is still to be found once no stream is kept any more."""
+        with canaries.open_valkey(self.installation) as valkey:
+            wait_for(lambda: canaries.is_forgotten(valkey), "all streams to be forgotten", STREAM_TTL_MS / 1_000 + FORGOTTEN_LATE_S, 1)
+            return canaries.found([CANARY.encode()], self.installation, valkey)
 
 
 def main() -> int:

@@ -44,6 +44,8 @@ ACTS = {
     "delivers it twice": 4,
 }
 POOR_PART = 0.1
+CANARY = "guest-canary"
+"""A word of every prompt that occurs nowhere else."""
 TRIES = 8
 PATIENCE_S = 40
 """Silence that a client bears: when processes start on a busy machine it takes them long."""
@@ -62,7 +64,7 @@ class Guest:
         (model,) = chance.choices(list(MODELS), MODEL_WEIGHTS)
         key = installation.keys["poor" if chance.random() < POOR_PART else "live"]
         self._client = Client(installation.url, key, PATIENCE_S)
-        self._result = Visit(act, model, f"guest {number}")
+        self._result = Visit(act, model, f"{CANARY} {number}")
         self._headers = {"Idempotency-Key": f"guest-{number}"} if self._result.is_keyed else {}
         self._acts: dict[str, Callable[[], object]] = {
             "wants it whole": lambda: self._ask(stream=False),

@@ -1,0 +1,52 @@
+"""Where a word is that must not be there: in the database, in Valkey, in what the processes have printed."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+
+from redis import Redis
+
+from chatapi.serving import embedded_valkey
+from tests.installation import Installation
+
+
+def open_valkey(installation: Installation) -> Redis:
+    """A client of the installation's Valkey, which from now on packs nothing, so that all that it holds can be read."""
+    redis = Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))
+    redis.config_set("rdbcompression", "no")
+    return redis
+
+
+def database(installation: Installation) -> bytes:
+    """Every row of every table, as text."""
+    if installation.environment.get("DATABASE_URL", "").startswith("postgres"):
+        import psycopg
+
+        with psycopg.connect(installation.environment["DATABASE_URL"]) as postgres:
+            tables = postgres.execute("SELECT relname FROM pg_stat_user_tables").fetchall()
+            rows = [row for (table,) in tables for row in postgres.execute(f'SELECT t::text FROM "{table}" t')]
+        return repr(rows).encode()
+    with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3")) as sqlite:
+        return "\n".join(sqlite.iterdump()).encode()
+
+
+def held_by(valkey: Redis) -> bytes:
+    """Every key with its value, as they would be written to its file."""
+    names: list[bytes] = list(valkey.scan_iter())
+    return b"\n".join(name + b" " + (valkey.dump(name) or b"") for name in names)
+
+
+def logs(installation: Installation) -> bytes:
+    """All that its processes have printed."""
+    return b"\n".join(path.read_bytes() for path in installation.folder.glob("*.log"))
+
+
+def found(canaries: Sequence[bytes], installation: Installation, valkey: Redis) -> list[str]:
+    """Where which of them are."""
+    places = {"database": database(installation), "Valkey": held_by(valkey), "logs": logs(installation)}
+    return [f"{canary.decode()} in {name}" for name, content in places.items() for canary in canaries if canary in content]
+
+
+def is_forgotten(valkey: Redis) -> bool:
+    """Nothing of any generation or ticket is left."""
+    return not any(name.split(b":")[1] in {b"log", b"job", b"ticket"} for name in valkey.scan_iter())

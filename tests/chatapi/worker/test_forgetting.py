@@ -1,0 +1,141 @@
+"""What is forgotten of generations whose end nobody has told, and what is not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db.models import F
+
+from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
+from chatapi.redis_client import Line, connect
+from chatapi.wire import deltas
+from chatapi.wire.deltas import AnyDelta, Text, Usage
+from chatapi.worker.forgetting import forget_settled, keep_forgetting
+from tests import cast
+from tests.cast import Person
+from tests.chatapi.worker.processes import Valkey
+from usage.database.group_commit import GroupCommit
+from usage.models import Generation
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TTL_MS = 60_000
+LONG_AGO_MS = 30_000
+"""Longer than anyone needs to tell an end, and less than the log is kept."""
+
+
+@pytest.fixture(autouse=True)
+def stream_ttl(settings: Any) -> None:
+    settings.STREAM_TTL_MS = TTL_MS
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+async def stream(valkey: Valkey) -> AsyncIterator[DeltaStream]:
+    redis = connect(f"unix://{valkey.socket}")
+    # Whoever reads a prefix as a pattern finds nothing.
+    yield DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=TTL_MS)
+    await redis.aclose()
+
+
+@pytest.fixture
+async def commits() -> AsyncIterator[GroupCommit]:
+    commits = GroupCommit()
+    yield commits
+    await commits.close()
+
+
+async def say(stream: DeltaStream, generation_id: UUID, *end: AnyDelta) -> None:
+    """What a worker has published that died before the end, unless there is one; and what it was asked."""
+    await Line(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
+    batch: list[AnyDelta] = [Text("said"), *end]
+    await stream.publish([Entry(generation_id, 1, 1, deltas.encode(batch), is_last=bool(end))])
+
+
+async def settled(commits: GroupCommit, person: Person, ms_ago: int) -> UUID:
+    """A generation that was settled so long ago."""
+    generation_id: UUID = (await commits.read(cast.run, person)).pk
+    rows = Generation.objects.filter(pk=generation_id)
+    await commits.read(lambda: rows.update(settled_at=F("settled_at") - timedelta(milliseconds=ms_ago)))
+    return generation_id
+
+
+async def kept_ms(stream: DeltaStream, generation_id: UUID) -> tuple[int, int]:
+    """For how long its job and its log are kept; -2: not at all (as in PTTL)."""
+    job, log = [await stream.redis.pttl(stream.key(kind, generation_id.hex)) for kind in ("job", "log")]
+    return int(job), int(log)
+
+
+async def test_the_job_goes_and_the_log_when_every_log_would(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+    untold = await settled(commits, alice, LONG_AGO_MS)
+    await say(stream, untold)
+    await forget_settled(commits, stream)
+    job_ms, log_ms = await kept_ms(stream, untold)
+    assert (job_ms, 0 < log_ms <= TTL_MS - LONG_AGO_MS) == (-2, True)
+
+
+async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+    over = await settled(commits, alice, 2 * TTL_MS)
+    await stream.publish([Entry(over, 1, 5, deltas.encode([Text("said")]))])
+    await forget_settled(commits, stream)
+    assert await kept_ms(stream, over) == (-2, -2)
+
+
+async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+    still_open = (await commits.read(cast.admit, alice)).pk
+    just_settled, told = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
+    await say(stream, still_open)
+    await say(stream, just_settled)
+    await say(stream, told, Usage(1, 2))
+    await forget_settled(commits, stream)
+    for generation_id in (still_open, just_settled):
+        assert min(await kept_ms(stream, generation_id)) > RUN_TTL_MS - 60_000
+    assert (await kept_ms(stream, told))[1] > TTL_MS - LONG_AGO_MS
+
+
+async def test_what_others_keep_in_the_same_redis_stays(commits: GroupCommit, stream: DeltaStream, alice: Person, valkey: Valkey) -> None:
+    untold = await settled(commits, alice, LONG_AGO_MS)
+    names = [f"another:job:{untold.hex}", f"job:{untold.hex}", stream.key("web", untold.hex)]
+    for name in names:
+        await stream.redis.set(name, "theirs", px=RUN_TTL_MS)
+    await forget_settled(commits, stream)
+    assert [await stream.redis.exists(name) for name in names] == [1, 1, 1]
+
+
+async def test_all_are_found_however_many_there_are(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+    untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
+    everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
+    await Line(stream.redis).calls([stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything])
+    await forget_settled(commits, stream)
+    assert [await kept_ms(stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3
+
+
+async def test_it_goes_on_after_a_redis_that_was_away(
+    commits: GroupCommit, alice: Person, tmp_path_factory: pytest.TempPathFactory, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.STREAM_TTL_MS = 30
+    valkey = Valkey(tmp_path_factory.mktemp("late"))
+    stream = DeltaStream(connect(f"unix://{valkey.socket}"), "late:", ttl_ms=30)
+    forgetting = asyncio.create_task(keep_forgetting(commits, stream))
+    try:
+        async with asyncio.timeout(20):
+            while "forgetting: " not in caplog.text:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(valkey.start)
+            untold = await settled(commits, alice, LONG_AGO_MS)
+            await say(stream, untold)
+            while await kept_ms(stream, untold) != (-2, -2):
+                await asyncio.sleep(0.01)
+    finally:
+        forgetting.cancel()
+        await asyncio.gather(forgetting, return_exceptions=True)
+        await stream.redis.aclose()
+        valkey.stop()
