@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from accounts import access
@@ -23,6 +23,7 @@ class End:
     has_finished: bool
     """Whether those who listened were told that it has finished: not when their client had left."""
     tokens: Tokens
+    settled_ms_ago: int
 
 
 def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
@@ -34,13 +35,18 @@ def settled_ms_ago(ids: Collection[UUID]) -> dict[UUID, int]:
     """Those that are settled, and for how long."""
     settled = Generation.objects.filter(id__in=ids, state=State.SETTLED).values_list("id", "settled_at")
     now = database_now()
-    return {generation_id: int((now - settled_at) / timedelta(milliseconds=1)) for generation_id, settled_at in settled if settled_at}
+    return {generation_id: _ms_between(settled_at, now) for generation_id, settled_at in settled if settled_at}
 
 
 def end_of(generation_id: UUID) -> End | None:
     """How the generation ended; None while it is open."""
     row = Generation.objects.filter(id=generation_id, state=State.SETTLED).first()
-    if row is None:
+    if row is None or row.settled_at is None:
         return None
     tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
-    return End(row.outcome, row.error_code, row.error_message, row.finish_reasons, bool(row.finish_reason), tokens)
+    age_ms = _ms_between(row.settled_at, database_now())
+    return End(row.outcome, row.error_code, row.error_message, row.finish_reasons, bool(row.finish_reason), tokens, age_ms)
+
+
+def _ms_between(begin: datetime, end: datetime) -> int:
+    return (end - begin) // timedelta(milliseconds=1)

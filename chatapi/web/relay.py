@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import cast
+from uuid import UUID
 
 from redis.exceptions import RedisError
 
@@ -20,6 +21,8 @@ LOST = Failed(
     "The connection to the model was lost. What was generated is charged; see the receipt.", code="stream_unavailable", status=503
 )
 CLOSING = Failed("The server is shutting down. What was generated is charged; see the receipt.", code="server_shutting_down", status=503)
+TELLING_MS = 2_000
+"""How long after a settlement its end may still come: far longer than a worker takes that lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,19 @@ async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
         return []
     try:
         missed = await follower.catch_up()
+        if not follower.seq and await is_to_be_told(services, follower.id, end):
+            return []
     except (StreamUnavailable, RedisError):
         return end_of_broken(end)
     if missed and isinstance(missed[-1], TERMINAL):
         return missed
     # A log that is not there can't be told from one to which nothing was written.
     return [*missed, *terminal_of(end)] if follower.seq else end_of_broken(end)
+
+
+async def is_to_be_told(services: Services, generation_id: UUID, end: reports.End) -> bool:
+    """Whether it has been settled just now, and whoever did has yet to publish its end, or dies in this moment. Raises `RedisError`."""
+    return end.settled_ms_ago < TELLING_MS and await services.stream.has_job(generation_id)
 
 
 def end_of_broken(end: reports.End) -> list[AnyDelta]:

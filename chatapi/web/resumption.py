@@ -20,7 +20,7 @@ from accounts.errors import AccountsError
 from chatapi import errors
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.web.inbox import Inbox
-from chatapi.web.relay import CLOSING, LOST, end_of_broken, terminal_of
+from chatapi.web.relay import CLOSING, LOST, end_of_broken, is_to_be_told, terminal_of
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
 from chatapi.wire.dialects import OpenAI
@@ -182,7 +182,6 @@ class _Log:
     def __init__(self, services: Services, generation_id: UUID) -> None:
         self._services, self._id = services, generation_id
         self._read_up_to, self._seq = b"", 0
-        self._has_waited = False
         self._heard = self._asked = self._reached = time.monotonic()
 
     async def next(self) -> Part:
@@ -222,8 +221,7 @@ class _Log:
             return NOTHING if is_open else Part([errors.generation_not_found().failure])
         if missed := await self._services.stream.replay(self._id, self._seq):
             return self._read(missed)
-        if not self._seq and not self._has_waited and await self._services.stream.has_job(self._id):
-            self._has_waited = True  # its worker has settled it, and is about to say so, or dies just now
+        if not self._seq and await is_to_be_told(self._services, self._id, end):
             return NOTHING
         # A log that is not there can't be told from one to which nothing was written.
         return Part(terminal_of(end) if self._seq else end_of_broken(end))

@@ -1,5 +1,6 @@
 """How an answer ends whose end does not come from Redis: the books tell it, and never a good end behind a text that may lack something."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from chatapi.delta_stream import DeltaStream, Entry
-from chatapi.redis_client import connect
+from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.redis_client import Line, connect
+from chatapi.web import relay as module
 from chatapi.web.inbox import Inbox
 from chatapi.web.relay import LOST, Patience, relay
 from chatapi.wire import deltas
@@ -24,11 +26,25 @@ TOLD: list[AnyDelta] = [Started(), Text("hello"), Text(" world")]
 GOOD_END: list[AnyDelta] = [Finished("stop"), Usage(1_000, 200, 400)]
 
 
+class Stream(DeltaStream):
+    """The usual one, and whether anyone has asked for a job."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.was_asked = asyncio.Event()
+
+    async def has_job(self, generation_id: UUID) -> bool:
+        """As usual."""
+        found = await super().has_job(generation_id)
+        self.was_asked.set()
+        return found
+
+
 @pytest.fixture
 async def services(valkey: Valkey) -> AsyncIterator[Any]:
     """What a relay needs; its inbox hears nothing, and says so soon."""
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
-    stream = DeltaStream(redis, "test:", ttl_ms=5_000)
+    stream = Stream(redis, "test:", ttl_ms=5_000)
     inbox = Inbox(stream, "web", tick_s=0.01)
     await inbox.start()
     yield SimpleNamespace(stream=stream, inbox=inbox, commits=commits, is_closing=False)
@@ -58,6 +74,23 @@ async def test_the_row_tells_an_end_that_was_never_published(services: Any, sett
 async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UUID) -> None:
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode([*TOLD, *GOOD_END]), is_last=True)])
     assert await heard(services, settled) == [*TOLD, *GOOD_END]
+
+
+async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, settled: UUID) -> None:
+    """Its worker has settled it this moment: the books know, the log is still empty, and its job has not gone."""
+    await Line(services.stream.redis).call(*services.stream.keeping(settled, Job("web", b"{}")))
+    hearing = asyncio.create_task(heard(services, settled))
+    await services.stream.was_asked.wait()
+    await services.stream.publish([Entry(settled, 1, 1, deltas.encode(GOOD_END), is_last=True)])
+    assert await hearing == GOOD_END
+
+
+async def test_an_end_that_nobody_lives_to_tell_is_not_waited_for_long(
+    services: Any, settled: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TELLING_MS", 100)
+    await Line(services.stream.redis).call(*services.stream.keeping(settled, Job("web", b"{}")))
+    assert await heard(services, settled) == [LOST]
 
 
 async def test_a_good_end_never_follows_a_log_that_is_gone(services: Any, settled: UUID) -> None:
