@@ -158,6 +158,20 @@ MUTATIONS = (
         "fresh = batch",
         ("tests/chatapi/test_delta_stream.py::test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones",),
     ),
+    Mutation(
+        "what was said stays where whoever settled it died",
+        "chatapi/worker/reaper_process.py",
+        "(partial(keep_house, commits), partial(keep_forgetting, commits, stream))",
+        "(partial(keep_house, commits),)",
+        ("tests/chatapi/test_canaries.py",),
+    ),
+    Mutation(
+        "the last words stay in an inbox that was read",
+        "chatapi/delta_stream.py",
+        '            pipe.xdel(self.key("inbox", inbox), read_up_to)\n',
+        "",
+        ("tests/chatapi/test_delta_stream.py::test_nothing_stays_in_an_inbox_that_has_been_read",),
+    ),
 )
 
 
