@@ -46,7 +46,7 @@ end
 local function open_under(limit, key, window)
   local bucket = open(key, limit, window)
   if bucket.limit ~= limit then
-    bucket.limit = limit
+    bucket.limit, bucket.has_changed = limit, true
     pay(bucket, math.max(0, debt(bucket) - limit))
   end
   return bucket
@@ -149,8 +149,9 @@ local function take(member, lease_ms, tokens, wanted, running, receipt, receipt_
   local standings = {}
   for i, bucket in ipairs(buckets) do
     standings[i] = standing(bucket)
-    -- From now on time pays for it: not only once it is as late as this server's clock was when it was kept.
-    if refusing > 0 and bucket.is_ahead then keep(bucket) end
+    -- From now on time pays for it, at this rate: not only once it is as late as this server's clock was when it was kept, and not at
+    -- the rate of the limit that was.
+    if refusing > 0 and (bucket.is_ahead or bucket.has_changed) then keep(bucket) end
   end
   return {refusing, math.ceil(longest / 1000), standings}
 end

@@ -126,6 +126,17 @@ async def test_a_lowered_limit_holds_at_once_and_is_not_paid_off_for_longer_than
     assert ((await taker.refusal(requests(5))).retry_after_ms or 0) <= MINUTE_MS
 
 
+@pytest.mark.parametrize(("before", "after", "asked"), [(1_000, 20, 1), (1_000, 100_000, 100_000)], ids=["lowered", "raised"])
+async def test_who_waits_as_long_as_a_changed_limit_tells_gets_in(taker: Taker, before: int, after: int, asked: int) -> None:
+    """Time pays at the new limit's rate from the first refusal, and not at the old one's while waits are told by the new one."""
+    await taker.take(tokens(before, window_ms=2_000), tokens=before)
+    changed = tokens(after, window_ms=2_000)
+    told_ms = (await taker.refusal(changed, tokens=asked)).retry_after_ms or 0
+    assert 0 < told_ms <= 200
+    await asyncio.sleep(told_ms / 1_000)
+    await taker.take(changed, tokens=asked)
+
+
 # ---- tokens
 
 
