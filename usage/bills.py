@@ -43,6 +43,8 @@ class Bill:
     told: frozenset[str]
     names_models: bool
     """False when it tells only sums of all models."""
+    untold: frozenset[tuple[date, str, str]] = frozenset()
+    """Amounts of a day and model that are told otherwise, but not there: something of theirs has a cost and no quantity."""
 
 
 def read(path: Path) -> Bill:
@@ -54,17 +56,19 @@ def read(path: Path) -> Bill:
         raise NotABill(f"{path}: {error}") from error
 
 
-Row = tuple[date, str, str, int]
+Row = tuple[date, str, str, int | None]
+"""A day, a model, an amount's name, and how much; None: it is not told."""
 
 
 def _bill(rows: Sequence[Row], told: Iterable[str]) -> Bill:
     lines: defaultdict[tuple[date, str], defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for day, model, name, amount in rows:
-        lines[day, model][name] += amount
+        lines[day, model][name] += amount or 0
     unnamed = {day for day, model in lines if model == ANY_MODEL}
     if unnamed and len(unnamed) < len(lines):
         raise NotABill(f"{min(unnamed)}: a line names no model, and others do: name it in all lines, or in none")
-    return Bill(lines, frozenset(told), names_models=not unnamed)
+    untold = frozenset((day, model, name) for day, model, name, amount in rows if amount is None)
+    return Bill(lines, frozenset(told), names_models=not unnamed, untold=untold)
 
 
 def _table(text: str) -> Bill:
@@ -108,7 +112,7 @@ def _page(text: str) -> Bill:
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, RecursionError) as error:
         raise NotABill(f"this is no answer of /v1/organization/costs: {error!r}") from error
     # A day without costs has cost nothing.
-    return _bill(rows, {COST, *(name for _, _, name, _ in rows)})
+    return _bill(rows, {COST, *(name for _, _, name, amount in rows if amount is not None)})
 
 
 def _costs(page: Any) -> Iterator[Row]:
@@ -131,10 +135,11 @@ def _cost(day: date, result: Any) -> Iterator[Row]:
     amount = result["amount"]
     if amount["currency"].lower() != "usd":
         raise NotABill(f"{day}: the costs are in {amount['currency']}, and only US dollars can be compared")
-    yield day, model, COST, _nanodollars(amount["value"])
+    cost = _nanodollars(amount["value"])
+    yield day, model, COST, cost
     tokens = _tokens(result)
-    for name in _TOKENS.get(kind, ()) if tokens is not None else ():
-        yield day, model, name, tokens or 0
+    for name in _TOKENS.get(kind, ()) if tokens is not None or cost else ():
+        yield day, model, name, tokens
 
 
 _TOKENS = {"input": ("prompt_tokens",), "cached input": ("prompt_tokens", "cached_tokens"), "output": ("completion_tokens",)}

@@ -75,7 +75,7 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
     for group in sorted(billed_in_period(bill, terms) | ours.keys()):
         us = ours.get(group, Ours({}, 0))
         them = bill.lines.get(group, {})
-        for name in [name for name in (*COUNTS, COST) if name in bill.told]:
+        for name in [name for name in (*COUNTS, COST) if name in bill.told and (*group, name) not in bill.untold]:
             gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
             if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
                 yield gap

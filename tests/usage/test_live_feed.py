@@ -1,7 +1,8 @@
 """Who looks at the Live page's feed, and that it ends for those who may not look any more."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import pytest
@@ -135,6 +136,29 @@ async def test_nobody_looks_on_while_it_is_not_known_who_may(
     assert (await told.connect())[0]
     assert await end_of(told) == live_feed.RELOAD
     assert "who may look can't be read" in caplog.messages
+
+
+async def test_who_comes_while_others_are_asked_about_is_not_sent_away() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slowly(sign_ins: Collection[SignIn]) -> Any:
+        asked.set()
+        await answer.wait()
+        return dict.fromkeys(sign_ins, (1,))
+
+    async with asyncio.timeout(5):
+        viewers, (first, second) = live_feed.Viewers(slowly, 0.01), (SignIn(number, "session", "hash") for number in (1, 2))
+        looking = [asyncio.create_task(viewers.until_changed(first, (1,)))]
+        await asked.wait()
+        looking.append(asyncio.create_task(viewers.until_changed(second, (1,))))
+        await asyncio.sleep(0)
+        asked.clear()
+        answer.set()
+        await asked.wait()
+    assert [task.done() for task in looking] == [False, False]
+    for task in looking:
+        task.cancel()
+    await asyncio.gather(*looking, return_exceptions=True)
 
 
 async def test_a_visitor_is_told_nothing(feed: Any, db: None) -> None:

@@ -170,6 +170,21 @@ def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None
     ]
 
 
+@pytest.mark.parametrize("untold", [{"quantity": None, "quantity_unit": None}, {"quantity": 1.0, "quantity_unit": "characters"}])
+def test_what_a_line_item_does_not_tell_is_not_compared_on_that_day(reconcile: Reconcile, untold: dict[str, Any]) -> None:
+    """Its cost is, and so are the tokens of the other days, also of one without any."""
+    tokens = {"line_item": "story, output", "quantity": 10, "quantity_unit": "tokens"}
+    assert reconcile(costs(cost(0.00004, **tokens), cost(0.00002, **tokens | untold))) == []
+    assert reconcile(costs(cost(0.00004, **tokens | {"quantity": 9}), cost(0.00003, **tokens | untold))) == [
+        "2026-11-21 story completion_tokens: ours 10, theirs 9, 1 of our requests counted by us",
+        "2026-11-22 story cost: ours $0.00002, theirs $0.00003",
+    ]
+    assert reconcile(costs(cost(0.00004, **tokens), cost(0, **tokens | untold))) == [
+        "2026-11-22 story completion_tokens: ours 5, theirs 0",
+        "2026-11-22 story cost: ours $0.00002, theirs $0",
+    ]
+
+
 def test_a_day_of_openais_without_costs_has_cost_nothing(reconcile: Reconcile) -> None:
     days = json.loads(costs(cost(0.00004), cost(0)))
     days["data"][1]["results"] = []

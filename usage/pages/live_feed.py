@@ -25,6 +25,9 @@ TICK_S = 1.0
 RELOAD = 4001
 """The close code that says: what this page may show is another now (4000 to 4999 are an application's own, RFC 6455 section 7.4.2)."""
 
+Looking = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
+"""Who looks and at which organizations (None: all), by what tells them that this is over."""
+
 
 class Snapshots:
     """What runs now, read once a tick while at least one follows."""
@@ -86,7 +89,7 @@ class Viewers:
     def __init__(self, read: Callable[[Collection[SignIn]], Awaitable[Seen]], tick_s: float = TICK_S) -> None:
         self._read = read
         self._tick_s = tick_s
-        self._looking: dict[asyncio.Future[None], tuple[SignIn, tuple[int, ...] | None]] = {}
+        self._looking: Looking = {}
         self._asking: asyncio.Task[None] | None = None
 
     async def until_changed(self, sign_in: SignIn, organizations: tuple[int, ...] | None) -> None:
@@ -107,16 +110,17 @@ class Viewers:
         while True:
             began = time.monotonic()
             try:
-                self._tell(await self._read({sign_in for sign_in, _ in self._looking.values()}))
+                asked = dict(self._looking)  # whoever comes meanwhile was let in by a later look
+                self._tell(asked, await self._read({sign_in for sign_in, _ in asked.values()}))
             except DatabaseError as error:  # then the feed has nothing to tell either; the next tick asks again
                 log.warning("who may look can't be read: %r", error)
             except Exception:
                 log.exception("who may look can't be read")
-                self._tell({})  # nobody, then
+                self._tell(self._looking, {})  # nobody, then
             await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
-    def _tell(self, seen: Seen) -> None:
-        for changed, (sign_in, organizations) in self._looking.items():
+    def _tell(self, looking: Looking, seen: Seen) -> None:
+        for changed, (sign_in, organizations) in looking.items():
             is_same = sign_in in seen and seen[sign_in] == organizations
             if not is_same and not changed.done():
                 changed.set_result(None)
