@@ -202,11 +202,10 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 
 
 async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
-    cap = run.claimed.max_output_tokens * run.claimed.choices_count
     if run.tally.usage is not None:
-        return tally.settlement(run.id, run.fence, request, run.tally, end, cap)
+        return tally.settlement(run.claimed, request, run.tally, end)
     # We count, and a long prompt takes its time: the encoder gives up the GIL, so other streams go on.
-    return await asyncio.to_thread(tally.settlement, run.id, run.fence, request, run.tally, end, cap)
+    return await asyncio.to_thread(tally.settlement, run.claimed, request, run.tally, end)
 
 
 async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:

@@ -4,13 +4,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from uuid import UUID
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
-from usage.ledger import Settlement
+from usage.ledger import Claimed, Settlement
 from usage.models import Outcome, UsageSource
 from usage.pricing import Tokens
 from usage.settlement import Attempt
@@ -126,20 +125,20 @@ class End:
         return (failure.code or failure.type) if failure else ""
 
 
-def settlement(generation_id: UUID, fence: int, request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> Settlement:
-    """The settlement of a run that ended so; `cap` is the most completion tokens that it was asked for.
+def settlement(run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End) -> Settlement:
+    """The settlement of a run that ended so.
 
     An upstream's own usage counts, an explicit zero too. Without it we count.
     """
-    source, used = _usage(request, tally, end, cap)
+    source, used = _usage(request, tally, end, run.max_output_tokens * run.choices_count)
     failure = end.failure if end.ending is Ending.FAILED else None
     return Settlement(
-        id=generation_id,
-        fence=fence,
+        id=run.id,
+        fence=run.fence,
         outcome=_OUTCOMES[end.ending],
         tokens=used,
         usage_source=source,
-        finish_reason=_finish_reason(tally.finished, end.ending),
+        finish_reason=_finish_reason(tally.finished, end.ending, run.choices_count),
         error_code=end.error_code,
         error_message=_kept(failure) if failure else "",
         deployment=end.attempts[-1].deployment if end.attempts else "",
@@ -189,14 +188,17 @@ def _echoed_tokens(request: ChatRequest | TextRequest | None) -> int:
     return prompt_tokens(request) * (request.n or 1)
 
 
-def _finish_reason(finished: dict[int, FinishReason], ending: Ending) -> str:
-    """As told to the client: nothing to one that left, and a cancelled answer says that it has stopped."""
+def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:
+    """As told to the client: nothing to one that left; of a failed answer, of which it is told no end, what had finished."""
     if ending is Ending.CLIENT_LEFT:
         return ""
-    if ending is Ending.CANCELLED and not finished:
-        return "stop"
-    by_index = [finished[index] for index in sorted(finished)]
+    by_index = [finished[index] for index in sorted(finished)] if ending is Ending.FAILED else _finish_reasons(finished, choices_count)
     return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
+
+
+def _finish_reasons(finished: dict[int, FinishReason], choices_count: int) -> list[FinishReason]:
+    """Each choice's, by index: one that was cancelled has stopped."""
+    return [finished.get(index, "stop") for index in range(choices_count)]
 
 
 def prompt_tokens(request: ChatRequest | TextRequest | None) -> int:
@@ -212,5 +214,5 @@ def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[A
     if end.failure is not None:
         return [end.failure]
     beginning: list[AnyDelta] = [] if tally.has_started else [Started()]
-    finishes = [Finished(tally.finished.get(index, "stop"), index) for index in range(choices_count)]
+    finishes = [Finished(reason, index) for index, reason in enumerate(_finish_reasons(tally.finished, choices_count))]
     return [*beginning, *finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]

@@ -1,5 +1,7 @@
 """From a run's deltas to what it is charged for and what its client is told."""
 
+from typing import Any
+
 import pytest
 
 from chatapi import identity
@@ -7,8 +9,8 @@ from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, 
 from chatapi.wire.requests import parse_chat, parse_text
 from chatapi.worker import tally
 from chatapi.worker.tally import End, Ending, Tally
-from usage.ledger import Settlement
-from usage.models import Outcome, UsageSource
+from usage.ledger import Claimed, Settlement
+from usage.models import Generation, Outcome, UsageSource
 from usage.pricing import Tokens
 from usage.settlement import Attempt
 
@@ -25,8 +27,8 @@ def heard(*batch: AnyDelta) -> Tally:
     return counted
 
 
-def settle(counted: Tally, end: End, cap: int = 100) -> Settlement:
-    return tally.settlement(ID, 1, REQUEST, counted, end, cap)
+def settle(counted: Tally, end: End, cap: int = 100, choices: int = 1) -> Settlement:
+    return tally.settlement(Claimed(ID, 1, "m", cap, choices, is_test=False), REQUEST, counted, end)
 
 
 def test_content_passes_and_the_end_waits_for_the_commit() -> None:
@@ -135,8 +137,20 @@ def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
 
 def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
     counted = heard(Started(), Text(" the"), Finished("length", 1), Finished("stop", 0))
-    assert settle(counted, DONE).finish_reason == "stop,length"
+    assert settle(counted, DONE, choices=2).finish_reason == "stop,length"
     assert tally.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
+
+
+@pytest.mark.parametrize(
+    ("finished", "choices", "kept"),
+    [({}, 1, "stop"), ({}, 2, "stop"), ({1: "length"}, 2, "stop,length"), ({0: "length", 2: "stop"}, 3, "length,stop,stop")],
+)
+def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(finished: dict[int, Any], choices: int, kept: str) -> None:
+    counted, cancelled = heard(*(Finished(reason, index) for index, reason in finished.items())), End(Ending.CANCELLED, None, (THERE,))
+    told = [delta.finish_reason for delta in tally.terminal(cancelled, counted, Tokens(), choices) if isinstance(delta, Finished)]
+    settled = settle(counted, cancelled, choices=choices)
+    assert settled.finish_reason == kept
+    assert Generation(finish_reason=kept, choices_count=choices).finish_reasons == told
 
 
 def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
