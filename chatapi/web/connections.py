@@ -166,6 +166,19 @@ class HTTPConnection(http.HTTPChannel):
             self._received_bytes += len(data)
         super().dataReceived(data)
 
+    def rawDataReceived(self, data: bytes) -> None:
+        """Takes bytes that are no line: a body, or what comes while a request is answered.
+
+        Behind much of that, Twisted would not read on, and never notice that its client leaves. So that is ignored, and the connection
+        ends with the answer: a client sends again what got none (RFC 9112 section 9.3.2).
+        """
+        if self._handlingRequest and sum(map(len, self._dataBuffer)) + len(data) > self._optimisticEagerReadSize:
+            self.persistent = False
+        if self._handlingRequest and not self.persistent:
+            self._dataBuffer = []
+        else:
+            super().rawDataReceived(data)
+
     def allHeadersReceived(self) -> None:
         """Refuses by the head alone what need not be read any further."""
         refusal = self._refusal_of_head()

@@ -206,6 +206,26 @@ def test_pipelined_requests_are_answered_in_order_and_share_nothing(probe: Probe
     assert (second["path"], second["headers"]) == ("/2", [["host", "2"]])
 
 
+@pytest.mark.parametrize("pieces", [1, 40])
+def test_who_has_sent_much_behind_a_running_request_is_seen_to_leave(probe: Probe, pieces: int) -> None:
+    watch, behind = f"behind-{pieces}", post(b"x" * 40_000)
+    with probe.client() as client:
+        client.get(f"/ticks?count=2&every=600&watch={watch}")
+        assert client.head().status == 200
+        for start in range(0, len(behind), len(behind) // pieces):
+            client.send(behind[start : start + len(behind) // pieces])
+    assert probe.ask(f"/report?watch={watch}")["end"] == "cancelled"
+
+
+def test_much_behind_a_running_request_ends_the_connection_after_its_answer(probe: Probe) -> None:
+    with probe.client() as client:
+        client.get("/ticks?count=3&every=0.1&watch=much")
+        assert client.head().status == 200
+        client.send(post(b"x" * 40_000))
+        assert b"data: [DONE]" in client.file.read()
+        assert client.is_hung_up()
+
+
 def test_bytes_after_a_body_are_a_request_of_their_own(probe: Probe) -> None:
     with probe.client() as client:
         client.send(post(b"abc") + b"garbage\r\n\r\n")
