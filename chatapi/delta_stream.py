@@ -24,8 +24,9 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from accounts.rate_limits import Taken
+from chatapi import delta_log
+from chatapi.delta_log import StreamUnavailable
 from chatapi.redis_client import Command, Line, in_time
-from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,9 @@ local function record(id, fence, seq, is_last, batch)
     return not (held == fence and last >= seq) and reply
   end
   if is_last == 1 then
-    redis.call('PEXPIRE', key, ARGV[2])
-    redis.call('UNLINK', prefix .. 'job:' .. id)
+    -- Of one that is forgotten already, the log has the time that it still has.
+    local is_kept = redis.call('UNLINK', prefix .. 'job:' .. id) == 1
+    redis.call('PEXPIRE', key, ARGV[2], unpack(is_kept and {} or {'LT'}))
   end
   return true
 end
@@ -88,13 +90,14 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 _PUBLISH_SHA1 = hashlib.sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
 
-# ARGV: cursor, prefix of all keys, how long a log outlives its end. Answers the next cursor, and which generations are kept longer.
+# ARGV: cursor, prefix of all keys, how long a log outlives its end. Answers the next cursor, and which generations are kept as if open.
 _LASTING = """
 local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 1000), ARGV[2], {}
 for _, key in ipairs(page[2]) do
-  local kind = string.sub(key, 1, #prefix) == prefix and string.sub(key, #prefix + 1, #prefix + 4)
-  if (kind == 'job:' or kind == 'log:') and redis.call('PTTL', key) > tonumber(ARGV[3]) then
-    found[#found + 1] = string.sub(key, #prefix + 5)
+  local kind, id = string.match(string.sub(key, #prefix + 1), '^(%l+):(%x+)$')
+  local is_ours = string.sub(key, 1, #prefix) == prefix and id and #id == 32
+  if is_ours and (kind == 'job' or kind == 'log' and redis.call('PTTL', key) > tonumber(ARGV[3])) then
+    found[#found + 1] = id
   end
 end
 return {page[1], found}
@@ -110,13 +113,6 @@ class Cancellation(Enum):
     """Its client asked for it: it stops, and whoever listens gets a normal end with the usage."""
     STOPPED = b"stopped"
     """An operator stops it: whoever listens must not take what came for the whole answer."""
-
-
-LogEntry = tuple[bytes, dict[bytes, bytes]]
-
-
-class StreamUnavailable(Exception):
-    """Redis can't be reached, or has lost what should be there."""
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -209,7 +205,7 @@ class DeltaStream:
             frames.setdefault(entry.inbox, []).append(entry.frame())
         # One argument for all frames: redis-py's cost is by the argument.
         arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
-        command = ("EVALSHA", _PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments)
+        command = "EVALSHA", _PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
         try:
             refused = await self._publishing.call(*command)
         except NoScriptError:
@@ -235,11 +231,11 @@ class DeltaStream:
         if isinstance(entries, Exception):
             raise entries
         try:
-            batches = _batches(entries)
+            batches = delta_log.batches(entries)
         except StreamUnavailable as error:
             # Another version has written it. Whoever seals it has to close the generation all the same.
             log.error("%s: %s", generation_id.hex, error)
-            return Sealed([], _last_seq(entries), is_whole=False)
+            return Sealed([], delta_log.last_seq(entries), is_whole=False)
         held = [delta for _, batch in batches for delta in batch]
         first_seq = batches[0][0] if batches else 0
         return Sealed(held, max(0, first_seq - 1) + len(held), is_whole=first_seq == 1)
@@ -247,26 +243,18 @@ class DeltaStream:
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
         """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some of them."""
         async with in_time():
-            entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
-        batches = _batches(entries)
+            entries = cast(list[delta_log.Entry], await self.redis.xrange(self.key("log", generation_id.hex)))
+        batches = delta_log.batches(entries)
         last_seq = batches[-1][0] + len(batches[-1][1]) - 1 if batches else 0
         if last_seq < after_seq:
             raise StreamUnavailable("Redis has lost a part of the log")
-        return _behind(after_seq, batches)
+        return delta_log.behind(after_seq, batches)
 
     async def reached(self, generation_id: UUID) -> int | None:
         """How many deltas the log has; None when it is not there, or some of them are lost."""
         async with in_time():
-            entries = cast(list[LogEntry], await self.redis.xrange(self.key("log", generation_id.hex)))
-        seq = 0
-        try:
-            for first_seq, batch in _batches(entries):
-                if first_seq > seq + 1:
-                    return None
-                seq = first_seq + len(batch) - 1
-        except StreamUnavailable:
-            return None
-        return seq or None
+            entries = cast(list[delta_log.Entry], await self.redis.xrange(self.key("log", generation_id.hex)))
+        return delta_log.reached(entries)
 
     async def has_job(self, generation_id: UUID) -> bool:
         """Whether the end has yet to be published: the job goes in the same script."""
@@ -280,13 +268,13 @@ class DeltaStream:
         """
         async with in_time():
             key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
-            entries = cast(list[LogEntry], await self.redis.xrange(key, min=start, count=256))
-        return (entries[-1][0] if entries else after), _behind(seq, _batches(entries))
+            entries = cast(list[delta_log.Entry], await self.redis.xrange(key, min=start, count=256))
+        return (entries[-1][0] if entries else after), delta_log.behind(seq, delta_log.batches(entries))
 
     # ---- what was said, afterwards
 
     async def lasting(self) -> AsyncIterator[set[UUID]]:
-        """Page by page, the generations that are kept longer than ended ones: they are open, or nobody has told their end."""
+        """Page by page, the generations that are kept as if they were open, and may be; or else nobody has told their end."""
         cursor = None
         while cursor != b"0":
             async with in_time():
@@ -332,18 +320,23 @@ class DeltaStream:
             found = await self.redis.mget([self.key("web", name) for name in inboxes])
         return {name for name, value in zip(inboxes, found, strict=True) if value is not None}
 
-    async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> None:
-        """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now."""
+    async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> bool:
+        """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now.
+
+        Answers whether Redis has known it: one that has not may have lost the inbox too.
+        """
         key = self.key("web", inbox)
-        async with in_time(), self.redis.pipeline(transaction=False) as pipe:
+        async with in_time():
             # Not SET at once: a Redis that is full refuses it, and workers would take this process for dead.
-            pipe.pexpire(key, ttl_ms)
-            pipe.xtrim(self.key("inbox", inbox), minid=read_up_to, approximate=False)
-            pipe.xdel(self.key("inbox", inbox), read_up_to)
-            pipe.pexpire(self.key("inbox", inbox), INBOX_TTL_MS)
-            is_known, *_ = await pipe.execute()
-            if not is_known:
+            if not await self.redis.pexpire(key, ttl_ms):
                 await self.redis.set(key, b"1", px=ttl_ms)
+                return False
+            async with self.redis.pipeline(transaction=False) as pipe:
+                pipe.xtrim(self.key("inbox", inbox), minid=read_up_to, approximate=False)
+                pipe.xdel(self.key("inbox", inbox), read_up_to)
+                pipe.pexpire(self.key("inbox", inbox), INBOX_TTL_MS)
+                await pipe.execute()
+            return True
 
 
 def _cancellation(flag: bytes | str) -> Cancellation:
@@ -352,41 +345,6 @@ def _cancellation(flag: bytes | str) -> Cancellation:
         return Cancellation(flag)
     except ValueError:
         return Cancellation.ASKED
-
-
-def _batches(entries: Sequence[LogEntry]) -> list[tuple[int, list[AnyDelta]]]:
-    """The log's entries as (first seq, deltas); a seal carries none. Raises `StreamUnavailable` for what another version has written."""
-    try:
-        return [(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
-    except msgspec.DecodeError as error:
-        raise StreamUnavailable(f"the log can't be read: {error}") from error
-
-
-def _behind(seq: int, batches: Sequence[tuple[int, list[AnyDelta]]]) -> list[AnyDelta]:
-    """The deltas after that one, in order; raises `StreamUnavailable` when some of them are lost.
-
-    Only right before a failure may some be missing: what a worker could not publish costs nothing, and the failure tells of it.
-    """
-    found: list[AnyDelta] = []
-    for first_seq, batch in batches:
-        known = seq + len(found)
-        if first_seq > known + 1 and not isinstance(batch[0], Failed):
-            raise StreamUnavailable("Redis has lost a part of the log")
-        found += batch[max(0, known + 1 - first_seq) :]
-    return found
-
-
-def _first_seq(name: bytes) -> int:
-    return int(name.partition(b"-")[2])
-
-
-def _last_seq(entries: Sequence[LogEntry]) -> int:
-    """The number of the last delta of a log that can't be read: how many its last batch has is known of any MessagePack."""
-    name, fields = [entry for entry in entries if entry[1][b"d"]][-1]
-    try:
-        return _first_seq(name) + len(msgspec.msgpack.decode(fields[b"d"], type=list[msgspec.Raw])) - 1
-    except msgspec.DecodeError:
-        return _first_seq(name)
 
 
 def _frames(data: bytes) -> list[Frame]:

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 from redis import Redis
 
@@ -31,9 +32,11 @@ def database(installation: Installation) -> bytes:
 
 
 def held_by(valkey: Redis) -> bytes:
-    """Every key with its value, as they would be written to its file."""
+    """Every key with its value, as they would be written to its file, and what it remembers of slow and of large commands."""
     names: list[bytes] = list(valkey.scan_iter())
-    return b"\n".join(name + b" " + (valkey.dump(name) or b"") for name in names)
+    client: Any = valkey
+    commands = [repr(client.execute_command("COMMANDLOG", "GET", -1, which)).encode() for which in ("slow", "large-request")]
+    return b"\n".join([*(name + b" " + (valkey.dump(name) or b"") for name in names), *commands])
 
 
 def logs(installation: Installation) -> bytes:

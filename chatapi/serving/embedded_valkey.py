@@ -37,6 +37,12 @@ def dump_path(state_dir: Path) -> Path:
     return state_dir / "valkey.rdb"
 
 
+def forget_dumps(state_dir: Path) -> None:
+    """Remove what it has left, whole or cut off in the middle of being written; while none is being written."""
+    for path in (dump_path(state_dir), *state_dir.glob("temp-*.rdb")):
+        path.unlink(missing_ok=True)
+
+
 def prepare(state_dir: Path) -> None:
     """Make the socket's folder; raises `OSError`, also when it is someone else's, who could then answer in Valkey's place."""
     folder = socket_path(state_dir).parent
@@ -58,6 +64,9 @@ def command(state_dir: Path) -> list[str]:
         "appendonly": "no",
         "shutdown-on-sigterm": "save",
         "dbfilename": dump_path(state_dir).name,
+        # Its logs of slow and of large commands would keep the words in them for ever.
+        "slowlog-log-slower-than": "-1",
+        "commandlog-request-larger-than": "-1",
         "maxmemory": f"{MAX_MEMORY_MIB}mb",
         "maxmemory-policy": "noeviction",
         "logfile": str(log_path(state_dir)),

@@ -29,7 +29,7 @@ def run(host: str, port: int, say: Say) -> int:
         preflight.check_port(host, port)
         if not settings.EMBEDDED_VALKEY:
             preflight.check_redis()
-            embedded_valkey.dump_path(settings.STATE_DIR).unlink(missing_ok=True)  # nobody would read it any more
+            embedded_valkey.forget_dumps(settings.STATE_DIR)  # nobody would read them any more
         credentials = prepare_database()
         if credentials:
             say(first_words(credentials))
@@ -89,7 +89,7 @@ async def _forget_dump() -> None:
     """When Valkey answers it has read it. If it dies, its next start must not bring back what has been over since."""
     while not await _valkey_answers():  # noqa: ASYNC110  it is another process that changes
         await asyncio.sleep(POLL_S)
-    embedded_valkey.dump_path(settings.STATE_DIR).unlink(missing_ok=True)
+    embedded_valkey.forget_dumps(settings.STATE_DIR)
 
 
 def _python(role: str, stop_s: float, *arguments: str) -> Program:

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from accounts import authentication
 from chatapi import errors, identity
-from chatapi.delta_stream import StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
 from chatapi.web.completions import CHAT, TEXT, Asked, Completions
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket

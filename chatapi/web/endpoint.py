@@ -12,7 +12,7 @@ from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.models import KeyScope
 from chatapi import errors, identity
-from chatapi.delta_stream import StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
@@ -73,9 +73,11 @@ class Endpoint(EventStreamConsumer):
         if found.code == "internal_error":
             log.error("a request failed", exc_info=error)
         if found.status in _NOT_NOW and self.api_key_id is not None:
-            # Nothing else knows of these: the books begin with what is admitted.
-            request_id = self.identifying[0][1].decode("latin-1")
-            log.info("%s of key %d is refused: %d %s: %r", request_id, self.api_key_id, found.status, found.code, found.message)
+            # Nothing else knows of these: the books begin with what is admitted. What the client has said is not told, its own
+            # request id neither: it may be a key, or a part of a prompt.
+            why = "" if found.code in _QUOTING else f": {found.message!r}"
+            ours = identity.request_id(None, self.generation_id).decode()
+            log.info("%s of key %d is refused: %d %s%s", ours, self.api_key_id, found.status, found.code, why)
         return found
 
     # ---- what comes in
@@ -139,6 +141,8 @@ class Endpoint(EventStreamConsumer):
 
 
 _NOT_NOW = frozenset({402, 403, 429})
+_QUOTING = frozenset({"model_not_allowed"})
+"""Refusals whose message repeats what the client has said."""
 _AWAY: dict[type[Exception], str] = {
     StreamUnavailable: "The service can't reach its workers right now.",
     DatabaseUnavailable: "The service can't reach its books right now.",

@@ -72,11 +72,12 @@ class GenerationStream(_OfGeneration):
         caller.require(self.required_scope)
 
     def _position(self) -> Position:
+        """The header's first: an EventSource that comes back by itself sends it to the address that it began with."""
+        if last_event_id := self.header(b"last-event-id"):
+            return position(last_event_id, "Last-Event-ID")
         query = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if found := query.get("starting_after"):
-            return position(found[0], "starting_after")
-        last_event_id = self.header(b"last-event-id")
-        return position(last_event_id, "Last-Event-ID") if last_event_id else Position(0, None)
+        found = query.get("starting_after")
+        return position(found[0], "starting_after") if found else Position(0, None)
 
 
 class GenerationCancel(_OfGeneration):

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import DeltaStream, Frame
 from chatapi.for_ever import for_ever
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
@@ -83,7 +84,7 @@ class Inbox:
     def __init__(self, stream: DeltaStream, name: str, *, tick_s: float) -> None:
         """`tick_s`: how often a follower that hears nothing returns; one timer for all, for each would cost more than its delta."""
         self.name = name
-        self._tick_s = tick_s
+        self.tick_s = tick_s
         self._stream = stream
         self._followers: dict[bytes, Follower] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -144,7 +145,7 @@ class Inbox:
 
     async def _keep_time(self) -> None:
         while True:
-            await asyncio.sleep(self._tick_s)
+            await asyncio.sleep(self.tick_s)
             self.wake_all()
 
     def wake_all(self) -> None:
@@ -157,7 +158,9 @@ class Inbox:
         while True:
             await asyncio.sleep(wait_s)
             try:
-                await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to)
+                if not await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to):
+                    # What comes now may have lower names, where the clock that makes them is another one. Nothing is handed out twice.
+                    self._read_up_to = b"0"
                 wait_s = self.ANNOUNCE_S
             except (RedisError, OSError) as error:
                 log.warning("announce: %s", error)

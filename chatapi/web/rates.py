@@ -10,7 +10,8 @@ from redis.exceptions import RedisError
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.rate_limits import RateLimits, Taken
-from chatapi.delta_stream import RUN_TTL_MS, StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import RUN_TTL_MS
 from usage import reports
 from usage.errors import DatabaseUnavailable
 

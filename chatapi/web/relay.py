@@ -8,7 +8,8 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
-from chatapi.delta_stream import CANCELLED, StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import CANCELLED
 from chatapi.web.inbox import Follower
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
@@ -30,7 +31,7 @@ class Patience:
     """How long a relay bears silence, in ms."""
 
     ping_ms: int
-    """0: the client is never pinged."""
+    """0: the client is never pinged. Silence is noticed at the inbox's ticks: it is the last one before this that counts."""
     row_ms: int
     """After this long without a delta the generation's row is asked whether it has ended."""
 
@@ -48,7 +49,7 @@ async def relay(services: Services, follower: Follower, patience: Patience) -> A
             yield batch
             if isinstance(batch[-1], TERMINAL):
                 return
-        elif patience.ping_ms and (now - pinged) * 1_000 >= patience.ping_ms:
+        elif patience.ping_ms and now + services.inbox.tick_s - pinged > patience.ping_ms / 1_000:
             pinged = now
             yield []
 

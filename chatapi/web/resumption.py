@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from accounts.errors import AccountsError
 from chatapi import errors
-from chatapi.delta_stream import StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
 from chatapi.web.inbox import Inbox
 from chatapi.web.relay import CLOSING, LOST, end_of_broken, is_to_be_told, terminal_of
 from chatapi.web.services import Services
@@ -85,12 +85,14 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
         return
     try:
         reached = await services.stream.reached(generation_id)
+        if reached == 0 and not await services.stream.has_job(generation_id):
+            reached = None  # what loses a log that has begun loses its job, too
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
     # Where a part of the log is lost nobody knows, and whoever follows is told.
     if reached is not None and after.seq > reached:
-        message = f"Invalid value for '{after.param}': the stream has not come so far; its last event is of delta {reached}."
-        raise InvalidRequest(message, after.param)
+        far = f"its last event is of delta {reached}" if reached else "it has no event yet"
+        raise InvalidRequest(f"Invalid value for '{after.param}': the stream has not come so far; {far}.", after.param)
 
 
 async def remainder(

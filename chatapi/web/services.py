@@ -20,7 +20,8 @@ from chatapi import catalog
 from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.delta_stream import Cancellation, DeltaStream, Job, StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import Cancellation, DeltaStream, Job
 from chatapi.for_ever import for_ever
 from chatapi.recent import MAX_AGE_S, Recent
 from chatapi.redis_client import Command, Line, connect

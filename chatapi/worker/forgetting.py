@@ -13,6 +13,8 @@ from usage.errors import UsageError
 
 log = logging.getLogger(__name__)
 
+LEAST_S, MOST_S = 1.0, 60.0
+
 
 async def keep_forgetting(commits: GroupCommit, stream: DeltaStream) -> None:
     """Look every now and then, for ever, so often that nothing outlasts `STREAM_TTL_MS`; any number of processes may, beside each other."""
@@ -21,7 +23,7 @@ async def keep_forgetting(commits: GroupCommit, stream: DeltaStream) -> None:
             await forget_settled(commits, stream)
         except (UsageError, RedisError, OSError) as error:
             log.warning("forgetting: %r", error)
-        await asyncio.sleep(settings.STREAM_TTL_MS / 3_000)
+        await asyncio.sleep(_pause_s())
 
 
 async def forget_settled(commits: GroupCommit, stream: DeltaStream) -> None:
@@ -32,8 +34,14 @@ async def forget_settled(commits: GroupCommit, stream: DeltaStream) -> None:
     async for ids in stream.lasting():
         settled_ms_ago = await commits.read(reports.settled_ms_ago, ids) if ids else {}
         # Whoever has just settled one is about to tell its end.
-        untold = {generation_id: age_ms for generation_id, age_ms in settled_ms_ago.items() if age_ms > settings.STREAM_TTL_MS / 3}
+        untold = {generation_id: age_ms for generation_id, age_ms in settled_ms_ago.items() if age_ms > _pause_s() * 1_000}
         if untold:
             await stream.forget({generation_id: max(0, settings.STREAM_TTL_MS - age_ms) for generation_id, age_ms in untold.items()})
         for generation_id in untold:
             log.warning("%s is forgotten: it is settled, and nobody has told its end", generation_id.hex)
+
+
+def _pause_s() -> float:
+    """Twice as long, and a settled generation's log would still be there: it is found in time."""
+    third_s: float = settings.STREAM_TTL_MS / 3_000
+    return min(max(LEAST_S, third_s), MOST_S)

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
@@ -25,6 +26,7 @@ from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.forgetting import keep_forgetting
 from chatapi.worker.left_behind import LeftBehind
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.reaper import Reaper
@@ -65,7 +67,9 @@ class Services:
         """Run the loops while the process lives; at the end everything is published and closed."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
-        loops = [asyncio.create_task(for_ever(loop)) for loop in (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run)]
+        forgetting = partial(keep_forgetting, self.commits, self.stream)
+        work = (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run, forgetting)
+        loops = [asyncio.create_task(for_ever(loop)) for loop in work]
         try:
             yield self
             await self.publisher.drained()

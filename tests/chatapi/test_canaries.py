@@ -44,6 +44,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     try:
         installation.start(MODELS)
         assert ask(installation, "says-it").status == 500
+        narrow = installation.manage("createkey", "--organization", "Tests", "--model", "says-it", "--json")
+        installation.keys["narrow"] = json.loads(narrow.stdout)["key"]
         yield installation
         installation.verify()
     finally:
@@ -77,6 +79,9 @@ def say_everything(installation: Installation) -> None:
     client.send("POST", "/v1/chat/completions", body, prefer="respond-async")
     client.send("POST", "/v1/chat/completions/tickets", body)
     client.send("POST", "/v1/completions", json.dumps({"model": "sandbox", "prompt": PROMPT, "echo": True}).encode())
+    client.send("POST", "/v1/completions", json.dumps({"model": "sandbox", "prompt": PROMPT + " hello" * 200_000}).encode())
+    narrow = Client(installation.url, installation.keys["narrow"])
+    narrow.send("POST", "/v1/chat/completions", body.replace(b"sandbox", PROMPT.encode()), x_request_id=PROMPT)
     for wrong in (b'{"model": "sandbox", "messages": [{"role": "%b"}]}', b'{"%b"', b'{"model": "sandbox", "messages": "%b", "n": "x"}'):
         client.send("POST", "/v1/chat/completions", wrong.replace(b"%b", PROMPT.encode()))
     with client.asking("stalls", messages=messages, stream=True) as exchange:

@@ -16,6 +16,12 @@ SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_tex
 OURS = sorted(name for name, service in SERVICES.items() if service.get("image") == "chatapi")
 
 
+def valkey_options() -> dict[str, str]:
+    server, *words = SERVICES["valkey"]["command"]
+    assert server == "valkey-server"
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 def test_every_process_is_a_service() -> None:
     assert set(SERVICES) == {"migrate", "web", "worker", "reaper", "valkey", "postgres"}
 
@@ -64,8 +70,15 @@ def test_nothing_starts_before_what_it_needs(name: str) -> None:
 
 
 def test_valkey_never_evicts() -> None:
-    command = SERVICES["valkey"]["command"]
-    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+    assert valkey_options()["--maxmemory-policy"] == "noeviction"
+
+
+def test_valkey_keeps_what_was_said_on_no_disk_and_in_no_log() -> None:
+    """But between an orderly end and the next start: when it answers, its dump has been read."""
+    wanted = {"appendonly": "no", "save": "", "shutdown-on-sigterm": "save", "slowlog-log-slower-than": "-1"}
+    wanted["commandlog-request-larger-than"] = "-1"
+    assert {f"--{name}": value for name, value in wanted.items()}.items() <= valkey_options().items()
+    assert SERVICES["valkey"]["healthcheck"]["test"][1].endswith("&& rm -f /data/*.rdb")
 
 
 def test_the_image_holds_what_runs_and_is_not_root() -> None:

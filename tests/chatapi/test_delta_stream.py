@@ -10,7 +10,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
+from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import Line, connect
 from chatapi.web.inbox import Follower, Inbox
@@ -281,6 +282,7 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(stream: DeltaStream)
     for seq in (1, 2, 3):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
     names = [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)]
+    assert not await stream.announce("web", ttl_ms=5_000)
     await stream.announce("web", ttl_ms=5_000, read_up_to=names[1])
     assert [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)] == names[2:]
     await stream.announce("web", ttl_ms=5_000, read_up_to=names[2])
@@ -307,7 +309,8 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: 
 
 
 async def test_a_process_is_alive_while_it_says_so(stream: DeltaStream) -> None:
-    await stream.announce("here", ttl_ms=5_000)
+    assert not await stream.announce("here", ttl_ms=5_000)
+    assert await stream.announce("here", ttl_ms=5_000)
     assert await stream.still_alive(["gone", "here"]) == {"here"}
 
 
@@ -327,6 +330,20 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(own_valkey: Valke
         return bool(await stream.still_alive([inbox.name]))
 
     await eventually(is_announced)
+
+
+async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_behind(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of what it takes from now on are lower than those that have been read."""
+    monkeypatch.setattr(Inbox, "ANNOUNCE_S", 0.05)
+    key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id())
+    frame = entry(follower.id, 1, texts(1, 1)).frame()
+    await stream.redis.xadd(key, {"b": frame}, id="99999999999999-0")
+    assert await follower.next() == texts(1, 1)
+    await stream.redis.delete(key, stream.key("web", inbox.name))
+    await stream.publish([entry(follower.id, 2, texts(2, 2)), entry(follower.id, 3, [END])])
+    assert await to_the_end(follower) == [*texts(2, 2), END]
 
 
 async def test_the_inbox_says_when_valkey_stays_away(

@@ -45,3 +45,13 @@ def test_it_never_evicts_and_never_listens_on_a_port(tmp_path: Path) -> None:
     assert Path(command[0]).exists()
     assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
     assert command[command.index("--port") + 1] == "0"
+
+
+def test_it_forgets_what_it_wrote_even_half_of_it(tmp_path: Path) -> None:
+    """One that is killed while it writes leaves that behind."""
+    kept = tmp_path / "chatapi.sqlite3"
+    for path in (embedded_valkey.dump_path(tmp_path), tmp_path / "temp-4711.rdb", kept):
+        path.write_text("said")
+    embedded_valkey.forget_dumps(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+    embedded_valkey.forget_dumps(tmp_path)

@@ -63,6 +63,12 @@ def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialec
         assert resume(client, generation_id, last_event_id=event_id).body == behind
 
 
+def test_who_comes_back_to_an_address_with_a_position_goes_on_behind_its_last_event(client: Client) -> None:
+    """As an EventSource does by itself: the same address, and the last id in the header."""
+    generation_id, _ = completed(client, "openai")
+    assert resume(client, generation_id, "1-1", last_event_id="5-1").body == resume(client, generation_id, "5-1").body
+
+
 def test_a_running_stream_can_be_joined(client: Client, installation: Installation) -> None:
     with client.asking("begins-late", stream=True) as first:
         joined = resume(client, first.response.headers["x-generation-id"])

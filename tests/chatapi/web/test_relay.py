@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.web import relay as module
@@ -64,6 +65,21 @@ async def settled(services: Any, alice: Person) -> UUID:
     """A generation that has completed, as the books say."""
     row = await services.commits.read(run, alice)
     return UUID(str(row.pk))
+
+
+async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(services: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower, looked = services.inbox.follow(identity.new_id()), 0
+    look = follower.next
+
+    async def counted() -> list[AnyDelta]:
+        nonlocal looked
+        looked += 1
+        return await look()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(follower, "next", counted)
+    pings = relay(services, follower, Patience(ping_ms=int(1_500 * services.inbox.tick_s), row_ms=60_000))
+    assert [await anext(pings) for _ in range(5)] == [[]] * 5
+    assert looked == 5
 
 
 async def test_the_row_tells_an_end_that_was_never_published(services: Any, settled: UUID) -> None:

@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry
-from chatapi.redis_client import connect
+from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.redis_client import Line, connect
 from chatapi.web import resumption
 from chatapi.web.generations import GenerationStream
 from chatapi.web.inbox import Inbox
@@ -243,6 +243,13 @@ async def test_a_position_that_a_whole_log_has_not_reached_is_refused(services: 
     await resumption.check_reached(services, waiting.pk, Position(3, 1, "Last-Event-ID"))
     with pytest.raises(InvalidRequest, match="its last event is of delta 3"):
         await resumption.check_reached(services, waiting.pk, Position(4, 1, "Last-Event-ID"))
+
+
+async def test_a_position_in_a_stream_that_has_not_begun_is_refused(services: Any, waiting: Generation) -> None:
+    """Otherwise its first deltas would be left out, as if the client had them."""
+    await Line(services.stream.redis).call(*services.stream.keeping(waiting.pk, Job("web", b"{}")))
+    with pytest.raises(InvalidRequest, match="it has no event yet"):
+        await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 
 
 async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses_nothing(services: Any, waiting: Generation) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db.models import F
 
+from accounts.limits import DAY_MS
 from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.wire import deltas
@@ -89,6 +90,29 @@ async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(commits: Grou
     assert await kept_ms(stream, over) == (-2, -2)
 
 
+async def test_an_end_that_is_told_late_gives_the_log_no_more_time(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+    """Whoever has settled it was frozen, not dead."""
+    untold = await settled(commits, alice, TTL_MS - 5_000)
+    await say(stream, untold)
+    await forget_settled(commits, stream)
+    await stream.publish([Entry(untold, 1, 2, deltas.encode([Usage(1, 2)]), is_last=True)])
+    assert (await kept_ms(stream, untold))[1] <= 5_000
+
+
+async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
+    commits: GroupCommit, stream: DeltaStream, alice: Person, settings: Any
+) -> None:
+    settings.STREAM_TTL_MS = DAY_MS
+    daily = DeltaStream(stream.redis, stream.key("daily", ""), ttl_ms=DAY_MS)
+    untold = await settled(commits, alice, DAY_MS // 3)
+    await say(daily, untold)
+    for kind in ("job", "log"):
+        await stream.redis.pexpire(daily.key(kind, untold.hex), RUN_TTL_MS - DAY_MS // 3)
+    await forget_settled(commits, daily)
+    job_ms, log_ms = await kept_ms(daily, untold)
+    assert (job_ms, 0 < log_ms <= DAY_MS - DAY_MS // 3) == (-2, True)
+
+
 async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
     still_open = (await commits.read(cast.admit, alice)).pk
     just_settled, told = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
@@ -103,11 +127,11 @@ async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(commits: Gr
 
 async def test_what_others_keep_in_the_same_redis_stays(commits: GroupCommit, stream: DeltaStream, alice: Person, valkey: Valkey) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
-    names = [f"another:job:{untold.hex}", f"job:{untold.hex}", stream.key("web", untold.hex)]
+    names = [f"another:job:{untold.hex}", f"job:{untold.hex}", *(stream.key("web", untold.hex), stream.key("job", "tonight"))]
     for name in names:
         await stream.redis.set(name, "theirs", px=RUN_TTL_MS)
     await forget_settled(commits, stream)
-    assert [await stream.redis.exists(name) for name in names] == [1, 1, 1]
+    assert [await stream.redis.exists(name) for name in names] == [1, 1, 1, 1]
 
 
 async def test_all_are_found_however_many_there_are(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
