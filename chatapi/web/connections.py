@@ -135,6 +135,7 @@ class HTTPConnection(http.HTTPChannel):
         self._active_at = monotonic()  # the last byte received, or the last response ended
         self._arriving_since: float | None = None  # the first byte of a request that is not complete yet
         self._received_bytes = 0
+        self._dataBuffer: list[bytes]  # Twisted's
         self._stall: tuple[int, float] | None = None  # bytes that wait for the client, and since when it has taken none
 
     def connectionMade(self) -> None:
@@ -172,11 +173,11 @@ class HTTPConnection(http.HTTPChannel):
         Behind much of that, Twisted would not read on, and never notice that its client leaves. So that is ignored, and the connection
         ends with the answer: a client sends again what got none (RFC 9112 section 9.3.2).
         """
-        if self._handlingRequest and sum(map(len, self._dataBuffer)) + len(data) > self._optimisticEagerReadSize:
+        if self._handlingRequest and sum(len(each) for each in self._dataBuffer) + len(data) > self._optimisticEagerReadSize:
             self.persistent = False
         if self._handlingRequest and not self.persistent:
-            self._dataBuffer = []
-        else:
+            self._dataBuffer.clear()
+        elif not self._is_refused:
             super().rawDataReceived(data)
 
     def allHeadersReceived(self) -> None:
@@ -225,7 +226,7 @@ class HTTPConnection(http.HTTPChannel):
             return
         self._is_refused = True
         self._active_at = monotonic()
-        self.lineReceived = self.rawDataReceived = _ignore
+        self.lineReceived = _ignore
         self.transport.write(refusal.response())
         self.transport.loseWriteConnection()
 
