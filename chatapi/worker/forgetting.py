@@ -14,6 +14,7 @@ from usage.errors import UsageError
 log = logging.getLogger(__name__)
 
 LEAST_S, MOST_S = 1.0, 60.0
+"""Between two looks, however short or long streams are kept."""
 
 
 async def keep_forgetting(commits: GroupCommit, stream: DeltaStream) -> None:
@@ -42,6 +43,6 @@ async def forget_settled(commits: GroupCommit, stream: DeltaStream) -> None:
 
 
 def _pause_s() -> float:
-    """Twice as long, and a settled generation's log would still be there: it is found in time."""
+    """A third of the time that streams are kept: what is settled is found by the second look, when its log may still stay for a while."""
     third_s: float = settings.STREAM_TTL_MS / 3_000
     return min(max(LEAST_S, third_s), MOST_S)
