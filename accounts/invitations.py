@@ -16,13 +16,13 @@ from accounts.models import Member
 
 
 class _Tokens(PasswordResetTokenGenerator):
-    """Django's, which the new password invalidates; so does a place in another organization, whose people did not send the link."""
+    """Django's, which the new password invalidates; so does whatever makes of this person more than whoever sent the link could invite."""
 
     key_salt = "accounts.invitations"
 
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
-        homes = Member.objects.filter(user=user).order_by("organization_id").values_list("organization_id", flat=True)
-        return f"{super()._make_hash_value(user, timestamp)}{list(homes)}"
+        homes = Member.objects.filter(user=user).order_by("organization_id").values_list("organization_id", "role")
+        return f"{super()._make_hash_value(user, timestamp)}{list(homes)}{user.is_staff}{user.is_superuser}"
 
 
 _tokens = _Tokens()

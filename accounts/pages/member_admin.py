@@ -159,14 +159,15 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
         return super().has_delete_permission(request, obj) and (obj is None or not memberships.is_last_owner(obj))
 
     def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Who may change them, while they have no password; of someone who belongs elsewhere too, only an operator."""
+        """Who may change them, while they have no password; someone who belongs elsewhere too, only an operator; staff, a superuser."""
         member = self.get_object(request, object_id)
         if member is None or member.user.has_usable_password() or not self.has_change_permission(request, member):
             return False
+        if member.user.is_staff or member.user.is_superuser:
+            return bool(request.user.is_superuser)
         places = Member.objects.filter(user=member.user)
         own_places = access.where_may(request.user, self.permission("change"), places)
-        is_only_here = not member.user.is_staff and not member.user.is_superuser and own_places.count() == places.count()
-        return is_only_here or access.is_operator(request.user)
+        return own_places.count() == places.count() or access.is_operator(request.user)
 
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         """Through `memberships`, which keeps its rules when two people act at the same time."""

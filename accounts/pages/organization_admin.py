@@ -37,9 +37,9 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
         return [*super().get_readonly_fields(request, obj), *own]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A superuser's name and password are changed by superusers."""
-        is_above = obj is not None and obj.is_superuser and not request.user.is_superuser
-        return super().has_change_permission(request, obj) and not is_above
+        """The name and password of a superuser, or of other staff, are changed by superusers: whoever could, could be them."""
+        is_else = obj is not None and (obj.is_superuser or (obj.is_staff and obj.pk != request.user.pk))
+        return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Never: the logs speak of them, and an organization could lose its last owner. They can be made inactive."""

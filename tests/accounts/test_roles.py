@@ -105,6 +105,8 @@ def test_no_list_names_another_organization(house: None, alice: Person) -> None:
         "project__organization__members__user__password__startswith=p",
         "project__api_keys__digest__startswith=a",
         "rate_limits__requests_per_minute=60",
+        "id__regex=a",
+        "name__iregex=(a%2B)%2B$",
     ],
 )
 def test_an_address_asks_for_nothing_that_the_filters_do_not_offer(house: None, alice: Person, query: str) -> None:
@@ -253,6 +255,17 @@ def test_staff_that_may_change_people_cannot_rise(db: None) -> None:
     assert client.post(f"/admin/auth/user/{root.pk}/password/", password).status_code == 403
     assert not User.objects.get(pk=clerk.pk).is_superuser
     assert User.objects.get(pk=root.pk).password == before
+
+
+def test_staff_that_may_change_people_cannot_be_others_of_the_staff(db: None, alice: Person) -> None:
+    clerk, colleague = (User.objects.create_user(name, is_staff=True) for name in ("clerk", "colleague"))
+    clerk.user_permissions.add(*Permission.objects.filter(codename__in=["change_user", "view_user"]))
+    password = {"password1": "another-passphrase", "password2": "another-passphrase", "usable_password": "true"}
+    answers = [
+        client_of(clerk).post(f"/admin/auth/user/{user.pk}/password/", password).status_code for user in (colleague, alice.user, clerk)
+    ]
+    assert answers == [403, 302, 302]
+    assert not User.objects.get(pk=colleague.pk).check_password("another-passphrase")
 
 
 def test_people_are_not_deleted(db: None, alice: Person) -> None:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
@@ -96,6 +96,29 @@ def test_a_link_ends_when_its_person_joins_another_organization(acme: Organizati
     member = Member.objects.get(organization=acme, user__username="erin")
     path = reverse("admin:accounts_member_invitation", args=[member.pk])
     assert (client_of(alice.user).get(path).status_code, root.get(path).status_code) == (403, 200)
+
+
+@pytest.mark.parametrize("rise", ["owner", "staff", "superuser"])
+def test_a_link_ends_when_its_person_becomes_more_than_its_sender_could_invite(
+    acme: Organization, alice: Person, root: Client, rise: str
+) -> None:
+    sender = client_of(join("dora", Role.ADMIN, acme, "default").user)
+    link, erin = link_in(sender, acme, "erin"), Member.objects.get(user__username="erin")
+    if rise == "owner":
+        assert client_of(alice.user).post(page(erin), {"role": "owner"}).status_code == 302
+    else:
+        User.objects.filter(pk=erin.user_id).update(**{f"is_{rise}": True})
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
+    path = reverse("admin:accounts_member_invitation", args=[erin.pk])
+    assert (sender.get(path).status_code, root.get(path).status_code) == (403, 200)
+
+
+def test_staff_gets_no_link_to_a_superuser(acme: Organization, root: Client) -> None:
+    clerk, boss = User.objects.create_user("clerk", is_staff=True), User.objects.create_superuser("boss")
+    clerk.user_permissions.set(Permission.objects.filter(codename__in=["add_member", "change_member", "view_member"]))
+    client_of(clerk).post(ADD, invitation(acme, "boss"))
+    path = reverse("admin:accounts_member_invitation", args=[Member.objects.get(user=boss).pk])
+    assert (client_of(clerk).get(path).status_code, root.get(path).status_code) == (403, 200)
 
 
 def test_who_has_a_password_gets_no_link(acme: Organization, alice: Person, bob: Person) -> None:
