@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from chatapi.serving import embedded_valkey, first_start, preflight
 from chatapi.serving.first_start import Credentials
@@ -30,20 +30,29 @@ def run(host: str, port: int, say: Say) -> int:
         if not settings.EMBEDDED_VALKEY:
             preflight.check_redis()
             embedded_valkey.forget_dumps(settings.STATE_DIR)  # nobody would read them any more
-        credentials = prepare_database()
-        if credentials:
-            say(first_words(credentials))
+        credentials = prepare_database(say)
         return asyncio.run(_supervise(host, port, credentials, say))
 
 
-def prepare_database() -> Credentials | None:
-    """Bring the tables up to date and, the very first time, put something into them; then let go of the database."""
+def prepare_database(say: Say) -> Credentials | None:
+    """Bring the tables up to date and, the very first time, put something into them; then let go of the database. Raises `CannotStart`."""
     preflight.check_database()
     call_command("migrate", verbosity=0, interactive=False)
-    credentials = first_start.set_up()
+    credentials = _set_up(say)
     connection.close()
     if connection.vendor == "postgresql":
         connection.close_pool()  # type: ignore[attr-defined]  # its threads must not be there when we fork
+    return credentials
+
+
+def _set_up(say: Say) -> Credentials | None:
+    """What can't be told is not made: nothing else ever knows the key and the password."""
+    try:
+        with transaction.atomic():
+            if credentials := first_start.set_up():
+                say(first_words(credentials))
+    except OSError as error:
+        raise CannotStart(f"the first key and password can't be printed ({error}), so nothing was made.") from error
     return credentials
 
 
@@ -52,12 +61,12 @@ async def _supervise(host: str, port: int, credentials: Credentials | None, say:
     try:
         await _start(supervisor, host, port)
         if not supervisor.is_stopping:
-            say(greeting(base_url(host, port), credentials))
+            supervisor.say(greeting(base_url(host, port), credentials))
             await supervisor.until_stopped()
-        say("Stopping: running answers may finish. Ctrl-C again stops at once.")
+        supervisor.say("Stopping: running answers may finish. Ctrl-C again stops at once.")
     finally:
         code = await supervisor.stop()
-    say("Stopped.")
+    supervisor.say("Stopped.")
     return code
 
 

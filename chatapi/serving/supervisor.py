@@ -109,6 +109,11 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
+    def say(self, text: str) -> None:
+        """Tell the operator, if there is still somewhere to tell it: a closed pipe or a full disk must end no watch."""
+        with suppress(OSError):
+            self._say(text)
+
     @property
     def is_stopping(self) -> bool:
         """Whether a signal has asked for the end."""
@@ -118,7 +123,7 @@ class Supervisor:
         """Run the program from now on, unless a signal has come. The one started last is stopped first. Raises `OSError`."""
         if self.is_stopping:
             return
-        watched = Watched(program, self._say)
+        watched = Watched(program, self.say)
         self._watched.append(watched)
         await watched.start()
 
@@ -154,6 +159,8 @@ class Supervisor:
 
 
 def _ending(returncode: int) -> str:
-    if returncode < 0:
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    with suppress(ValueError):  # a real-time signal has no name
         return f"was killed by {signal.Signals(-returncode).name}"
-    return f"ended with exit code {returncode}"
+    return f"was killed by signal {-returncode}"

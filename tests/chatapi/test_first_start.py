@@ -7,8 +7,9 @@ from pytest_django.fixtures import Settings
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization
 from chatapi import catalog
-from chatapi.serving import first_start
+from chatapi.serving import first_start, machine
 from chatapi.serving.greeting import base_url, greeting
+from chatapi.serving.preflight import CannotStart
 
 pytestmark = pytest.mark.django_db
 
@@ -29,6 +30,21 @@ def test_it_does_nothing_when_there_is_an_organization() -> None:
     assert first_start.set_up() is None
     assert not APIKey.objects.exists()
     assert not catalog.load()
+
+
+def test_what_can_not_be_told_is_not_made() -> None:
+    """Nothing else ever knows the key and the password."""
+
+    def fail(text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CannotStart, match=r"can't be printed .*No space left on device"):
+        machine._set_up(fail)
+    assert not Organization.objects.exists()
+    told: list[str] = []
+    credentials = machine._set_up(told.append)
+    assert credentials
+    assert credentials.api_key in told[0]
 
 
 def test_it_leaves_an_administrator_alone_that_is_there() -> None:

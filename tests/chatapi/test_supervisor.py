@@ -42,6 +42,20 @@ async def test_what_ends_is_started_again_ever_more_slowly(supervisor: Superviso
     assert said == [f"it ended with exit code 3; it is started again in {delay} s." for delay in ("0.2", "0.4", "0.8")]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN + 5])
+async def test_what_dies_is_started_again_though_nothing_can_be_said(supervisor: Supervisor, tmp_path: Path, number: int) -> None:
+    """Its output is a closed pipe or a full disk; and not every signal has a name."""
+
+    def fail(text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    supervisor._say, starts = fail, tmp_path / "starts"
+    await supervisor.start(shell(f"echo $$ >> {starts}; exec sleep 100"))
+    await until(lambda: starts.exists() and len(starts.read_text().split()) == 1)
+    os.kill(int(starts.read_text()), number)
+    await until(lambda: len(starts.read_text().split()) == 2)
+
+
 async def test_what_waits_for_its_next_start_can_be_stopped(supervisor: Supervisor, said: list[str]) -> None:
     await supervisor.start(shell("kill -9 $$"))
     await until(lambda: said == ["it was killed by SIGKILL; it is started again in 0.2 s."])
