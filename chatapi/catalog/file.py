@@ -18,7 +18,7 @@ docs/catalog.example.toml shows every key.
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -118,10 +118,11 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     def named_deployments(self) -> dict[str, Deployment]:
         """The deployments by name: their own, else the upstream's host, else the engine; a second one of a name gets `-2`."""
         named: dict[str, Deployment] = {}
+        given = {deployment.name for deployment in self.deployments}
         for deployment in self.deployments:
             name = deployment.name
             if name is UNSET:
-                name = _free(urlsplit(deployment.base_url).netloc or deployment.engine, named)
+                name = _free(urlsplit(deployment.base_url).netloc or deployment.engine, named.keys() | given)
             named[name] = deployment
         return named
 
@@ -209,7 +210,7 @@ def _value_mistakes(deployment: Deployment) -> Iterable[tuple[str, str | None]]:
     yield "extra_parameters", extra_parameters_mistake(deployment.extra_parameters)
 
 
-def _free(name: str, taken: dict[str, Deployment]) -> str:
+def _free(name: str, taken: Collection[object]) -> str:
     candidates = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
     return next(candidate for candidate in candidates if candidate not in taken)
 
@@ -233,12 +234,12 @@ _TABLES: dict[str, type[Struct]] = {"": Catalog, "models": Model, "price": Price
 
 def _readable(error: str) -> tuple[str, str]:
     """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as the path "a[0].b" and the mistake, with what is allowed."""
-    mistake, _, path = error.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
+    mistake, is_placed, path = error.rpartition(" - at `$")  # the last one: a key of the file may say this too
+    mistake, path = (mistake, path.rstrip("`").lstrip(".")) if is_placed else (error, "")
     key = re.sub(r"\[[^\]]*\]$", "", path).rpartition(".")[2]
-    if "unknown field" in mistake:
+    if "unknown field" in mistake and key in _TABLES:
         mistake = f"{mistake.removeprefix('Object contains ')}; allowed are {', '.join(_TABLES[key].__struct_fields__)}"
-    elif "regex" in mistake or "enum" in mistake:
+    elif ("regex" in mistake or "enum" in mistake) and key in _ALLOWED:
         mistake = f"must be {_ALLOWED[key]}"
     mistake = mistake.replace("Object missing required field", "lacks").replace("Expected", "must be")
     mistake = re.sub(r"`(\w+)`", lambda word: _TYPES.get(word[1], word[1]), mistake)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import connection, transaction
 from msgspec import UNSET
 
 from accounts.audit import recorder
@@ -96,6 +96,7 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
     Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of `expected_digest`.
     """
     with transaction.atomic():
+        _wait_for_others()
         made = plan(catalog, deactivate_missing=deactivate_missing)
         if expected_digest not in (None, made.digest):
             raise CatalogChanged("The catalog has changed since.")
@@ -107,6 +108,13 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
         if deactivate_missing:
             recorder.update(ServedModel.objects.filter(pk__in=made.missing), is_active=False)
     return made
+
+
+def _wait_for_others() -> None:
+    """One load at a time, from its plan to its commit: two at once would make a catalog that neither file says. On SQLite all are."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def _plan_model(model: Model, known: ServedModel | None, deployments: Sequence[Deployment], price: pricing.Price | None) -> ModelPlan:

@@ -14,7 +14,9 @@ def line_of(text: str, path: str) -> int | None:
     for place, number in _places(text):
         lines.setdefault(place, number)
     while path and path not in lines:
-        path = _LAST_STEP.sub("", path)
+        path, is_shorter = _LAST_STEP.subn("", path)
+        if not is_shorter:
+            return None
     return lines.get(path)
 
 

@@ -195,6 +195,8 @@ def test_a_model_without_an_active_deployment_is_loaded_with_a_warning(db: None)
         ('"sandbox"', f'"openai_compatible"\nbase_url = "http://{"h" * 129}"', "is too long to be a name: give its deployment one"),
         ('"sandbox"', '"openai_compatible"\nbase_url = "http://a b/v1"', "must be a URL such as"),
         ('"sandbox"', "[" * 5_000, "it is nested too deeply"),
+        ('"sandbox"', '"sandbox"\n"x - at `$a[" = 1', "models[0].deployments[0]: unknown field `x - at `$a["),
+        ("[[models]]", '"x - at `$zzz" = 1\n[[models]]', "unknown field `x"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(right: str, wrong: str, says: str) -> None:
@@ -211,6 +213,7 @@ def test_a_mistake_is_told_with_its_line(right: str, wrong: str, says: str) -> N
         ("models[0].deployments[7].weight", 2),
         ("models[0].context_window", 4),
         ("nothing", None),
+        ("a[", None),
         ("", None),
     ],
 )

@@ -1,16 +1,20 @@
 """`manage.py loadcatalog`: all of a file or nothing of it, in words, and as often as one likes."""
 
 import io
+import threading
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
+from django.db import connections
 
 from chatapi import catalog
 from chatapi.catalog import file as catalog_file
+from chatapi.catalog import loading
 from chatapi.models import Deployment, ServedModel
 from chatapi.serving import first_start
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS
@@ -54,6 +58,47 @@ def test_it_loads_a_model_that_is_then_served(load: Load) -> None:
     assert served.price is not None
     assert served.price.input_per_mtok_nanodollars == served.price.cached_input_per_mtok_nanodollars == 100_000_000
     assert Deployment.objects.get().name == "127.0.0.1:8080"
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1:8080", "127.0.0.1:8080-2", "sandbox"])
+def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None:
+    unnamed = '[[models.deployments]]\nengine = "sandbox"\n[[models.deployments]]\nengine = "openai_compatible"\nbase_url = "http://127.0.0.1:8080/v2"\n'
+    load(MODEL + unnamed + f'[[models.deployments]]\nname = "{name}"\nengine = "openai_compatible"\nbase_url = "http://10.0.0.1/v1"\n')
+    assert Deployment.objects.count() == 4
+    assert Deployment.objects.get(name=name).base_url == "http://10.0.0.1/v1"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one plans when the first has ended, and notices that its plan is another one now."""
+    first, second = (
+        catalog_file.parse(MODEL.replace("8192", str(window)).replace("0.10", f"0.{cents}")) for window, cents in ((9000, 20), (8192, 30))
+    )
+    loading.load(catalog_file.parse(MODEL.replace("8192", "9999")))
+    agreed, makes_plans, plan = loading.plan(second).digest, threading.Event(), loading.plan
+    others: list[Future[loading.Plan]] = []
+
+    def plan_slowly(read: catalog_file.Catalog, **options: bool) -> loading.Plan:
+        if read is second:
+            makes_plans.set()
+        made = plan(read, **options)
+        if read is first:
+            others.append(threads.submit(load_second))
+            makes_plans.wait(0.5)
+        return made
+
+    def load_second() -> loading.Plan:
+        try:
+            return loading.load(second, expected_digest=agreed)
+        finally:
+            connections.close_all()
+
+    monkeypatch.setattr(loading, "plan", plan_slowly)
+    with ThreadPoolExecutor(1) as threads:
+        loading.load(first)
+        with pytest.raises(loading.CatalogChanged):
+            others[0].result()
+    assert ServedModel.objects.get().context_window == 9000
 
 
 def test_it_says_which_keys_are_not_set_where_it_runs(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
