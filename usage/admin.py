@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
@@ -264,9 +264,10 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Whoever may add entries, for what settling has written and no retention has dropped since."""
-        kept = Generation.objects.filter(pk=OuterRef("generation_id"))
-        charges = LedgerEntry.objects.filter(Exists(kept), pk=object_id or 0, kind__in=CHARGED)
-        return request.user.has_perm("usage.add_ledgerentry") and charges.exists()
+        if not request.user.has_perm("usage.add_ledgerentry"):
+            return False
+        entry = self.get_object(request, object_id or "0")
+        return entry is not None and entry.kind in CHARGED and Generation.objects.filter(pk=entry.generation_id).exists()
 
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
     def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -10,6 +10,7 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from accounts.models import Organization
+from tests.admin_pages import client_of
 from tests.cast import Person, run
 from usage import credit
 from usage.credit import Note
@@ -145,6 +146,12 @@ def test_the_ways_to_the_form(root: Client, charged: Generation) -> None:
     page = root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/").content.decode()
     assert f"/admin/usage/ledgerentry/{entry.pk}/correct" in page
     assert root.get(f"/admin/usage/ledgerentry/{entry.pk}/correct/").headers["location"] == address(charged)
+
+
+@pytest.mark.parametrize("path", ["change/", "correct/"])
+def test_an_entry_that_is_none_is_not_found(root: Client, alice: Person, path: str) -> None:
+    for client in (root, client_of(alice.user)):
+        assert client.get(f"/admin/usage/ledgerentry/abc/{path}").status_code in {302, 403}
 
 
 # ---- credit
