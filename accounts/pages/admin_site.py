@@ -1,7 +1,11 @@
 """The admin's site: who may enter, how one signs in, and where who was invited chooses a password."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+from django.core.exceptions import BadRequest
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from unfold.sites import UnfoldAdminSite
@@ -27,6 +31,19 @@ class Site(UnfoldAdminSite):
         if isinstance(form, SignInForm):
             response.status_code = form.status
         return response
+
+    def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
+        """A number or a date that no column can hold, in an address or a form, is the request's fault and not ours."""
+        inner = super().admin_view(view, cacheable)
+
+        @wraps(inner)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return inner(request, *args, **kwargs)
+            except (OverflowError, DataError) as error:
+                raise BadRequest("A number or a date in this request is out of range.") from error
+
+        return guarded
 
     def get_urls(self) -> list[URLPattern]:
         """The theme's, and the one that is open to those who can't sign in yet."""

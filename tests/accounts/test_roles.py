@@ -114,6 +114,15 @@ def test_an_address_asks_for_nothing_that_the_filters_do_not_offer(house: None, 
         assert client.get(f"/admin/accounts/apikey/?{query}").status_code == 400
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["usage/ledgerentry/?id__in=%s", "usage/ledgerentry/?id__gt=%s", "usage/credit/%s/change/", "accounts/apikey/?id__in=1,%s"],
+)
+def test_a_number_that_no_column_can_hold_is_no_error_of_ours(house: None, alice: Person, address: str) -> None:
+    for client in (client_of(alice.user), client_of(User.objects.create_superuser("root"))):
+        assert client.get(f"/admin/{address % ('9' * 20)}").status_code < 500
+
+
 def test_filters_name_only_what_is_seen(house: None, alice: Person, charlie: Person) -> None:
     Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
     shown = client_of(alice.user).get("/admin/accounts/apikey/").content.decode()
