@@ -5,12 +5,12 @@ A price is nanodollars per million tokens. Each line item is rounded once, half 
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 
 NANODOLLARS = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
 MAX_USD_PER_MTOK = 1_000_000
 ALL_BASIS_POINTS = 10_000
+_NANODOLLAR = Decimal("1e-9")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,11 @@ def from_usd(text: str) -> int:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
     if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
         raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
-    nanodollars = Fraction(usd) * NANODOLLARS  # exact: a product of decimals is rounded to 28 digits
-    if nanodollars.denominator != 1:
+    # Compared as decimals: a fraction or an integer of 1e-999999999 has so many digits, and would be computed for minutes.
+    cut = usd.quantize(_NANODOLLAR)
+    if cut != usd:
         raise ValueError(f"{text!r} has more than 9 decimal places")
-    return int(nanodollars)
+    return int(cut * NANODOLLARS)  # exact: 16 digits of the 28 that a product of decimals may have
 
 
 def to_usd(amount_nanodollars: int) -> str:

@@ -110,3 +110,23 @@ def test_dollars_and_nanodollars_are_the_same_number(nanodollars: int) -> None:
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"dollars|decimal"):
         from_usd(text)
+
+
+@pytest.mark.parametrize("text", ["1e-10", "1e-999999999", "0.1500000000000000000000000000000001", "999999.9999999999"])
+def test_what_is_finer_than_a_nanodollar_is_refused_however_small(text: str) -> None:
+    with pytest.raises(ValueError, match="has more than 9 decimal places"):
+        from_usd(text)
+
+
+@pytest.mark.parametrize("text", ["1e999999999", "1000000.000000001"])
+def test_what_is_too_much_is_refused_however_much(text: str) -> None:
+    with pytest.raises(ValueError, match="must be between 0 and 1000000 US dollars"):
+        from_usd(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanodollars"),
+    [("0.15" + "0" * 99, 150_000_000), ("1E+6", 10**15), ("0e-999999999", 0), ("0e999999999", 0), ("999999.999999999", 10**15 - 1)],
+)
+def test_the_same_amount_may_be_written_in_many_ways(text: str, nanodollars: int) -> None:
+    assert from_usd(text) == nanodollars
