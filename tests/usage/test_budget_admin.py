@@ -15,7 +15,9 @@ from tests.cast import Person, admit, run
 from usage import corrections, credit
 from usage.credit import Note
 from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
+from usage.pages.budget_admin import CreditAdmin
 from usage.pages.shown import usd
+from usage.verification import verify
 
 
 @pytest.fixture
@@ -57,6 +59,26 @@ def test_credit_is_required_by_a_tick_and_moved_by_nobody(root: Client, alice: P
     row = Credit.objects.get()
     assert (row.is_required, row.credited_nanodollars) == (True, 1_000_000_000)
     assert root.post(f"/admin/usage/credit/{organization.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_grant_while_someone_ticks_is_not_undone(root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, is_required: bool) -> None:
+    organization = alice.project.organization
+    credit.grant(organization, 1_000_000_000, Note("invoice 1", "alice"))
+    credit.require(organization, not is_required)
+    read = CreditAdmin.get_object
+
+    def read_and_grant(*args: Any) -> Any:
+        row = read(*args)
+        credit.grant(organization, 2_000_000_000, Note("invoice 2", "alice", "pay_2"))
+        return row
+
+    monkeypatch.setattr(CreditAdmin, "get_object", read_and_grant)
+    assert root.post(f"/admin/usage/credit/{organization.pk}/change/", {"is_required": "on"} if is_required else {}).status_code == 302
+    row = Credit.objects.get()
+    assert (row.is_required, row.credited_nanodollars) == (is_required, 3_000_000_000)
+    assert list(verify().differences) == []
+    assert AuditEntry.objects.latest("id").changes == {"is_required": [not is_required, is_required]}
 
 
 def test_what_is_available_is_the_balance_less_what_runs(root: Client, alice: Person) -> None:

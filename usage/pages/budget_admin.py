@@ -15,6 +15,7 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
+from accounts.audit import recorder
 from accounts.models import APIKey, Organization, Project
 from accounts.pages.read_only_admin import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
@@ -210,6 +211,10 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Credit | None = None) -> bool:
         """Never: the ledger would not agree."""
         return False
+
+    def save_model(self, request: HttpRequest, obj: Credit, form: Any, change: bool) -> None:
+        """Only the rule: the sum is as it was when the page was read, and may have been granted or refunded meanwhile."""
+        recorder.update(Credit.objects.filter(pk=obj.pk), is_required=obj.is_required)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The list; an empty one begins with a grant, not with the rule that credit is required."""
