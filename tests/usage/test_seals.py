@@ -2,16 +2,17 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
+from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
 from tests.usage.emptying import without_triggers
 from usage import ledger, seals
-from usage.models import LedgerEntry, LedgerSeal
+from usage.models import Kind, LedgerEntry, LedgerSeal
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
@@ -134,6 +135,21 @@ def test_entries_between_two_seals_are_named(charge: Callable[[int], Sequence[in
     assert found() == [f"the entry after ledger entry {first.first_id}: it is gone", f"{between}: it was not there"]
 
 
+@pytest.mark.parametrize("entry_id", [-1, 0])
+@pytest.mark.parametrize("since", [None, NOW + timedelta(days=1)])
+def test_an_entry_before_all_seals_is_named(
+    charge: Callable[[int], Sequence[int]], key: APIKey, entry_id: int, since: datetime | None
+) -> None:
+    charge(2)
+    seals.seal(AT_ONCE)
+    owed = {"organization": key.project.organization, "amount_nanodollars": -5}
+    LedgerEntry.objects.create(pk=entry_id, kind=Kind.GRANT, budget_day=NOW.date(), created_at=NOW, **owed)
+    assert seals.seal(AT_ONCE) is None
+    told = f"I6 sealed: ledger entry {entry_id}: expected an id above 0, found it is in no seal"
+    assert [str(each) for each in seals.check(since)] == [told]
+    assert verify().sealed_entries == 2
+
+
 def test_a_missing_seal_breaks_the_chain(charge: Callable[[int], Sequence[int]]) -> None:
     for _ in range(3):
         charge(2)
@@ -157,7 +173,7 @@ def test_only_seals_since_then_are_recomputed(charge: Callable[[int], Sequence[i
 
 def test_what_is_hashed_is_the_same_on_every_database() -> None:
     """The bytes are a promise: a seal of today must be right in ten years."""
-    from datetime import UTC, date, datetime
+    from datetime import UTC, date
     from uuid import UUID
 
     key = UUID("0190a5b4-7e2f-7c3d-8a1b-2c3d4e5f6a7b")

@@ -59,7 +59,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
             open_generations=Generation.objects.exclude(state=State.SETTLED).count(),
             dropped_generations=RetentionHorizon.objects.aggregate(sum=Sum("dropped_count", default=0))["sum"],
             entries=entries.count(),
-            sealed_entries=entries.filter(id__lte=newest.last_id).count() if newest else 0,
+            sealed_entries=entries.filter(id__gte=1, id__lte=newest.last_id).count() if newest else 0,
             newest_seal=newest.digest if newest else "",
             differences=[each for kind in found for each in kind[:MAX_SHOWN]],
             is_cut=any(len(kind) > MAX_SHOWN for kind in found),
