@@ -45,7 +45,7 @@ def seal(every: timedelta = EVERY) -> LedgerSeal | None:
     For each reaper to call at any time, outside of transactions: of two at once, one seals.
     """
     last = LedgerSeal.objects.order_by("-id").first()
-    if last is not None and last.entries_count < BLOCK and database_now() - last.sealed_at < every:
+    if last is not None and last.entries_count < BLOCK and _is_young(last, every):
         return None
     last_id, previous = (last.last_id, last.digest) if last else (0, BEGINNING)
     try:
@@ -78,6 +78,11 @@ def check(since: datetime | None = None) -> Iterator[Difference]:
 def canonical(entry: Sequence[Any]) -> bytes:
     """What is hashed of an entry: a JSON array of `COLUMNS` without spaces, ASCII only; times in UTC with microseconds."""
     return json.dumps([_plain(value) for value in entry], separators=(",", ":")).encode()
+
+
+def _is_young(last: LedgerSeal, every: timedelta) -> bool:
+    """Not one of the future: the clock was ahead then, and nothing would be sealed until it is there again."""
+    return timedelta(0) <= database_now() - last.sealed_at < every
 
 
 def _plain(value: Any) -> Any:

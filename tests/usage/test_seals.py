@@ -12,6 +12,7 @@ from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
 from tests.usage.emptying import without_triggers
 from usage import ledger, seals
+from usage.database.clock import database_now
 from usage.models import Kind, LedgerEntry, LedgerSeal
 from usage.verification import verify
 
@@ -64,6 +65,19 @@ def test_nothing_new_is_no_seal_and_a_young_seal_is_enough(charge: Callable[[int
     assert seals.seal() is None
     assert seals.seal(AT_ONCE)
     assert seals.seal(AT_ONCE) is None
+
+
+def test_a_seal_of_a_clock_that_was_ahead_does_not_end_sealing(charge: Callable[[int], Sequence[int]]) -> None:
+    charge(1)
+    assert seals.seal()
+    tamper("UPDATE usage_ledgerseal SET sealed_at = %s", database_now() + timedelta(days=400))
+    charge(2)
+    sealed = seals.seal()
+    assert sealed
+    assert sealed.entries_count == 2
+    charge(1)
+    assert seals.seal() is None
+    assert found() == []
 
 
 def test_a_backlog_is_sealed_in_blocks(charge: Callable[[int], Sequence[int]], monkeypatch: pytest.MonkeyPatch) -> None:
