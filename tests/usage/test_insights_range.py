@@ -29,6 +29,41 @@ def test_the_hour_that_comes_twice_has_two_buckets() -> None:
     assert len({each.astimezone(UTC) for each in starts}) == len(starts) == 25
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "bars"),
+    [
+        ("2026-10-24T23:00Z", "2026-10-25T01:00Z", 2),
+        ("2026-10-25T00:30Z", "2026-10-25T01:15Z", 2),
+        ("2026-10-25T00:00Z", "2026-10-25T01:00Z", 1),
+    ],
+)
+def test_a_range_may_end_on_the_clock_before_it_starts(start: str, end: str, bars: int) -> None:
+    found = parse_range({"start": start, "end": end, "time_zone": "Europe/Berlin"}, NOW)
+    assert len(found.starts()) == bars
+    length = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+    before = found.before
+    assert before.end.astimezone(UTC) == found.start.astimezone(UTC)
+    assert before.end.astimezone(UTC) - before.start.astimezone(UTC) == length
+
+
+def test_a_range_that_ends_before_it_starts_is_refused_also_where_the_clock_says_otherwise() -> None:
+    with pytest.raises(ValueError, match="must end after it starts"):
+        parse_range({"start": "2026-10-25T01:15Z", "end": "2026-10-25T00:30Z", "time_zone": "Europe/Berlin"}, NOW)
+
+
+def test_days_of_more_hours_are_days_all_the_same() -> None:
+    month = parse_range({"start": "2026-10-01", "end": "2026-10-31", "bucket": "hour", "time_zone": "Europe/Berlin"}, NOW)
+    assert len(month.starts()) == 31 * 24 + 1
+    two_days = parse_range({"start": "2026-10-24", "end": "2026-10-25", "time_zone": "Europe/Berlin"}, NOW)
+    assert (two_days.bucket, len(two_days.starts())) == ("hour", 49)
+    assert two_days.before.start == datetime(2026, 10, 22, tzinfo=BERLIN)
+
+
+def test_a_day_that_begins_twice_is_compared_with_the_day_before() -> None:
+    found = parse_range({"start": "2026-11-01T04:00Z", "end": "2026-11-01T05:00Z", "time_zone": "America/Havana"}, NOW)
+    assert found.before.end.astimezone(UTC) < found.start.astimezone(UTC)
+
+
 def test_days_are_compared_with_the_same_hours_of_the_days_before() -> None:
     week = Range.last(7, NOW)
     assert week.before.start == week.start - timedelta(days=7)

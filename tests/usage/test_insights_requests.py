@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
@@ -95,6 +96,24 @@ def test_filters_leave_what_fits(alice: Person, owner: str | None, filters: dict
     mine = {owner: getattr(row, owner)} if owner else {}
     found = requests_page(RequestFilters(**filters, **mine)).rows
     assert [(row.admitted_at - BEGIN) // timedelta(minutes=1) for row in found] == minutes
+
+
+@pytest.mark.parametrize("owner", [None, "organization_id"])
+@pytest.mark.parametrize("time", ["admitted", "settled"])
+@pytest.mark.parametrize(
+    "hours", [(datetime(2026, 10, 25, 0), datetime(2026, 10, 25, 1)), (datetime(2026, 3, 29, 1), datetime(2026, 3, 29, 2))]
+)
+def test_hours_of_the_night_when_clocks_change_have_their_requests(
+    alice: Person, owner: str | None, time: Any, hours: tuple[datetime, datetime]
+) -> None:
+    since, until = (moment.replace(tzinfo=UTC).astimezone(ZoneInfo("Europe/Berlin")) for moment in hours)
+    middle = hours[0].replace(tzinfo=UTC) + timedelta(minutes=30)
+    row, *others = (
+        at(alice, (moment - BEGIN) // timedelta(minutes=1), amount_nanodollars=1, first_token_ms=1, settled_at=moment)
+        for moment in (middle, middle - timedelta(hours=1), middle + timedelta(hours=1))
+    )
+    mine = {owner: getattr(row, owner)} if owner else {}
+    assert requests_page(RequestFilters(time=time, since=since, until=until, **mine)).rows == [row], others
 
 
 def test_one_request_is_found_by_its_id(alice: Person, charlie: Person) -> None:

@@ -1,6 +1,7 @@
 """Sums of the rollup: equal to the ledger's, complete in every bucket, and of nobody else's requests."""
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db.models import Sum
@@ -106,6 +107,19 @@ def test_every_bucket_is_there_also_an_empty_one(key: APIKey) -> None:
     assert {(each.group_id, each.group_label) for each in points} == {(None, "all")}
     assert [each.totals for each in series(TWO_DAYS, None, Filters(model="none"))] == [Totals(), Totals()]
     assert series(TWO_DAYS, "model", Filters(model="none")) == []
+
+
+def test_the_hour_that_comes_twice_has_two_sums(key: APIKey) -> None:
+    """In Berlin the clock goes back from 3:00 to 2:00 at 01:00 UTC."""
+    berlin = ZoneInfo("Europe/Berlin")
+    first, second = (datetime(2026, 10, 25, hours, tzinfo=UTC) for hours in (0, 1))
+    hour(key, first, 1)
+    hour(key, second, 10)
+    night = Range(datetime(2026, 10, 25, tzinfo=berlin), datetime(2026, 10, 25, 4, tzinfo=berlin), "hour")
+    for group_by in (None, "model"):
+        assert [each.totals.amount_nanodollars for each in series(night, group_by)] == [0, 0, 1, 10, 0]
+    assert totals(night).amount_nanodollars == 11
+    assert totals(Range(first.astimezone(berlin), second.astimezone(berlin), "hour")).amount_nanodollars == 1
 
 
 def test_every_group_is_in_every_bucket_the_dearest_first(key: APIKey) -> None:

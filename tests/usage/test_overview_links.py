@@ -1,7 +1,7 @@
 """Each of the Overview's numbers leads to the rows that it counts."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -198,6 +198,18 @@ def test_columns_are_hours_or_days_as_one_chooses(root: Client, alice: Person) -
     kept = {choice.text: choice.url for choice in chosen.context["question"].days()}
     assert all("bucket=hour" in url and "group=key" in url for url in kept.values())
     assert '<input type="hidden" name="bucket" value="hour">' in chosen.content.decode()
+
+
+def test_the_hour_that_comes_twice_has_two_columns_with_links(root: Client, alice: Person) -> None:
+    rows = [run(alice) for _ in range(5)]
+    for row, hour in zip(rows, (-2, -1, 0, 1, 2), strict=True):
+        moment = datetime(2026, 10, 25, 0, 30, tzinfo=UTC) + timedelta(hours=hour)
+        Generation.objects.filter(pk=row.pk).update(admitted_at=moment, settled_at=moment)
+    day = f"?start=2026-10-25&end=2026-10-25&time_zone=Europe/Berlin&bucket=hour&organization={alice.project.organization_id}"
+    HourlyUsage.objects.update(hour=datetime(2026, 10, 25, 1, tzinfo=UTC))
+    columns = root.get(f"/admin/{day}").context["chart"].columns
+    assert [column.bucket.label for column in columns[1:5]] == ["01:00", "02:00", "02:00", "03:00"]
+    assert [listed(root, column.bucket.url) for column in columns[:5]] == [{row.pk} for row in rows]
 
 
 @pytest.mark.parametrize("query", ["?days=90&bucket=hour", "?start=2026-01-01&end=2026-06-30&bucket=hour", "?days=90"])

@@ -19,7 +19,8 @@ HOURLY_UP_TO = 2 * DAY
 class Range:
     """From `start` up to, and not including, `end`; both in the reader's time zone, which says where days begin.
 
-    The rollup knows full UTC hours only: each counts where it begins.
+    The rollup knows full UTC hours only: each counts where it begins. Days are the calendar's, whether they have 23 hours or 25; what
+    comes first is told in UTC: times of one zone are compared as its clock shows them, and once a year it shows an hour twice.
     """
 
     start: datetime
@@ -37,7 +38,7 @@ class Range:
     def between(cls, start: datetime, end: datetime, bucket: Bucket | None = None) -> "Range":
         """From `start` to `end`; raises `ValueError` when that is nothing, or longer than `MAX_DAYS`."""
         bucket = bucket or ("hour" if end - start <= HOURLY_UP_TO else "day")
-        if end <= start:
+        if end.astimezone(UTC) <= start.astimezone(UTC):
             raise ValueError("The range must end after it starts.")
         if end - start > MAX_DAYS[bucket] * DAY:
             raise ValueError(f"The range is too long: by the {bucket} it can have {MAX_DAYS[bucket]} days.")
@@ -46,9 +47,13 @@ class Range:
     @property
     def before(self) -> "Range":
         """The equally long range to compare with: whole days earlier, to the same hour, if this one begins with a day."""
-        length = self.end - self.start
-        shift = -(-length // DAY) * DAY if self.start.time() == time() else length
-        return Range(self.start - shift, self.end - shift, self.bucket)
+        if self.start.time() == time():
+            # One day at least: where midnight comes twice, the clock has not moved on from the first to the second.
+            shift = max(-(-(self.end - self.start) // DAY), 1) * DAY
+            return Range(self.start - shift, self.end - shift, self.bucket)
+        start = self.start.astimezone(UTC)
+        earlier = start - (self.end.astimezone(UTC) - start)
+        return Range(earlier.astimezone(self.start.tzinfo), self.start, self.bucket)
 
     def fits(self, bucket: Bucket) -> bool:
         """Whether it is short enough to be cut into these."""
@@ -61,8 +66,8 @@ class Range:
 
     def starts(self) -> list[datetime]:
         """When each bucket begins; the first one at `start`, the others on full hours, or at midnight."""
-        starts, start = [], self.start
-        while start < self.end:
+        starts, start, end = [], self.start, self.end.astimezone(UTC)
+        while start.astimezone(UTC) < end:
             starts.append(start)
             start = self._next(start)
         return starts

@@ -54,8 +54,14 @@ class RequestFilters(Filters):
 
     @property
     def admitted_since(self) -> datetime | None:
-        """The earliest admission that may fit."""
-        return self.since - _OPEN_AT_MOST if self.since and self.time == "settled" else self.since
+        """The earliest admission that may fit; in UTC, as what is computed with: a zone's clock jumps twice a year."""
+        since = self.since and self.since.astimezone(UTC)
+        return since - _OPEN_AT_MOST if since and self.time == "settled" else since
+
+    @property
+    def admitted_until(self) -> datetime | None:
+        """The time before which all that may fit was admitted."""
+        return self.until and self.until.astimezone(UTC)
 
 
 _SEARCHED_FOR = {
@@ -155,9 +161,9 @@ class _Walk:
         if (since := filters.admitted_since) is not None:
             rows = rows.filter(admitted_at__gte=since)
             rows = rows.filter(id__gte=_first_id(since - _CLOCK_SLACK)) if is_by_id else rows
-        if filters.until is not None:
-            rows = rows.filter(admitted_at__lt=filters.until)
-            rows = rows.filter(id__lt=_first_id(filters.until + _CLOCK_SLACK)) if is_by_id else rows
+        if (until := filters.admitted_until) is not None:
+            rows = rows.filter(admitted_at__lt=until)
+            rows = rows.filter(id__lt=_first_id(until + _CLOCK_SLACK)) if is_by_id else rows
         return cls(rows, is_by_id)
 
     @property

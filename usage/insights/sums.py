@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from operator import add
 from typing import Any
 
@@ -103,9 +103,9 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
         labels = _labels(group_by, dearest[:MAX_GROUPS])
         groups = [(key, str(key), labels[key]) for key in dearest[:MAX_GROUPS]]
         groups += [(None, None, "other")] if len(dearest) > MAX_GROUPS else []
-    sums = _sums_by_start(over, group_by, filters, [key for key, _, _ in groups])
-    nothing = Totals()
-    return [Point(start, name, label, sums.get((start, key), nothing)) for start in over.starts() for key, name, label in groups]
+    sums = _sums_by_bar(over, group_by, filters, [key for key, _, _ in groups])
+    bars, nothing = enumerate(over.starts()), Totals()
+    return [Point(start, name, label, sums.get((bar, key), nothing)) for bar, start in bars for key, name, label in groups]
 
 
 @time_limit()
@@ -125,10 +125,13 @@ def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tup
     return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
-def _sums_by_start(over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]) -> dict[tuple[datetime, Any], Totals]:
-    """The sums by bucket and group; if None is among the named, it stands for the groups that are not."""
-    starts = over.starts()
-    sums: dict[tuple[datetime, Any], list[int]] = {}
+def _sums_by_bar(over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]) -> dict[tuple[int, Any], Totals]:
+    """The sums by bucket and group; if None is among the named, it stands for the groups that are not.
+
+    A bucket is named by its place: two of them begin at 2:00 where the clock is put back to it, and such times are equal.
+    """
+    starts = [start.astimezone(UTC) for start in over.starts()]
+    sums: dict[tuple[int, Any], list[int]] = {}
     for source in sources(over, group_by, filters, by_start=True):
         rows = source.rows.annotate(start=source.start)
         groups = ["start"]
@@ -141,10 +144,10 @@ def _sums_by_start(over: Range, group_by: GroupBy | None, filters: Filters, name
     return {key: Totals.of(numbers) for key, numbers in sums.items()}
 
 
-def _bar(starts: list[datetime], moment: datetime | date) -> datetime:
-    """The start of the bucket that the moment, or a day's beginning, lies in."""
+def _bar(starts: list[datetime], moment: datetime | date) -> int:
+    """The place of the bucket that the moment, or a day's beginning, lies in."""
     begin = moment if isinstance(moment, datetime) else closed_days.midnight(moment)
-    return starts[max(bisect_right(starts, begin) - 1, 0)]
+    return max(bisect_right(starts, begin) - 1, 0)
 
 
 def _group(source: Source, named: list[Any]) -> Combinable:

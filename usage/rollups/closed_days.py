@@ -47,6 +47,7 @@ class Spans:
 
 def spans(start: datetime, end: datetime, among: QuerySet[ClosedDay] | None = None) -> Spans:
     """The runs of closed days (or of some `among` them) that lie in the range as a whole, and what is left of it."""
+    start, end = start.astimezone(UTC), end.astimezone(UTC)  # a zone's clock may say that the end comes first
     first, last = -(-(start - _EPOCH) // DAY), (end - _EPOCH) // DAY
     closed = ClosedDay.objects.all() if among is None else among
     rows = closed.filter(day__gte=_day(first), day__lt=_day(max(first, last)))
