@@ -188,7 +188,15 @@ def test_a_member_takes_what_is_their_organizations(books: None, alice: Person, 
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [(f"{REQUESTS}.xlsx", 404), (f"{LEDGER}.xml", 404), (f"{REQUESTS}.csv?outcome=lost", 400), (f"{OVERVIEW}.csv?days=0", 400)],
+    [
+        (f"{REQUESTS}.xlsx", 404),
+        (f"{LEDGER}.xml", 404),
+        (f"{REQUESTS}.csv?outcome=lost", 400),
+        (f"{OVERVIEW}.csv?days=0", 400),
+        (f"{REQUESTS}.csv?start=0001-01-01T00:00&end=0001-01-01T05:00&time=settled", 400),
+        (f"{REQUESTS}.csv?start=9999-12-31T00:00&end=9999-12-31T23:59", 400),
+        (f"{OVERVIEW}.csv?start=9999-12-31T00:00&end=9999-12-31T23:59", 400),
+    ],
 )
 def test_what_can_not_be_exported_is_told_so(root: Client, path: str, status: int) -> None:
     assert root.get(path).status_code == status

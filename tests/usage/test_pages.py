@@ -263,6 +263,9 @@ def test_live_shows_what_is_open(root: Client, house: Generation) -> None:
         ("/admin/?start=2026-02-30", "is not a date"),
         ("/admin/?start=2026-11-02&end=2026-11-01", "must end after it starts"),
         ("/admin/?start=1900-01-01&end=2026-11-01", "too long"),
+        ("/admin/?start=0001-01-01T00:00&end=0001-01-01T05:00", "start: '0001-01-01T00:00' is not a date or time"),
+        ("/admin/?start=9999-12-31T00:00&end=9999-12-31T23:59", "start: '9999-12-31T00:00' is not a date or time"),
+        ("/admin/?start=2026-11-20&end=9999-12-31T23:59", "end: '9999-12-31T23:59' is not a date or time"),
         ("/admin/?group=colour", "is none of organization"),
         ("/admin/?measure=height", "is none of spend"),
         ("/admin/?organization=%00", "is neither the number nor the name of exactly one"),
@@ -276,6 +279,9 @@ def test_live_shows_what_is_open(root: Client, house: Generation) -> None:
         ("/admin/requests/?source=guess", "is none of upstream"),
         ("/admin/requests/?dialect=<b>", "is not the name of one"),
         ("/admin/requests/?end=yesterday", "is not a date"),
+        ("/admin/requests/?start=0001-01-01T00:00&end=0001-01-01T05:00&time=settled", "is not a date or time"),
+        ("/admin/requests/?start=0001-01-01T00:00&end=0001-01-01T05:00&time_zone=Asia/Kathmandu", "is not a date or time"),
+        ("/admin/requests/?start=9999-12-31T00:00&end=9999-12-31T23:59", "is not a date or time"),
     ],
 )
 def test_a_wrong_question_is_told_so(root: Client, path: str, message: str) -> None:

@@ -1,6 +1,7 @@
 """The range of time that a report is about, cut into hours or days."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, cast, get_args
@@ -13,6 +14,8 @@ MAX_DAYS: Mapping[Bucket, int] = {"hour": 31, "day": 400}
 USUAL_DAYS = 7
 HOURLY_UP_TO = 2 * DAY
 """Up to this length a range is cut into hours unless one asks for days."""
+_YEARS = range(1000, 9000)
+"""Python has no time before the year 1 and after 9999, and a range is compared with the one before, and told in other time zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,17 @@ def _days(text: str) -> int:
 
 def _moment(name: str, text: str, zone: ZoneInfo, *, is_end: bool = False) -> datetime:
     """A date's first moment there (an end's: the next day's), or a time."""
-    try:
-        if len(text) == len("2026-11-21"):
-            return datetime.combine(date.fromisoformat(text) + is_end * DAY, time(), zone)
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(zone) if moment.tzinfo else moment.replace(tzinfo=zone)
-    except (ValueError, OverflowError):
-        raise ValueError(f"{name}: {text!r} is not a date or time, such as 2026-11-21 or 2026-11-21T13:00.") from None
+    with suppress(ValueError, OverflowError):
+        moment = _first_moment(text, zone, is_end) if len(text) == len("2026-11-21") else _time(text, zone)
+        if moment.year in _YEARS:
+            return moment
+    raise ValueError(f"{name}: {text!r} is not a date or time, such as 2026-11-21 or 2026-11-21T13:00.")
+
+
+def _first_moment(day: str, zone: ZoneInfo, is_end: bool) -> datetime:
+    return datetime.combine(date.fromisoformat(day) + is_end * DAY, time(), zone)
+
+
+def _time(text: str, zone: ZoneInfo) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment.astimezone(zone) if moment.tzinfo else moment.replace(tzinfo=zone)
