@@ -58,7 +58,7 @@ def is_known(model: str) -> bool:
 def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
     """Correct what the order names; done twice, there is nothing left to correct. A dry run only counts.
 
-    Raises `Dropped` for a period whose generations are not all there.
+    Raises `Dropped` for a period whose generations are not all there, or dropped meanwhile: what is corrected by then stays.
     """
     retention.refuse_before(order.since)
     history = History(order.model)
@@ -73,6 +73,8 @@ def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
                 corrections.write(database_now(), found)
                 _record(order, found)
         done += Rerating(len(page), len(found), sum(each.amount_nanodollars for each in found))
+    # What is dropped between two pages is on neither.
+    retention.refuse_before(order.since)
     return done
 
 
@@ -92,6 +94,8 @@ def _differences(history: History, order: Order, charges: Sequence[LedgerEntry])
     ids = sorted(charge.generation_id for charge in charges if charge.generation_id)
     # Locked in id order, as by settlements: two re-ratings at once don't correct the same charge.
     rows = {row.id: row for row in Generation.objects.select_for_update().filter(id__in=ids).order_by("id")}
+    # Asked again: the horizon moves before anything is dropped, and what is locked here waits for us.
+    retention.refuse_before(order.since)
     before, left = _rerated(ids), corrections.charged_of(ids)
     found: list[Correction] = []
     for charge in charges:

@@ -1,7 +1,7 @@
 """Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing is found."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
@@ -16,8 +16,9 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.usage.emptying import without_triggers
 from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
-from usage import corrections, durable_files, generation_export, insights, ledger, rollups, seeding
+from usage import corrections, durable_files, generation_export, insights, ledger, rerating, rollups, seeding
 from usage.database.clock import database_now
+from usage.database.snapshot import pages
 from usage.errors import NotBooked
 from usage.insights import Filters, Range
 from usage.insights.buckets import BucketQuery, buckets
@@ -313,3 +314,22 @@ def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
         with pytest.raises(CommandError, match=f"settled before {BEFORE} .* were exported and dropped"):
             call_command(*command)
     call_command("rerate", "--model=model-0", f"--from={BEFORE}", f"--to={TODAY}", stdout=StringIO())
+
+
+@pytest.mark.parametrize("is_dry_run", [True, False])
+@pytest.mark.parametrize("is_page_read", [True, False])
+def test_re_rating_refuses_also_what_is_dropped_meanwhile(
+    books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_page_read: bool, is_dry_run: bool
+) -> None:
+    def read_and_drop(charges: Any, size: int) -> Iterator[list[LedgerEntry]]:
+        """With the drop between a page's read and its locks, or before a page that then has nothing to lock."""
+        read = pages(charges, size)
+        first = [next(read)] if is_page_read else []
+        drop(tmp_path / "export")
+        yield from [*first, *read]
+
+    monkeypatch.setattr(rerating, "pages", read_and_drop)
+    period = [f"--from={BEFORE - DAY}", f"--to={BEFORE}"]
+    with pytest.raises(CommandError, match=f"settled before {BEFORE} .* were exported and dropped"):
+        call_command("rerate", "--model=model-0", *period, *["--dry-run"] * is_dry_run, stdout=StringIO())
+    assert not LedgerEntry.objects.filter(is_rerating=True).exists()
