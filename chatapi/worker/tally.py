@@ -1,7 +1,8 @@
 """What a running generation has produced so far, and how that becomes a settlement and an end that clients are told; pure."""
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,8 +30,9 @@ class Tally:
         self._echoed_pieces = 0
         self._lost: Tally | None = None
         self._started_at = time.monotonic()
-        self._visible = tokens.Counter()
-        self._reasoning = tokens.Counter()
+        # By choice: they come interleaved, and no token reaches from one into another.
+        self._visible: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
+        self._reasoning: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
 
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
         """Take a batch in; answers what of it may be published at once (the end waits for the commit)."""
@@ -39,7 +41,7 @@ class Tally:
         for delta in batch:
             match delta:
                 case Text():  # what nearly every delta is
-                    self._visible.add(delta.text)
+                    self._visible[delta.index].add(delta.text)
                     self._pieces += 1
                     passing.append(delta)
                 case Finished():
@@ -57,13 +59,13 @@ class Tally:
     def _count(self, delta: AnyDelta) -> None:
         match delta:
             case Refusal():
-                self._visible.add(delta.text)
+                self._visible[delta.index].add(delta.text)
             case Reasoning():
-                self._reasoning.add(delta.text)
+                self._reasoning[delta.index].add(delta.text)
             case ToolCall():
-                self._visible.add((delta.name or "") + delta.arguments)
+                self._visible[delta.index].add((delta.name or "") + delta.arguments)
             case Audio():
-                self._visible.add(delta.transcript)
+                self._visible[delta.index].add(delta.transcript)
             case Started():
                 self.has_started = True
                 return
@@ -88,15 +90,26 @@ class Tally:
 
     @property
     def completion_tokens(self) -> int:
-        """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB: milliseconds."""
-        lost = self._lost.completion_tokens if self._lost else 0
-        return max(0, self._visible.tokens + self._reasoning.tokens - lost)
+        """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB of each choice: milliseconds."""
+        return self._visible_tokens + self._reasoning_tokens
 
     @property
     def reasoning_tokens(self) -> int | None:
         """Our own count of the reasoning that was not lost; None when there was none."""
-        lost = self._lost._reasoning.tokens if self._lost else 0
-        return max(0, self._reasoning.tokens - lost) or None
+        return self._reasoning_tokens or None
+
+    @property
+    def _visible_tokens(self) -> int:
+        return _kept_tokens(self._visible, self._lost._visible if self._lost else {})
+
+    @property
+    def _reasoning_tokens(self) -> int:
+        return _kept_tokens(self._reasoning, self._lost._reasoning if self._lost else {})
+
+
+def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, tokens.Counter]) -> int:
+    """The tokens of all choices. None has less than none: what one has lost is not taken from another."""
+    return sum(max(0, counter.tokens - (lost[index].tokens if index in lost else 0)) for index, counter in counted.items())
 
 
 class Ending(Enum):

@@ -55,6 +55,21 @@ def test_every_kind_of_content_is_counted() -> None:
     assert heard(Text(" the")).reasoning_tokens is None
 
 
+def test_choices_are_counted_each_by_itself() -> None:
+    """They come interleaved, token by token, and are what they would be alone."""
+    pieces = ["un", "believ", "able", " the", "12", "34", "56"] * 20
+    alone = heard(*map(Text, pieces), *map(Reasoning, pieces))
+    apart = heard(*(kind(piece, index) for piece in pieces for index in range(3) for kind in (Text, Reasoning)))
+    assert apart.completion_tokens == 3 * alone.completion_tokens
+    assert apart.reasoning_tokens == 3 * (alone.reasoning_tokens or 0)
+
+
+def test_what_one_choice_has_lost_is_not_taken_from_another() -> None:
+    counted = heard(Text(" the"), Text(" of and", 1))
+    counted.take_back([Text(" the"), Text(" of", 1)])
+    assert counted.completion_tokens == 1
+
+
 def test_the_time_of_the_first_token_is_that_of_the_first_content() -> None:
     assert heard(Started()).first_token_ms is None
     counted = heard(Started(), Text(" the"))
