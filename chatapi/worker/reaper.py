@@ -133,8 +133,10 @@ class Reaper:
 def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:
     """Charges what the log shows, which is what the client may have seen."""
     tally = Tally()
+    if request is not None:
+        tally.expect_echo(request, is_whole=sealed.is_whole)
     tally.add(sealed.deltas)
-    completion = counted_completion(tally, request, orphan.completion_tokens_cap)
+    completion = counted_completion(tally, orphan.completion_tokens_cap)
     if not sealed.is_whole:
         # The last heartbeat's count is what is left when Redis has lost the log.
         completion = max(completion, min(orphan.completion_tokens, orphan.completion_tokens_cap))

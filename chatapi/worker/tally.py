@@ -10,6 +10,7 @@ from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
+from chatapi.worker.echo import EchoCounters
 from usage.ledger import Claimed, Settlement
 from usage.models import Outcome, UsageSource
 from usage.pricing import Tokens
@@ -27,11 +28,11 @@ class Tally:
         self.has_started = False
         """The delta that announces the choices has passed."""
         self._pieces = 0
-        self._echoed_pieces = 0
+        self._echo: EchoCounters | None = None
         self._lost: Tally | None = None
         self._started_at = time.monotonic()
         # By choice: they come interleaved, and no token reaches from one into another.
-        self._visible: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
+        self._visible: Mapping[int, tokens.Counter] = defaultdict(tokens.Counter)
         self._reasoning: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
 
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
@@ -73,9 +74,13 @@ class Tally:
                 return
         self._pieces += 1
 
-    def expect_echo(self, request: ChatRequest | TextRequest) -> None:
-        """Count as pieces only those that can't be an echo of the prompt, of which none is shorter than a byte."""
-        self._echoed_pieces = request.prompt_bytes * (request.n or 1) if isinstance(request, TextRequest) and request.echo else 0
+    def expect_echo(self, request: ChatRequest | TextRequest, *, is_whole: bool = True) -> None:
+        """Count no choice's prompt that it says again, if the request asks for that; call before anything is added.
+
+        `is_whole` is False where the beginning of what was said is lost.
+        """
+        if isinstance(request, TextRequest) and request.echo:
+            self._visible = self._echo = EchoCounters(request, is_whole=is_whole)
 
     def take_back(self, batch: Sequence[AnyDelta]) -> None:
         """Count no more what could not be published: nobody is charged for what no log holds. The upstream's own figure counts it."""
@@ -86,7 +91,8 @@ class Tally:
     @property
     def pieces(self) -> int:
         """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat can afford."""
-        return max(0, self._pieces - self._echoed_pieces - (self._lost._pieces if self._lost else 0))
+        echoed = self._echo.pieces if self._echo else 0
+        return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
 
     @property
     def completion_tokens(self) -> int:
@@ -180,25 +186,16 @@ def _usage(request: ChatRequest | TextRequest | None, tally: Tally, end: End, ca
     if tally.usage is not None:
         told = tally.usage
         return UsageSource.UPSTREAM, Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
-    counted = counted_completion(tally, request, cap)
+    counted = counted_completion(tally, cap)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     reasoning = tally.reasoning_tokens
     return UsageSource.COUNTED, Tokens(prompt_tokens(request), counted, None, None if reasoning is None else min(reasoning, counted))
 
 
-def counted_completion(tally: Tally, request: ChatRequest | TextRequest | None, cap: int) -> int:
-    """Our own count of the tokens to charge: without an echoed prompt, and never beyond the cap that the upstream was given, because
-    our tokens need not be its tokens.
-    """
-    return min(max(0, tally.completion_tokens - _echoed_tokens(request)), cap)
-
-
-def _echoed_tokens(request: ChatRequest | TextRequest | None) -> int:
-    """Tokens of the answer that only say the prompt again."""
-    if not isinstance(request, TextRequest) or not request.echo:
-        return 0
-    return prompt_tokens(request) * (request.n or 1)
+def counted_completion(tally: Tally, cap: int) -> int:
+    """Our own count of the tokens to charge: never beyond the cap that the upstream was given, for our tokens need not be its tokens."""
+    return min(tally.completion_tokens, cap)
 
 
 def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:

@@ -119,8 +119,8 @@ MUTATIONS = (
     Mutation(
         "a dead worker's answer may cost more than was held for it",
         "chatapi/worker/reaper.py",
-        "completion = counted_completion(tally, request, orphan.completion_tokens_cap)",
-        "completion = counted_completion(tally, request, 1 << 30)",
+        "completion = counted_completion(tally, orphan.completion_tokens_cap)",
+        "completion = counted_completion(tally, 1 << 30)",
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(

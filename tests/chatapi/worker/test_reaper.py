@@ -129,6 +129,7 @@ ECHO = requests.parse_text(b'{"model": "small", "prompt": " the of and to in is"
         pytest.param(" the of and", 0, True, id="a part of the prompt"),
         pytest.param(" the of and to in is", 0, True, id="the prompt"),
         pytest.param(" the of and to in is that for", 2, False, id="the prompt and two tokens"),
+        pytest.param(" in is that", 3, False, id="no echo at all"),
     ],
 )
 async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
@@ -140,6 +141,14 @@ async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
     row = await commits.read(Generation.objects.get, pk=lost_run)
     assert (row.prompt_tokens, row.amount_nanodollars == 0) == (6 if charged else 0, amount_is_zero)
+
+
+async def test_an_echo_whose_beginning_is_lost_is_no_output_either(commits: Commits, stream: DeltaStream, lost_run: UUID) -> None:
+    """It can't be compared with the prompt; what the last heartbeat told counts, which is without it."""
+    await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO))))
+    await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
+    assert await Reaper(commits, stream).reap() == 1
+    assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
 
 
 FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delta that we do not know"]])

@@ -1,5 +1,6 @@
 """From a run's deltas to what it is charged for and what its client is told."""
 
+import json
 from typing import Any
 
 import pytest
@@ -176,15 +177,72 @@ def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
     assert (counted.completion_tokens, counted.reasoning_tokens) == (0, None)
 
 
-def test_an_echo_is_no_piece_that_a_heartbeat_tells_of() -> None:
-    echo = parse_text(b'{"model": "m", "prompt": " the of", "echo": true, "n": 2}')
+ECHO = " the of and to\n"
+
+
+def echoing(*batch: AnyDelta, **members: object) -> Tally:
     counted = Tally()
-    counted.expect_echo(echo)
-    counted.add([Text(" the"), Text(" of"), Text(" the", 1), Text(" of", 1)])
-    assert counted.pieces == 0
+    counted.expect_echo(parse_text(json.dumps({"model": "m", "prompt": ECHO, "echo": True, "n": 4, **members}).encode()))
+    counted.add(batch)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("pieces", "completion_tokens", "counted_pieces"),
+    [
+        ([" the", " of"], 0, 0),
+        ([" the of and to\n"], 0, 0),
+        ([" the", " of", " and", " to", "\n"], 0, 0),
+        ([" the of and", " to\n in", " is"], 2, 2),
+        (["the of  and", " to", " in"], 1, 1),
+        (["the", "of", "and", "to", " in"], 1, 1),
+        (["\n", " the of and to\n", " in"], 1, 1),
+        ([" in is that"], 3, 1),
+        ([" the", " of", " is", " and", " to"], 3, 3),
+        ([" the of and to\n"] * 2, 5, 1),
+        (["", " the"], 0, 0),
+        ([ECHO, ""], 0, 1),
+    ],
+)
+def test_of_an_echo_only_what_is_not_the_prompt_counts(pieces: list[str], completion_tokens: int, counted_pieces: int) -> None:
+    counted = echoing(*map(Text, pieces))
+    assert (counted.completion_tokens, counted.pieces) == (completion_tokens, counted_pieces)
     assert counted.first_token_ms is not None
-    counted.add([Text(" and")] * 2 * echo.prompt_bytes)
-    assert counted.pieces == 4
+
+
+def test_an_upstream_that_ignores_echo_is_paid_for_all_that_it_says() -> None:
+    for said in (" is that for it as", "\n \n \n \n " * 10):
+        assert echoing(*map(Text, said)).completion_tokens >= 5
+    settled = settle(echoing(Text(" is that for it as")), End(Ending.CLIENT_LEFT), choices=4)
+    assert (settled.usage_source, settled.tokens.completion_tokens) == (UsageSource.COUNTED, 5)
+
+
+def test_a_choice_that_has_not_spoken_makes_no_other_free() -> None:
+    assert echoing(Text(ECHO, 2), Text(" is that", 2), Text(" the", 3)).completion_tokens == 2
+    assert echoing(Text(" and to of", 2), Text(" is", 3), Text(ECHO, 0)).completion_tokens == 4
+
+
+def test_each_choice_echoes_the_prompt_that_it_is_of() -> None:
+    prompts = {"prompt": [" the of", " and to"], "n": 2}
+    assert echoing(*(Text(said, index) for index, said in enumerate([" the of", " the of", " and to", " and to"])), **prompts).pieces == 0
+    assert echoing(Text(" and to", 1), Text(" the of", 2), **prompts).completion_tokens == 4
+
+
+def test_a_suffix_is_no_echo() -> None:
+    assert echoing(Text(ECHO + " is that"), suffix=" is that for").completion_tokens == 2
+
+
+def test_of_an_echo_in_token_ids_as_many_tokens_are_left_out_but_none_is_free() -> None:
+    ids = {"prompt": [7, 8, 9], "n": 2}
+    said = [Text(" the of and to in"), Text(" is"), Text(" that", 1), Text(" for", 1)]
+    assert (echoing(*said, **ids).completion_tokens, echoing(*said, **ids).pieces) == (3 + 1, 0)
+    assert echoing(**ids).completion_tokens == 0
+
+
+def test_an_echo_that_is_lost_is_taken_from_nothing_that_was_generated() -> None:
+    counted = echoing(Text(ECHO, 0), Text(" is that", 0), Text(ECHO, 1), Text(" for", 1))
+    counted.take_back([Text(" that", 0), Text(ECHO, 1), Text(" for", 1)])
+    assert counted.completion_tokens == 1
 
 
 def test_without_an_echo_every_piece_counts() -> None:
