@@ -139,7 +139,7 @@ class ChunkReader:
         self._is_text = is_text
         self._choices: dict[int, _ChoiceState] = {}
         self._finished = 0
-        self._usage: _Usage | None = None
+        self._usage: Usage | None = None
         self._started = Started()
         self.is_cut = False
         """A choice was ended by our limit: the upstream would go on."""
@@ -199,16 +199,18 @@ class ChunkReader:
             raise UpstreamError(self.failure)
         if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
             raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
-        usage = None if self.is_cut or self._usage is None else _usage(self._usage)
-        return [] if usage is None else [usage]
+        return [] if self.is_cut or self._usage is None else [self._usage]
 
     def _read_chunk(self, chunk: _Chunk, batch: list[AnyDelta]) -> None:
-        if chunk.usage is not None:
-            self._usage = chunk.usage
         if not self.has_started:
             self._read_head(chunk)
+        before = len(batch)
         for position, choice in enumerate(chunk.choices or ()):
             self._read_choice(choice, position if choice.index is None else choice.index, batch)
+        if chunk.usage is not None and (usage := _usage(chunk.usage)):
+            self._usage = usage
+        elif self._usage is not None and any(not isinstance(delta, Finished | Annotations) for delta in batch[before:]):
+            self._usage = None  # It was told too early: it can't count what came after it.
 
     def _read_head(self, chunk: _Chunk) -> None:
         """What all chunks say alike counts as the first one says it, which may be one before the first delta."""
