@@ -1,0 +1,126 @@
+"""The engine's connections: used again, dead, left, or broken beneath HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+
+import pytest
+
+from chatapi.wire.deltas import Finished, Started, Text
+from chatapi.worker.engines import EngineError, openai_compatible
+from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
+from tests import fake_upstream
+from tests.chatapi.worker.test_openai_compatible import ANSWER, HEAD, call_of, deltas_of, failed, read_request, tcp_server
+from tests.fake_upstream import Upstream
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with fake_upstream.serve() as server:
+        yield server
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
+    engine = OpenAICompatibleEngine()
+    yield engine
+    await engine.close()
+
+
+@pytest.mark.parametrize("script", ["", "as_json", "crlf,usage_after_done,split=3", "status=500"])
+async def test_it_uses_a_connection_again_after_a_whole_answer(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_compatible, "REUSE_GRACE_S", 10.0)
+    with suppress(EngineError):
+        await deltas_of(engine, call_of(upstream.url, script))
+    await deltas_of(engine, call_of(upstream.url))
+    assert len({call.client_port for call in upstream.calls}) == 1
+
+
+async def test_it_never_uses_a_connection_again_that_was_not_read_to_its_end(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    await deltas_of(engine, call_of(upstream.url, "rate=200,ignore_max_tokens", max_output_tokens=2))
+    await deltas_of(engine, call_of(upstream.url))
+    assert len({call.client_port for call in upstream.calls}) == 2
+
+
+async def test_it_gives_one_batch_for_all_that_one_read_brought(engine: OpenAICompatibleEngine) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(HEAD + ANSWER)
+        writer.close()
+
+    async with tcp_server(answer) as address:
+        batches = [batch async for batch in engine.stream(call_of(f"http://{address}"))]
+    assert batches == [[Started(), Text("a"), Finished("stop")]]
+
+
+async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        writer.write(HEAD + ANSWER)
+        with suppress(asyncio.IncompleteReadError):
+            await read_request(reader)
+            asked.append("old")
+        writer.close()
+
+    async with tcp_server(answer_once) as address:
+        call = call_of(f"http://{address}")
+        assert await deltas_of(engine, call) == await deltas_of(engine, call)
+        await engine.close()
+    assert asked == ["new", "old", "new"]
+
+
+async def test_it_asks_once_when_a_new_connection_dies(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        writer.close()
+
+    async with tcp_server(never_answer) as address:
+        _, error = await failed(engine, call_of(f"http://{address}"))
+    assert (asked, error.failure.code, error.is_retryable) == (["new"], "upstream_disconnected", True)
+
+
+@pytest.mark.parametrize("way", ["cancel", "aclose"])
+async def test_a_consumer_that_leaves_closes_the_upstream(engine: OpenAICompatibleEngine, upstream: Upstream, way: str) -> None:
+    has_started = asyncio.Event()
+
+    async def consume() -> None:
+        async with aclosing(engine.stream(call_of(upstream.url, "tokens=1000,rate=50", max_output_tokens=1000))) as stream:
+            async for _ in stream:
+                has_started.set()
+                if way == "aclose":
+                    return
+
+    task = asyncio.create_task(consume())
+    await has_started.wait()
+    if way == "cancel":
+        task.cancel()
+    await asyncio.wait([task])
+    async with asyncio.timeout(2):
+        received = await upstream.closed()
+    assert received.is_peer_gone
+    assert received.tokens < 100
+
+
+async def test_a_consumer_that_leaves_before_the_first_delta_closes_the_upstream(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    task = asyncio.create_task(deltas_of(engine, call_of(upstream.url, "ttft_ms=30000")))
+    async with asyncio.timeout(2):
+        await upstream.received()
+        task.cancel()
+        assert (await upstream.closed()).is_peer_gone
+
+
+async def test_it_stops_an_upstream_that_ignores_max_tokens(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+    call = call_of(upstream.url, "tokens=1000,rate=200,ignore_max_tokens,usage_every_chunk", max_output_tokens=3)
+    assert await deltas_of(engine, call) == [Started("fp_fake"), Text(" the"), Text(" of"), Text(" and"), Finished("length")]
+    async with asyncio.timeout(2):
+        assert (await upstream.closed()).is_peer_gone
