@@ -28,6 +28,8 @@ USAGE_GRACE_S = 5.0
 """How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep the connection."""
 WATCH_S = 1.0
 """How late a timeout may be told, at most."""
+TURN_BYTES = 64 << 10
+"""How much to read at most before others run, too: what an upstream has compressed well is there at once, however much it is."""
 REUSE_GRACE_S = 0.05
 """How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody waits long for it."""
 
@@ -82,6 +84,7 @@ class _Exchange:
         self._watchdog: asyncio.TimerHandle | None = None
         self._is_document = False
         self._is_waiting = False
+        self._bytes_of_turn = 0
         self._has_ended = False
         self.has_old_connection = False
         self.reader = _reader(call.request, call.max_output_tokens)
@@ -129,7 +132,7 @@ class _Exchange:
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(REUSE_GRACE_S):
                 while not content.at_eof():
-                    await content.readany()
+                    await self._let_others_run(len(await content.read(TURN_BYTES)))
 
     def close(self) -> None:
         """Close the connection at once, unless the answer was read to its end and the connection given back."""
@@ -190,13 +193,22 @@ class _Exchange:
         """What has come, or the next bytes to come; empty at the end."""
         self._is_waiting = True
         try:
-            if self._loop.time() >= self._ends_at:  # of an upstream that never lets us wait
+            if self._loop.time() >= self._deadline():  # of an upstream that never lets us wait
                 raise TimeoutError
-            return await response.content.readany()
+            data = await response.content.read(TURN_BYTES)
+            await self._let_others_run(len(data))
+            return data
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
         finally:
             self._is_waiting = False
+
+    async def _let_others_run(self, read_bytes: int) -> None:
+        """Reading what is there already does not wait for anything."""
+        self._bytes_of_turn += read_bytes
+        if self._bytes_of_turn >= TURN_BYTES:
+            self._bytes_of_turn = 0
+            await asyncio.sleep(0)
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
         """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else that a read does."""

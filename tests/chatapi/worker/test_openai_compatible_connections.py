@@ -1,16 +1,18 @@
 """The engine's connections: used again, dead, left, or broken beneath HTTP."""
 
 import asyncio
+import gzip
+import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
 from chatapi.wire.deltas import Finished, Started, Text
-from chatapi.worker.engines import EngineError, openai_compatible
+from chatapi.worker.engines import EngineError, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream
-from tests.chatapi.worker.test_openai_compatible import ANSWER, HEAD, call_of, deltas_of, failed, read_request, tcp_server
+from tests.chatapi.worker.test_openai_compatible import ANSWER, HEAD, STREAM_HEAD, call_of, deltas_of, failed, read_request, tcp_server
 from tests.fake_upstream import Upstream
 
 
@@ -124,3 +126,54 @@ async def test_it_stops_an_upstream_that_ignores_max_tokens(engine: OpenAICompat
     assert await deltas_of(engine, call) == [Started("fp_fake"), Text(" the"), Text(" of"), Text(" and"), Finished("length")]
     async with asyncio.timeout(2):
         assert (await upstream.closed()).is_peer_gone
+
+
+# What an upstream compresses, though it is asked not to
+
+
+GZIP_HEAD = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+PINGS = gzip.compress(b": ping\n\n" * (2 << 20))
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """The longest time, in seconds, for which nobody else could run."""
+    longest = [0.0]
+
+    async def look() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0)
+            longest[0] = max(longest[0], time.monotonic() - began)
+
+    task = asyncio.create_task(look())
+    await asyncio.sleep(0)
+    yield longest
+    task.cancel()
+
+
+@asynccontextmanager
+async def compressed(answer: bytes) -> AsyncIterator[str]:
+    """A server that answers with these bytes, which are gzip."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        with suppress(ConnectionError):
+            writer.write(GZIP_HEAD + answer)
+            await writer.drain()
+        writer.close()
+
+    async with tcp_server(serve) as address:
+        yield f"http://{address}"
+
+
+async def test_it_reads_gzip(engine: OpenAICompatibleEngine) -> None:
+    async with compressed(gzip.compress(ANSWER)) as url:
+        assert await deltas_of(engine, call_of(url)) == [Started(), Text("a"), Finished("stop")]
+
+
+async def test_much_that_says_nothing_holds_nobody_up_and_is_not_read_for_ever(engine: OpenAICompatibleEngine) -> None:
+    async with compressed(PINGS) as url, longest_turn() as longest:
+        _, error = await failed(engine, call_of(url, timeouts=Timeouts(first_delta_ms=300)))
+    assert error.failure.code == "upstream_timeout"
+    assert longest[0] < 0.5
