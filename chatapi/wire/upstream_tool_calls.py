@@ -69,6 +69,7 @@ class _Call:
 
     def __init__(self, number: int, fragment: Fragment) -> None:
         self.number = number
+        self.upstream_index = fragment.index
         self.kind = fragment.kind
         self.upstream_id = fragment.id
         self.name = ""
@@ -110,10 +111,12 @@ class ToolCallReader:
         self._choice_index = choice_index
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
 
     def read(self, fragments: Iterable[Fragment]) -> list[ToolCall]:
         """The pieces that these fragments of one chunk give."""
-        pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in fragments)
+        said = (fragment for fragment in fragments if fragment.id or fragment.name or fragment.arguments)
+        pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in said)
         return [piece for piece in pieces if piece is not None]
 
     def read_legacy(self, function: Function) -> list[ToolCall]:
@@ -126,13 +129,20 @@ class ToolCallReader:
         return not all(call.name for call in self._calls)
 
     def _call_of(self, fragment: Fragment) -> _Call:
-        call = self._latest if fragment.index is None else self._by_index.get(fragment.index)
+        call = self._known_by_id(fragment) or (self._latest if fragment.index is None else self._by_index.get(fragment.index))
         if call is None or not call.is_continued_by(fragment):
             call = _Call(len(self._calls), fragment)
             self._calls.append(call)
-            if fragment.index is not None:
-                self._by_index[fragment.index] = call
+        if fragment.index is not None:
+            self._by_index[fragment.index] = call
+        if fragment.id:
+            self._by_id[fragment.id] = call
         return call
+
+    def _known_by_id(self, fragment: Fragment) -> _Call | None:
+        """The call of the fragment's id, which is not the latest where several share an index; and they may share an id instead."""
+        call = self._by_id.get(fragment.id) if fragment.id else None
+        return call if call is not None and fragment.index in (None, call.upstream_index) else None
 
     @property
     def _latest(self) -> _Call | None:

@@ -129,6 +129,39 @@ def test_calls_without_ids_get_ids_and_a_repeated_name_continues_a_call_until_it
     assert collected(*map(tools, fragments)) == [(0, "call_0", "f", "{}"), (1, "call_1", "f", "{}"), (2, "call_2", "g", "[]")]
 
 
+@pytest.mark.parametrize("index", [{"index": 0}, {}])
+@pytest.mark.parametrize("name", [None, "f"])
+def test_calls_that_share_an_index_go_on_by_their_ids(index: dict[str, Any], name: str | None) -> None:
+    begun = tools(call("{", "f", id="a", **index), call("[", "g", id="b", **index))
+    assert collected(begun, tools(call("}", name, id="a", **index)), tools(call("]", id="b", **index))) == [
+        (0, "a", "f", "{}"),
+        (1, "b", "g", "[]"),
+    ]
+
+
+def test_a_fragment_without_an_id_goes_on_where_its_index_was_last() -> None:
+    begun = tools(call("{", "f", index=0, id="a"), call("[]", "g", index=0, id="b"))
+    assert collected(begun, tools(call("1", index=0, id="a")), tools(call("}", index=0))) == [(0, "a", "f", "{1}"), (1, "b", "g", "[]")]
+
+
+def test_calls_that_share_an_id_are_told_apart_by_index() -> None:
+    assert collected(tools(call("{}", "f", index=0, id="a"), call("[]", "g", index=1, id="a"))) == [
+        (0, "a", "f", "{}"),
+        (1, "a", "g", "[]"),
+    ]
+
+
+NOTHING = [{}, {"function": {}}, {"function": {"name": None, "arguments": None}}, {"id": "", "function": {"name": "", "arguments": ""}}]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_a_fragment_that_says_nothing_is_no_call(nothing: dict[str, Any]) -> None:
+    said = [Started(), Text("a"), Finished("stop")]
+    assert read(chunk({"content": "a", "tool_calls": [{"index": 0, **nothing}]}), chunk({"tool_calls": [nothing]}), STOP) == said
+    assert read(chunk({"content": "a", "function_call": nothing.get("function", {})}), STOP) == said
+    assert collected(tools(call("{}", "f", index=0, id="a"), {"index": 1, **nothing})) == [(0, "a", "f", "{}")]
+
+
 def test_an_id_made_up_for_every_fragment_starts_no_call() -> None:
     events = [tools(call("{", "f", index=0, id="r1")), tools(call("}", index=0, id="r2"))]
     assert collected(*events) == [(0, "r1", "f", "{}")]
