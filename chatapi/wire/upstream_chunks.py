@@ -2,7 +2,8 @@
 
 https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter and the four other
 documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated, reasoning under two names, usage on any
-chunk or on none. Whatever is not needed is not looked at; what is needed and has another type than documented is an error.
+chunk or on none. Whatever is not needed is not looked at; what is needed and has another type than documented is an error, but for a
+usage, which is none then: we can count.
 """
 
 import binascii
@@ -269,19 +270,32 @@ def _decode(event: Event) -> _Chunk:
     try:
         chunk = _decoder.decode(event.data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        chunk = _decode_with_bad_characters(event.data)
+        chunk = _decode_leniently(event.data)
     if chunk.error or (chunk.choices is None and isinstance(chunk.message, str)):
         raise UpstreamError(failure_of_complaint(_complaint(event.data)))
     return chunk
 
 
-def _decode_with_bad_characters(data: bytes) -> _Chunk:
-    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between tokens."""
+def _decode_leniently(data: bytes) -> _Chunk:
+    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between tokens; or a usage that
+    is none.
+    """
     try:
-        document = json.loads(data.decode("utf-8", "replace"))
+        document = _without_bad_usage(json.loads(data.decode("utf-8", "replace")))
         return _decoder.decode(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise UpstreamError(INVALID_RESPONSE) from None
+
+
+def _without_bad_usage(document: Any) -> Any:
+    """The document, without a usage of other types than documented: it mostly comes when all is said, and would spoil it."""
+    if not isinstance(document, dict):
+        return document
+    try:
+        msgspec.convert(document.get("usage"), _Usage | None)
+    except msgspec.ValidationError:
+        return {**document, "usage": None}
+    return document
 
 
 def _complaint(data: bytes) -> Complaint | None:

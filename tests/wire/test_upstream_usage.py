@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.deltas import Finished, Usage
+from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.wire.sse import Event
 from tests.wire.test_upstream_chunks import DONE, STOP, chunk, event, new_reader, read
 
@@ -75,3 +75,12 @@ def test_a_usage_does_not_count_what_comes_after_it(said: dict[str, Any]) -> Non
 )
 def test_a_usage_stays_when_nothing_is_said_after_it(nothing: Event) -> None:
     assert read(chunk({"content": "a"}, usage=LATE), nothing, STOP, nothing, DONE)[-1] == Usage(3, 1)
+
+
+@pytest.mark.parametrize(
+    "usage", [{**LATE, "prompt_tokens": 3.0}, {**LATE, "completion_tokens": "1"}, {**LATE, "prompt_tokens_details": []}, "none", [LATE], 1]
+)
+def test_a_usage_of_other_types_is_none_and_no_error(usage: object) -> None:
+    said = [Started(), Text("a"), Finished("stop")]
+    assert read(chunk({"content": "a"}, usage=usage), STOP, event({"choices": [], "usage": usage}), DONE) == said
+    assert read(chunk({"content": "a"}, usage=LATE), STOP, event({"choices": [], "usage": usage}), DONE) == [*said, Usage(3, 1)]
