@@ -153,13 +153,14 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
 
     async def _post(self) -> aiohttp.ClientResponse:
-        """The answer's head. Asks again when a pooled connection turns out to be dead; a new one that dies got our request."""
-        try:
-            return await self._post_once()
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            if not self.has_old_connection:
-                raise
-        return await self._post_once()
+        """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that dies got our request."""
+        while True:
+            self.has_old_connection = False
+            try:
+                return await self._post_once()
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not self.has_old_connection:
+                    raise
 
     async def _post_once(self) -> aiohttp.ClientResponse:
         async with asyncio.timeout_at(self._deadline()):

@@ -76,6 +76,50 @@ async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompat
     assert asked == ["new", "old", "new"]
 
 
+async def test_it_asks_again_until_a_connection_is_new(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+    both_asked = asyncio.Event()
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        if len(asked) == 2:
+            both_asked.set()
+        await both_asked.wait()
+        writer.write(HEAD + ANSWER)
+        with suppress(asyncio.IncompleteReadError):
+            await read_request(reader)
+            asked.append("old")
+        writer.close()
+
+    async with tcp_server(answer_once) as address:
+        call = call_of(f"http://{address}")
+        first, second = await asyncio.gather(deltas_of(engine, call), deltas_of(engine, call))
+        assert await deltas_of(engine, call) == first == second
+        await engine.close()
+    assert asked == ["new", "new", "old", "old", "new"]
+
+
+async def test_it_asks_again_only_while_connections_are_old(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+
+    async def answer_the_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        if len(asked) == 1:
+            writer.write(HEAD + ANSWER)
+            with suppress(asyncio.IncompleteReadError):
+                await read_request(reader)
+        writer.close()
+
+    async with tcp_server(answer_the_first) as address:
+        call = call_of(f"http://{address}")
+        await deltas_of(engine, call)
+        _, error = await failed(engine, call)
+        await engine.close()
+    assert (asked, error.failure.code) == (["new", "new"], "upstream_disconnected")
+
+
 async def test_it_asks_once_when_a_new_connection_dies(engine: OpenAICompatibleEngine) -> None:
     asked: list[str] = []
 
