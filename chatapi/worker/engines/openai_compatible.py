@@ -26,8 +26,10 @@ MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 """How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep the connection."""
+ERROR_GRACE_S = 5.0
+"""How long to wait for the words of an error whose status is known."""
 WATCH_S = 1.0
-"""How late a timeout may be told, at most."""
+"""How late a timeout, or a connection that broke without a word, may be told, at most."""
 TURN_BYTES = 64 << 10
 """How much to read at most before others run, too: what an upstream has compressed well is there at once, however much it is."""
 REUSE_GRACE_S = 0.05
@@ -176,8 +178,9 @@ class _Exchange:
     async def _read_error(self) -> bytes:
         """The body of an error, empty where it cannot be had: the status alone says enough then."""
         try:
-            return await self._read_body(MAX_ERROR_BYTES)
-        except UpstreamError:
+            async with asyncio.timeout(ERROR_GRACE_S):
+                return await self._read_body(MAX_ERROR_BYTES)
+        except (UpstreamError, TimeoutError):
             return b""
 
     async def _read_body(self, max_bytes: int) -> bytes:
@@ -197,12 +200,12 @@ class _Exchange:
             if self._loop.time() >= self._deadline():  # of an upstream that never lets us wait
                 raise TimeoutError
             data = await response.content.read(TURN_BYTES)
-            await self._let_others_run(len(data))
-            return data
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
         finally:
             self._is_waiting = False
+        await self._let_others_run(len(data))
+        return data
 
     async def _let_others_run(self, read_bytes: int) -> None:
         """Reading what is there already does not wait for anything."""
@@ -215,6 +218,9 @@ class _Exchange:
         """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else that a read does."""
         if self._is_waiting and self._loop.time() >= self._deadline():
             response.content.set_exception(TimeoutError())
+            return
+        if self._is_waiting and _is_broken(response):
+            response.content.set_exception(aiohttp.ClientPayloadError())
             return
         timeouts = self._timeouts
         shortest_s = min(timeouts.first_delta_ms, timeouts.between_deltas_ms, timeouts.total_ms) / 1000
@@ -246,6 +252,12 @@ def _new_session() -> aiohttp.ClientSession:
 
 async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
     context.trace_request_ctx.has_old_connection = True
+
+
+def _is_broken(response: aiohttp.ClientResponse) -> bool:
+    """Whether its connection is gone and its body was not told: aiohttp closes one with broken framing so."""
+    connection = response.connection
+    return connection is not None and connection.transport is None and not response.content.is_eof()
 
 
 def _url(call: Call) -> str:

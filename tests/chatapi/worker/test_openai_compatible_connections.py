@@ -133,6 +133,38 @@ async def test_it_asks_once_when_a_new_connection_dies(engine: OpenAICompatibleE
     assert (asked, error.failure.code, error.is_retryable) == (["new"], "upstream_disconnected", True)
 
 
+@asynccontextmanager
+async def stalling(*parts: bytes) -> AsyncIterator[str]:
+    """A server that sends these parts and then nothing, and keeps the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05)
+        await reader.read()
+        writer.close()
+
+    async with tcp_server(serve) as address:
+        yield f"http://{address}"
+
+
+async def test_it_does_not_wait_behind_broken_framing(engine: OpenAICompatibleEngine) -> None:
+    head = STREAM_HEAD.replace(b"Connection: close", b"Transfer-Encoding: chunked")
+    said = ANSWER.replace(b'"stop"', b"null").partition(b"data: [DONE]")[0]
+    async with stalling(head, b"%x\r\n%s\r\n" % (len(said), said), b"no length\r\n") as url, asyncio.timeout(5):
+        deltas, error = await failed(engine, call_of(url))
+    assert (deltas, error.failure.code) == ([Started(), Text("a")], "upstream_disconnected")
+
+
+async def test_it_does_not_wait_for_the_words_of_an_error(engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_compatible, "ERROR_GRACE_S", 0.1, raising=False)
+    head = b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 100\r\nRetry-After: 3\r\n\r\n"
+    async with stalling(head + b'{"error": ') as url, asyncio.timeout(5):
+        _, error = await failed(engine, call_of(url))
+    assert (error.failure.code, error.failure.retry_after_ms) == ("upstream_rate_limited", 3_000)
+
+
 @pytest.mark.parametrize("way", ["cancel", "aclose"])
 async def test_a_consumer_that_leaves_closes_the_upstream(engine: OpenAICompatibleEngine, upstream: Upstream, way: str) -> None:
     has_started = asyncio.Event()
