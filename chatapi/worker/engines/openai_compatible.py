@@ -13,6 +13,9 @@ from typing import Any, NoReturn
 
 import aiohttp
 import msgspec
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
@@ -157,7 +160,6 @@ class _Exchange:
     async def _post(self) -> aiohttp.ClientResponse:
         """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that dies got our request."""
         while True:
-            self.has_old_connection = False
             try:
                 return await self._post_once()
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -238,12 +240,24 @@ class _Exchange:
         return min(wait_until, self._ends_at)
 
 
+class _Connector(aiohttp.TCPConnector):
+    # aiohttp has no public place for this. A test sees whether it is still called.
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        """A connection to use again, but none on which something came that nobody asked for: it would answer the next request."""
+        while (connection := await super()._get(key, traces)) is not None:
+            if connection.protocol is not None and not connection.protocol.should_close:
+                break
+            connection.close()
+        return connection
+
+
 def _new_session() -> aiohttp.ClientSession:
     """Connections without cookies, proxies, netrc and a limit: how much runs at once is decided before an engine is called."""
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_note_old_connection)
+    tracing.on_connection_create_start.append(_note_new_connection)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15, ttl_dns_cache=30),
+        connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
         trace_configs=[tracing],
@@ -252,6 +266,10 @@ def _new_session() -> aiohttp.ClientSession:
 
 async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
     context.trace_request_ctx.has_old_connection = True
+
+
+async def _note_new_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+    context.trace_request_ctx.has_old_connection = False
 
 
 def _is_broken(response: aiohttp.ClientResponse) -> bool:

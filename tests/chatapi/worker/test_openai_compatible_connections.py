@@ -133,6 +133,32 @@ async def test_it_asks_once_when_a_new_connection_dies(engine: OpenAICompatibleE
     assert (asked, error.failure.code, error.is_retryable) == (["new"], "upstream_disconnected", True)
 
 
+async def test_an_answer_that_nobody_asked_for_reaches_nobody(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+    has_said_more = asyncio.Event()
+
+    async def say_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.append("new")
+        if len(asked) == 1:
+            writer.write(HEAD + ANSWER)
+            await asyncio.sleep(0.05)
+            writer.write(HEAD + ANSWER.replace(b'"a"', b'"z"'))
+            await asyncio.sleep(0.05)
+            has_said_more.set()
+            with suppress(asyncio.IncompleteReadError):
+                await read_request(reader)
+        writer.close()
+
+    async with tcp_server(say_more) as address:
+        call = call_of(f"http://{address}")
+        await deltas_of(engine, call)
+        await has_said_more.wait()
+        deltas, error = await failed(engine, call)
+        await engine.close()
+    assert (deltas, error.failure.code, asked) == ([], "upstream_disconnected", ["new", "new"])
+
+
 @asynccontextmanager
 async def stalling(*parts: bytes) -> AsyncIterator[str]:
     """A server that sends these parts and then nothing, and keeps the connection."""
