@@ -261,14 +261,14 @@ class DeltaStream:
         async with in_time():
             return bool(await self.redis.exists(self.key("job", generation_id.hex)))
 
-    async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
+    async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
 
-        Answers the name of the last entry read and the deltas. Raises `StreamUnavailable` when some of them are lost.
+        Answers the name of the last entry read, of so many at most, and the deltas. Raises `StreamUnavailable` when some of them are lost.
         """
         async with in_time():
             key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
-            entries = cast(list[delta_log.Entry], await self.redis.xrange(key, min=start, count=256))
+            entries = cast(list[delta_log.Entry], await self.redis.xrange(key, min=start, count=most_entries))
         return (entries[-1][0] if entries else after), delta_log.behind(seq, delta_log.batches(entries))
 
     # ---- what was said, afterwards

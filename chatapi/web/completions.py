@@ -46,6 +46,9 @@ STREAM_HEADERS = [
 MOST_SHOWN = 32
 """Characters of a header's value that an error repeats."""
 
+PIECE_DELTAS = 256
+"""So many deltas are encoded and sent at once."""
+
 CHAT, TEXT = "chat.completions", "completions"
 """The endpoints, as a generation's row names them."""
 
@@ -253,7 +256,16 @@ class Completions(Endpoint):
             is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
             if is_last and isinstance(batch[-1], Usage):
                 self.used_tokens = batch[-1].total_tokens
-            await self.send_body(self.answer.encode(batch) if batch else PING, more=not is_last)
+            rest = await self._send_beginning(self.answer, batch) if len(batch) > PIECE_DELTAS else batch
+            await self.send_body(self.answer.encode(rest) if rest else PING, more=not is_last)
+
+    async def _send_beginning(self, answer: OpenAI, batch: list[AnyDelta]) -> list[AnyDelta]:
+        """Send a long batch in pieces, but the last one, which it answers; between them others have their turn."""
+        last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
+        for start in range(0, last_start, PIECE_DELTAS):
+            await self.send_body(answer.encode(batch[start : start + PIECE_DELTAS]))
+            await asyncio.sleep(0)  # also lets the news arrive that the client has left
+        return batch[last_start:]
 
     async def _collect(self, batches: AsyncIterator[list[AnyDelta]]) -> None:
         """Wait for the end, then answer with one object."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from uuid import UUID
 
 from redis.exceptions import RedisError
@@ -15,23 +14,48 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta
 
 log = logging.getLogger(__name__)
 
+PART_FRAMES = 64
+"""So many of a backlog are handed out at once, or of a log's entries: who waits for the rest must not make all others wait."""
+MOST_WAITING_BYTES = 1 << 18
+"""So much waits here for a client that does not read. The log holds it, too: beyond this, it is read from there."""
+
 
 class Follower:
     """One client's view of one generation: its deltas in order, without gap or duplicate."""
 
-    def __init__(self, generation_id: UUID, replay: Callable[[UUID, int], "asyncio.Future[list[AnyDelta]]"]) -> None:
+    def __init__(self, generation_id: UUID, stream: DeltaStream) -> None:
         self.id = generation_id
         self.began_at = asyncio.get_running_loop().time()
         self.seq = 0
         """The last delta handed out."""
-        self._replay = replay
+        self._stream = stream
         self._arrived: list[Frame] = []
+        self._waiting_bytes = 0
+        """Of all that has arrived but the first, which as a rule is all."""
+        self._is_behind = False
+        """What has arrived was too much, and comes from the log instead."""
+        self._read_up_to = b""
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
         """Take what the inbox received."""
+        if self._arrived or self._is_behind:
+            self._feed_more(frame)
+        else:
+            self._arrived.append(frame)
+            self.wake()
+
+    def _feed_more(self, frame: Frame) -> None:
+        if self._is_behind:
+            return
         self._arrived.append(frame)
-        self.wake()
+        self._waiting_bytes += len(frame.batch)
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            self._fall_behind()
+
+    def _fall_behind(self) -> None:
+        self._is_behind = True
+        self._arrived, self._waiting_bytes = [], 0
 
     def wake(self) -> None:
         """Let `next` return, with nothing if nothing is there."""
@@ -39,29 +63,60 @@ class Follower:
             self._waiter.set_result(None)
 
     async def next(self) -> list[AnyDelta]:
-        """All deltas that have come since; empty when the inbox's tick passes in silence.
+        """The deltas that have come since, of a backlog its next part; empty when the inbox's tick passes in silence.
 
         Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had; then none of those is handed out.
         """
+        if self._is_behind and (missed := await self._from_log()):
+            return missed
         if not self._arrived:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        seq, arrived, self._arrived = self.seq, self._arrived, []
+        seq, arrived, self._arrived, self._waiting_bytes = self.seq, self._arrived, [], 0
         found: list[AnyDelta] = []
         try:
+            if len(arrived) > PART_FRAMES:
+                await asyncio.sleep(0)  # there is no waiting between the parts of a backlog: let others have their turn
+                arrived = self._part_of(arrived)
             for frame in arrived:
                 found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
                 if found and isinstance(found[-1], TERMINAL):
                     break  # where deltas before a failure are lost, its own frame looks like one more gap
         except BaseException:
             # What is not handed out must not count as such: whoever asks the log for the rest would miss it.
-            self.seq, self._arrived = seq, arrived + self._arrived
+            self.seq = seq
+            self._put_back(arrived)
             raise
         return found
 
+    def _part_of(self, backlog: list[Frame]) -> list[Frame]:
+        self._put_back(backlog[PART_FRAMES:])
+        return backlog[:PART_FRAMES]
+
+    def _put_back(self, frames: list[Frame]) -> None:
+        self._arrived = frames + self._arrived
+        self._waiting_bytes += sum(len(frame.batch) for frame in frames)
+
+    async def _from_log(self) -> list[AnyDelta]:
+        """The next part of what the log holds; nothing when all of it was handed out."""
+        while self._is_behind:
+            # What comes from now on is kept. If this reads the log's end, that is all that it may lack.
+            self._is_behind, after = False, self._read_up_to
+            try:
+                self._read_up_to, missed = await self._stream.tail(self.id, after, self.seq, most_entries=PART_FRAMES)
+            except BaseException:
+                self._fall_behind()
+                raise
+            if self._read_up_to != after:
+                self._fall_behind()
+            if missed:
+                self.seq += len(missed)
+                return missed
+        return []
+
     async def catch_up(self) -> list[AnyDelta]:
         """What the log holds beyond what was handed out: for a reader whose inbox has gone silent."""
-        missed = await self._replay(self.id, self.seq)
+        missed = await self._stream.replay(self.id, self.seq)
         self.seq += len(missed)
         return missed
 
@@ -93,7 +148,7 @@ class Inbox:
 
     def follow(self, generation_id: UUID) -> Follower:
         """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
-        follower = Follower(generation_id, lambda of, after: asyncio.ensure_future(self._stream.replay(of, after)))
+        follower = Follower(generation_id, self._stream)
         self._followers[generation_id.hex.encode()] = follower
         return follower
 

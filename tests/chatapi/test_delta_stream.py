@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,7 +15,8 @@ from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import Line, connect
-from chatapi.web.inbox import Follower, Inbox
+from chatapi.web import inbox as module
+from chatapi.web.inbox import PART_FRAMES, Follower, Inbox
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
 from tests.chatapi.worker.processes import Valkey
@@ -62,11 +64,16 @@ def entry(generation_id: UUID, first_seq: int, batch: list[AnyDelta], *, fence: 
 
 async def to_the_end(follower: Follower) -> list[AnyDelta]:
     """All that the follower hands out."""
-    found: list[AnyDelta] = []
+    return [delta for part in await parts_to_the_end(follower) for delta in part]
+
+
+async def parts_to_the_end(follower: Follower) -> list[list[AnyDelta]]:
+    """All that the follower hands out, as it comes."""
+    parts: list[list[AnyDelta]] = [[]]
     async with asyncio.timeout(10):
-        while not (found and isinstance(found[-1], TERMINAL)):
-            found += await follower.next()
-    return found
+        while not (parts[-1] and isinstance(parts[-1][-1], TERMINAL)):
+            parts.append(await follower.next())
+    return parts[1:]
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -91,6 +98,70 @@ async def test_what_was_published_together_comes_together(stream: DeltaStream, i
     assert await stream.publish(batches) == set()
     assert await one.next() == texts(1, 4)
     assert await other.next() == texts(7, 7)
+
+
+async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id())
+    for seq in range(1, 2_000):
+        follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
+    follower.feed(Frame(b"", 2_000, deltas.encode([END])))
+    turns = asyncio.create_task(count_turns())
+    parts = await parts_to_the_end(follower)
+    turns.cancel()
+    assert [delta for part in parts for delta in part] == [*texts(1, 1_999), END]
+    assert max(map(len, parts)) <= PART_FRAMES
+    assert await turns >= len(parts) - 1
+
+
+async def count_turns() -> int:
+    """How often someone else had a turn until this was cancelled."""
+    turns = 0
+    with suppress(asyncio.CancelledError):
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+    return turns
+
+
+async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 1_000)
+    follower = inbox.follow(identity.new_id())
+    entries = [entry(follower.id, seq, texts(seq, seq), inbox="") for seq in range(1, 1_000)]
+    await stream.publish([*entries, entry(follower.id, 1_000, [END], inbox="")])
+    for each in entries:  # and nothing comes after the end, which was too much as well
+        follower.feed(Frame(b"", each.first_seq, each.batch))
+    parts = await parts_to_the_end(follower)
+    assert [delta for part in parts for delta in part] == [*texts(1, 999), END]
+    assert max(map(len, parts)) <= PART_FRAMES
+
+
+async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
+    follower = inbox.follow(identity.new_id())
+    for seq in range(1, 10):
+        await stream.publish([entry(follower.id, seq, texts(seq, seq), inbox="")])
+        follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
+    assert await follower.next() == texts(1, 9)
+    assert await follower.next() == []
+    await stream.redis.delete(stream.key("log", follower.id.hex))
+    follower.feed(Frame(b"", 10, deltas.encode(texts(10, 10))))
+    assert await follower.next() == texts(10, 10)
+
+
+async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
+    follower = inbox.follow(identity.new_id())
+    for seq in range(1, 10):
+        follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
+    await stream.publish([entry(follower.id, 5, texts(5, 9), inbox="")])
+    with pytest.raises(StreamUnavailable):
+        await follower.next()
 
 
 async def test_silence_is_an_empty_batch(inbox: Inbox) -> None:

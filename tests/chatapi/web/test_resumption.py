@@ -56,10 +56,10 @@ class Stream(DeltaStream):
 
     failures = 0
 
-    async def tail(self, generation_id: UUID, after: bytes, seq: int) -> tuple[bytes, list[AnyDelta]]:
+    async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256) -> tuple[bytes, list[AnyDelta]]:
         """As usual."""
         try:
-            return await super().tail(generation_id, after, seq)
+            return await super().tail(generation_id, after, seq, most_entries=most_entries)
         except RedisError:
             self.failures += 1
             raise
