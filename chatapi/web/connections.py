@@ -7,7 +7,6 @@ to a `WebSocketConnection`, but its `HTTPConnection` stays the one that knows wh
 # ruff: noqa: N802, N803, N815 - the names are Twisted's
 
 import asyncio
-import socket
 from http import HTTPStatus
 from io import BytesIO
 from time import monotonic
@@ -15,7 +14,6 @@ from typing import Any
 
 from daphne.http_protocol import WebRequest
 from daphne.ws_protocol import WebSocketProtocol
-from twisted.internet import main, tcp
 from twisted.web import http
 from twisted.web.http import NO_BODY_CODES  # by itself: each look into the module `http` costs a microsecond
 
@@ -30,38 +28,6 @@ reset, which can destroy the answer before the client has read it (RFC 9112 sect
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
 http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPStatus})
-
-
-class Transport(tcp.Server):
-    """An accepted socket that sends without delay and notices a reset which arrives together with data.
-
-    uvloop reports a socket's error once and then never looks at it again. Where the client has sent data before its reset, Twisted
-    would use that one occasion to read the data.
-    """
-
-    def doRead(self) -> Any:
-        """Passes what has arrived to the connection; returns the reason if this was the last."""
-        end = super().doRead()
-        if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            return main.CONNECTION_LOST
-        return end
-
-    def flush(self) -> None:
-        """Sends what has been written, or what the kernel takes of it, without a turn of the event loop.
-
-        It saves a quarter of what a short response costs. Errors are left to the event loop, which still watches the socket then.
-        """
-        if self._tempDataLen and not self.disconnecting:
-            self.doWrite()
-
-    def send(self, data: bytes) -> None:
-        """Sends `data` at once if nothing waits before it, and writes what the kernel does not take."""
-        if not self.connected or self.disconnecting or self._tempDataLen or self.dataBuffer:
-            self.write(data)
-            return
-        sent_bytes = self.writeSomeData(data)
-        if sent_bytes != len(data):
-            self.write(data[sent_bytes:] if isinstance(sent_bytes, int) else data)
 
 
 class HTTPRequest(WebRequest):

@@ -18,9 +18,10 @@ from asgiref.typing import ASGI3Application
 from daphne.ws_protocol import WebSocketFactory
 from twisted.logger import FilteringLogObserver, LogLevel, LogLevelFilterPredicate, STDLibLogObserver, globalLogBeginner
 
-from chatapi.web.connections import ConnectionFactory, HTTPRequest, Transport, WebSocketConnection
+from chatapi.web.connections import ConnectionFactory, HTTPRequest, WebSocketConnection
 from chatapi.web.event_loop import DaphneServer, loop, reactor
 from chatapi.web.limits import Limits
+from chatapi.web.transport import Transport
 
 logger = logging.getLogger(__name__)
 
