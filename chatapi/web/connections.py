@@ -246,12 +246,11 @@ class HTTPConnection(http.HTTPChannel):
             self.loseConnection()
 
     def _sweep_stalled(self, now: float) -> None:
-        transport = self.transport
-        unsent_bytes = len(transport.dataBuffer) - transport.offset + transport._tempDataLen
+        unsent_bytes = self.transport.unsent_bytes
         if self._stall is None or unsent_bytes < self._stall[0]:
             self._stall = unsent_bytes, now
         elif now - self._stall[1] > self.limits.stall_seconds:
-            transport.abortConnection()
+            self.transport.abortConnection()
 
     def _sweep_arriving(self, now: float, since: float) -> None:
         patience_seconds = self.limits.body_timeout_seconds

@@ -2,7 +2,10 @@
 
 # ruff: noqa: N802 - the names are Twisted's
 
+import fcntl
 import socket
+import sys
+import termios
 from typing import Any
 
 from twisted.internet import main, tcp
@@ -14,6 +17,13 @@ class Transport(tcp.Server):
     uvloop reports a socket's error once and then never looks at it again. Where the client has sent data before its reset, Twisted
     would use that one occasion to read the data.
     """
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits for the client, in the kernel too: that takes more only when a third of its buffer, perhaps megabytes, is free."""
+        in_kernel = int.from_bytes(fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        here: int = len(self.dataBuffer) - self.offset + self._tempDataLen
+        return here + in_kernel
 
     def doRead(self) -> Any:
         """Passes what has arrived to the connection; returns the reason if this was the last."""

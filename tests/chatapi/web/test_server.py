@@ -56,6 +56,16 @@ def test_a_slow_client_gets_every_byte(probe: Probe) -> None:
     assert len(response.body) == probe.ask("/report?watch=slow")["sent_bytes"]
 
 
+def test_a_client_that_reads_steadily_is_not_cut_off_however_slow() -> None:
+    """The kernel takes more only when a third of its buffer is free, which here takes far longer than a client may stall."""
+    with running(stall_seconds=1) as probe, probe.client(receive_buffer_bytes=4096) as client:
+        client.get(f"/flood?watch=steady&bytes={400 * MEGABYTE}")
+        began = time.monotonic()
+        while time.monotonic() - began < 3:
+            assert len(client.file.read(10_000)) == 10_000
+            time.sleep(0.05)
+
+
 def test_clients_that_read_nothing_delay_nobody(probe: Probe) -> None:
     """Beside 20 of them a stream begins as soon as at a process without; the two are asked in turn, so that a busy machine slows both."""
     with running() as beset, ExitStack() as stack:
