@@ -22,8 +22,8 @@ from chatapi.web.limits import Limits
 from chatapi.web.refusals import Refusal
 
 LINGER_SECONDS = 3.0
-"""How long a refused client may go on sending before its connection is cut. A socket that is closed with unread bytes sends a
-reset, which can destroy the answer before the client has read it (RFC 9112 section 9.6)."""
+"""How long a client that has been sent the last answer may go on sending before its connection is cut. A socket that is closed with
+unread bytes sends a reset, which can destroy the answer before the client has read it (RFC 9112 section 9.6)."""
 
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
@@ -97,7 +97,7 @@ class HTTPConnection(http.HTTPChannel):
         self.writable = asyncio.Event()
         self.writable.set()
         self.websocket: WebSocketConnection | None = None
-        self._is_refused = False
+        self._is_ending = False
         self._active_at = monotonic()  # the last byte received, or the last response ended
         self._arriving_since: float | None = None  # the first byte of a request that is not complete yet
         self._received_bytes = 0
@@ -124,7 +124,7 @@ class HTTPConnection(http.HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         """Takes bytes from the client."""
-        if self._is_refused:
+        if self._is_ending:
             return
         self._active_at = monotonic()
         if not self._handlingRequest:
@@ -143,7 +143,7 @@ class HTTPConnection(http.HTTPChannel):
             self.persistent = False
         if self._handlingRequest and not self.persistent:
             self._dataBuffer.clear()
-        elif not self._is_refused:
+        elif not self._is_ending:
             super().rawDataReceived(data)
 
     def allHeadersReceived(self) -> None:
@@ -168,7 +168,7 @@ class HTTPConnection(http.HTTPChannel):
 
     def allContentReceived(self) -> None:
         """The request is complete."""
-        if not self._is_refused:
+        if not self._is_ending:
             self._arriving_since = None
             super().allContentReceived()
 
@@ -184,17 +184,32 @@ class HTTPConnection(http.HTTPChannel):
         self._active_at = monotonic()
         super().requestDone(request)
 
+    def loseConnection(self) -> None:
+        """Closes the connection, or lets it end where the client may lack some of what it was sent."""
+        if self._is_ending:
+            return
+        if self.transport.unsent_bytes:
+            self._end()
+        else:
+            super().loseConnection()
+
+    def _end(self) -> None:
+        """Ignores what else the client sends, and hangs up when all has been written."""
+        self._is_ending = True
+        self._active_at = monotonic()
+        self._stall = None
+        self.lineReceived = _ignore
+        self._networkProducer.unregisterProducer()  # while that is paused, nothing would be hung up
+        self.transport.resumeProducing()  # what is not read would end in a reset
+        self.transport.loseWriteConnection()
+
     # Refusals
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers the request that is arriving with an error, ignores what else the client sends, and hangs up."""
-        if self._is_refused:
-            return
-        self._is_refused = True
-        self._active_at = monotonic()
-        self.lineReceived = _ignore
-        self.transport.write(refusal.response())
-        self.transport.loseWriteConnection()
+        if not self._is_ending:
+            self.transport.write(refusal.response())
+            self._end()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         is_too_large = self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders
@@ -235,15 +250,21 @@ class HTTPConnection(http.HTTPChannel):
         """
         if self.websocket is not None:
             self.websocket.check_timeouts()
-        if self._is_refused:
-            if now - self._active_at > LINGER_SECONDS:
-                self.transport.abortConnection()
+        if self._is_ending:
+            self._sweep_ending(now)
         elif self.transport.disconnecting or not self.writable.is_set():
             self._sweep_stalled(now)
         elif self._arriving_since is not None:
             self._sweep_arriving(now, self._arriving_since)
         elif not self._handlingRequest and now - self._active_at > self.limits.keep_alive_seconds:
             self.loseConnection()
+
+    def _sweep_ending(self, now: float) -> None:
+        if self.transport.unsent_bytes:
+            self._active_at = now  # the time to linger begins when the client has all
+            self._sweep_stalled(now)
+        elif now - self._active_at > LINGER_SECONDS:
+            self.transport.abortConnection()
 
     def _sweep_stalled(self, now: float) -> None:
         unsent_bytes = self.transport.unsent_bytes
@@ -331,4 +352,4 @@ class ConnectionFactory(http.HTTPFactory):
 
 
 def _ignore(data: bytes) -> None:
-    """Takes the place of a refused connection's parser."""
+    """Takes the place of an ending connection's parser."""

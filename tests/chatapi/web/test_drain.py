@@ -67,6 +67,19 @@ def test_a_drain_tells_websockets_that_the_server_goes_away(drain: Drain) -> Non
     assert drain.websocket.is_hung_up()
 
 
+def test_a_drain_lets_an_answer_arrive_whose_client_sends_the_next_request() -> None:
+    with running(drain_seconds=600) as probe, probe.client(receive_buffer_bytes=4096) as client:
+        client.get("/flood?watch=answered&bytes=300000")
+        assert probe.ask("/report?watch=answered")["end"] == "finished"
+        probe.signal(signal.SIGTERM)
+        assert probe.next_event() == "draining"
+        client.get("/")
+        response = client.response()
+        assert response.is_whole
+        assert len(response.body) >= 300_000
+        assert client.is_hung_up()
+
+
 def test_endless_streams_are_asked_to_end_and_the_process_ends_with_the_last() -> None:
     with running(drain_seconds=600, farewell_seconds=599.8) as probe, probe.client() as client:
         client.get("/ticks?watch=endless&count=1000000&every=60")
