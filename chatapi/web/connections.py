@@ -132,6 +132,8 @@ class HTTPConnection(http.HTTPChannel):
                 self._arriving_since, self._received_bytes = self._active_at, 0
             self._received_bytes += len(data)
         super().dataReceived(data)
+        if not self.requests and not self._buffer:
+            self._arriving_since = None  # it was no more than an empty line behind a body
 
     def rawDataReceived(self, data: bytes) -> None:
         """Takes bytes that are no line: a body, or what comes while a request is answered.
