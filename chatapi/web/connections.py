@@ -176,10 +176,12 @@ class HTTPConnection(http.HTTPChannel):
 
     def checkPersistence(self, request: HTTPRequest, version: bytes) -> bool:
         """Whether another request may follow on this connection; not while the server drains."""
-        if self.factory.is_draining:
+        is_http_1_1 = version == b"HTTP/1.1"
+        # Twisted looks at the first line only, and for no comma.
+        if self.factory.is_draining or (is_http_1_1 and b"close" in _list(request, b"Connection")):
             request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
             return False
-        return bool(super().checkPersistence(request, version))
+        return is_http_1_1
 
     def requestDone(self, request: HTTPRequest) -> None:
         """The response has been written."""
@@ -321,7 +323,9 @@ class WebSocketConnection(WebSocketProtocol):
 
     def sendHttpErrorResponse(self, code: int, reason: str, responseHeaders: object = None) -> None:
         """Refuses the handshake with a JSON envelope."""
-        self.sendData(Refusal(code, f"{reason}.").response())
+        is_ours = code >= HTTPStatus.INTERNAL_SERVER_ERROR  # whose reason may show what is inside
+        refusal = refusals.INTERNAL_ERROR if is_ours else Refusal(code, f"{reason}.")
+        self.sendData(refusal.response())
 
     def application_ended(self, error: BaseException | None) -> None:
         """Closes the socket that the application left open."""
@@ -351,6 +355,11 @@ class ConnectionFactory(http.HTTPFactory):
 
     def startFactory(self) -> None:
         """Opens no access log, which Twisted would format a line for even if nobody reads it."""
+
+
+def _list(request: HTTPRequest, name: bytes) -> set[bytes]:
+    """The header's values, of all its lines (RFC 9110 section 5.6.1), in lower case."""
+    return {value.strip().lower() for line in request.requestHeaders.getRawHeaders(name, ()) for value in line.split(b",")}
 
 
 def _ignore(data: bytes) -> None:

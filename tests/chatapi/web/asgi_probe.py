@@ -137,8 +137,12 @@ async def _silent(scope: Any, receive: Any, send: Any) -> None:
     """Returns without a response."""
 
 
-async def _websocket(receive: Any, send: Any) -> None:
+async def _websocket(scope: Any, receive: Any, send: Any) -> None:
     await receive()
+    if "watch" in (query := _query(scope)):
+        watches[query["watch"]].ended.set()
+        await receive()  # whoever is watched is never let in
+        return
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] == "websocket.receive":
         await send({"type": "websocket.send", "text": message["text"]})
@@ -159,7 +163,7 @@ echo = Echo.as_asgi()
 async def application(scope: Any, receive: Any, send: Any) -> None:
     """Routes by path; every path without a route is an echo."""
     if scope["type"] == "websocket":
-        await _websocket(receive, send)
+        await _websocket(scope, receive, send)
     elif scope["type"] == "http":
         await ROUTES.get(scope["path"], echo)(scope, receive, send)
 

@@ -67,10 +67,14 @@ class Client:
     def get(self, target: str, *headers: str, method: str = "GET") -> None:
         self.send("\r\n".join([f"{method} {target} HTTP/1.1", "Host: probe", *headers, "", ""]).encode())
 
+    def ask_for_websocket(self, target: str) -> None:
+        """Sends the client's side of the handshake."""
+        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+        self.get(target, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", key)
+
     def open_websocket(self) -> None:
         """Shakes hands; frames may follow."""
-        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
-        self.get("/", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", key)
+        self.ask_for_websocket("/")
         head = self.head()
         assert head.status == 101
         assert "server" not in head.headers

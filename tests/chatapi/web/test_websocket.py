@@ -28,3 +28,13 @@ def test_a_bad_handshake_is_a_json_error(probe: Probe) -> None:
         assert response.status >= 400
         assert response.error["code"] == "invalid_request"
         assert client.is_hung_up()
+
+
+def test_a_second_handshake_before_the_first_ones_answer_is_told_nothing_of_what_is_inside(probe: Probe) -> None:
+    with probe.client() as client:
+        client.ask_for_websocket("/?watch=handshake")
+        probe.ask("/report?watch=handshake")  # the first one is with the application
+        client.ask_for_websocket("/?watch=handshake")
+        response = client.response()
+        assert response.status == 500
+        assert response.error["message"] == "The server had an error while processing the request."
