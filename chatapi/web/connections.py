@@ -52,7 +52,10 @@ class HTTPRequest(WebRequest):
     def process(self) -> Any:
         """Starts the application, without the header that lets a client choose SCRIPT_NAME."""
         self.requestHeaders.removeHeader(b"daphne-root-path")
-        return super().process()
+        started = super().process()
+        if self.content is not None:
+            self.content.close()  # the application has the body by now, and here it would stay as long as the stream runs
+        return started
 
     def handle_reply(self, message: dict[str, Any]) -> None:
         """Writes one ASGI message to the client."""
