@@ -23,8 +23,7 @@ class Limits:
     """A client that takes no byte of its response for this long is cut off."""
 
     user_timeout_seconds: float = 20
-    """A client whose machine acknowledges nothing for this long is gone (TCP_USER_TIMEOUT, RFC 5482). Linux counts the time in which a
-    client's buffer is full as well: a shorter time than `stall_seconds` would take its place."""
+    """A client whose machine acknowledges nothing, or has no room, for this long is gone (TCP_USER_TIMEOUT, RFC 5482)."""
 
     drain_seconds: float = 30
     """The longest time from the signal to stop until the process ends."""

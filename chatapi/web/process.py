@@ -24,11 +24,9 @@ class WebLifecycle(Lifecycle):
 
 def run(*, host: str, port: int) -> None:
     """Serve until a signal; raises `OSError` or `OverflowError` when the address can't be listened on."""
-    usual, stall_seconds = Limits(), settings.STALL_MS / 1_000
     limits = Limits(
         max_body_bytes=settings.MAX_BODY_BYTES,
-        stall_seconds=stall_seconds,
-        user_timeout_seconds=max(usual.user_timeout_seconds, stall_seconds + 1),
+        stall_seconds=settings.STALL_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
     settle_in()

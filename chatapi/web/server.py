@@ -28,9 +28,6 @@ logger = logging.getLogger(__name__)
 ACCEPT_BACKLOG = 4096
 """Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for retransmissions."""
 
-MOST_KEEPALIVE_SECONDS = 32_767
-"""Linux takes no longer times between keep-alive probes."""
-
 SWEEP_SECONDS = 0.25
 QUIET_POLL_SECONDS = 0.05
 CANCEL_SECONDS = 2.0
@@ -65,13 +62,13 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
     listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # TCP_USER_TIMEOUT watches bytes in flight; keep-alive probes are such bytes while a stream is silent. It also ends, whatever its
-    # machine answers, a client that reads nothing: it must be longer than such a client may stall.
+    # TCP_USER_TIMEOUT watches bytes in flight; keep-alive probes are such bytes while a stream is silent. It also ends a client that
+    # reads nothing and whose buffer is full, whatever its machine answers: Linux can't have one time for these and one for the vanished.
     options = {
         "TCP_NODELAY": 1,
         "TCP_USER_TIMEOUT": round(user_timeout_seconds * 1000),
-        "TCP_KEEPIDLE": min(max(1, round(user_timeout_seconds / 2)), MOST_KEEPALIVE_SECONDS),
-        "TCP_KEEPINTVL": min(max(1, round(user_timeout_seconds / 4)), MOST_KEEPALIVE_SECONDS),
+        "TCP_KEEPIDLE": max(1, round(user_timeout_seconds / 2)),
+        "TCP_KEEPINTVL": max(1, round(user_timeout_seconds / 4)),
     }
     for name, value in options.items():
         if hasattr(socket, name):  # not every system has all of them
