@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from accounts import roles
 from accounts.authentication import Caller
-from accounts.models import APIKey, Member, Project
+from accounts.models import APIKey, Member, Project, Role
 
 Row = TypeVar("Row", bound=Model)
 Person = AbstractBaseUser | AnonymousUser
@@ -59,6 +59,11 @@ def roles_of(user: Person) -> Mapping[int, str]:
 def remember_roles(user: Person, known: Mapping[int, str]) -> None:
     """Spare this user object the query: they were read for many together."""
     user._roles = known  # type: ignore[union-attr]  # beside `_perm_cache`, where Django keeps what it has read
+
+
+def role_in(user: Person, organization_id: int) -> str | None:
+    """The person's role there, None if they have none; an operator is as good as an owner."""
+    return Role.OWNER if is_operator(user) else roles_of(user).get(organization_id)
 
 
 def is_operator(user: Person) -> bool:

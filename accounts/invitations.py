@@ -1,4 +1,7 @@
-"""Links with which who was invited chooses a password: each works once, for `PASSWORD_RESET_TIMEOUT`, and nothing of it is stored."""
+"""Links with which who was invited chooses a password.
+
+Each works once, for `PASSWORD_RESET_TIMEOUT` and while whoever sent it may send it; nothing of it is stored.
+"""
 
 from typing import Any
 
@@ -12,26 +15,54 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from unfold.widgets import UnfoldAdminPasswordWidget
 
+from accounts import access, roles
 from accounts.models import Member
 
 
+def may_send(sender: access.Person, person: User) -> bool:
+    """Whether `sender` may have the link: whoever has it can sign in as that person, so wherever they belong the sender may change them.
+
+    Nobody may for someone who has a password or no place, for staff nobody but superusers.
+    """
+    places = list(Member.objects.filter(user=person))
+    if person.has_usable_password() or not places:
+        return False
+    if (person.is_staff or person.is_superuser) and not getattr(sender, "is_superuser", False):
+        return False
+    changeable = access.where_may(sender, "accounts.change_member", Member.objects.filter(user=person)).count()
+    is_above = any(roles.is_above(place.role, access.role_in(sender, place.organization_id)) for place in places)
+    return changeable == len(places) and not is_above
+
+
+def link(request: HttpRequest, person: User) -> str:
+    """The address, complete, at which this person chooses a password: for as long as whoever asks for it may send it."""
+    token = f"{request.user.pk}.{_Tokens(request.user).make_token(person)}"
+    return request.build_absolute_uri(reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token]))
+
+
 class _Tokens(PasswordResetTokenGenerator):
-    """Django's, which the new password invalidates; so does whatever makes of this person more than whoever sent the link could invite."""
+    """Django's, which the new password invalidates; the sender is a part of what is signed."""
 
     key_salt = "accounts.invitations"
 
+    def __init__(self, sender: Any) -> None:
+        super().__init__()
+        self._sender = sender
+
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
-        homes = Member.objects.filter(user=user).order_by("organization_id").values_list("organization_id", "role")
-        return f"{super()._make_hash_value(user, timestamp)}{list(homes)}{user.is_staff}{user.is_superuser}"
+        return f"{super()._make_hash_value(user, timestamp)}{self._sender.pk}"
 
 
-_tokens = _Tokens()
+class _AnySender:
+    """Checks for the page what `link` made: it names its sender."""
 
-
-def link(request: HttpRequest, user: User) -> str:
-    """The address, complete, at which this person chooses a password."""
-    arguments = [urlsafe_base64_encode(force_bytes(user.pk)), _tokens.make_token(user)]
-    return request.build_absolute_uri(reverse("admin:invitation", args=arguments))
+    def check_token(self, person: User | None, token: str | None) -> bool:
+        """Whether this is a link to that person, of someone who may send it still."""
+        sender_id, _, signed = (token or "").partition(".")
+        sender = User.objects.filter(pk=sender_id, is_active=True).first() if sender_id.isdecimal() else None
+        if person is None or sender is None:
+            return False
+        return _Tokens(sender).check_token(person, signed) and may_send(sender, person)
 
 
 class ChoosePassword(PasswordResetConfirmView):
@@ -39,7 +70,7 @@ class ChoosePassword(PasswordResetConfirmView):
 
     template_name = "accounts/choose_password.html"
     success_url = reverse_lazy("admin:login")
-    token_generator = _tokens
+    token_generator = _AnySender()
 
     def get_form(self, form_class: Any = None) -> Any:
         """In the theme's look."""

@@ -30,9 +30,9 @@ and organizations themselves: their name, their time zone (which says when a day
 _FROM_LEAST = (Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OWNER)
 
 
-def is_above(role: str, other: str) -> bool:
-    """Whether the first role is above the other."""
-    return _FROM_LEAST.index(Role(role)) > _FROM_LEAST.index(Role(other))
+def is_above(role: str, other: str | None) -> bool:
+    """Whether the first role is above the other; each is above None, who has no role."""
+    return other is None or _FROM_LEAST.index(Role(role)) > _FROM_LEAST.index(Role(other))
 
 
 def givable(own: str) -> list[Role]:

@@ -25,11 +25,6 @@ from accounts.pages.tenant_admin import TenantAdmin
 MAX_SUGGESTIONS = 200
 
 
-def own_role(person: access.Person, organization_id: int) -> str:
-    """In that organization; an operator is as good as an owner."""
-    return Role.OWNER if access.is_operator(person) else access.roles_of(person)[organization_id]
-
-
 class SuggestingInput(UnfoldAdminTextInputWidget):
     """A text field that offers what is known: the browser's own list of suggestions."""
 
@@ -70,7 +65,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         if self.errors:
             return data
         organization = data["organization"]
-        if roles.is_above(data["role"], own_role(self.by, organization.pk)):
+        if roles.is_above(data["role"], access.role_in(self.by, organization.pk)):
             raise ValidationError({"role": "Nobody can give a role above their own."})
         person = memberships.person_named(self.by, data["name"], data["email"])
         if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
@@ -91,7 +86,7 @@ class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run
     def clean_role(self) -> str:
         """Nobody gives a role above their own, and someone remains to own the organization."""
         role: str = self.cleaned_data["role"]
-        if roles.is_above(role, own_role(self.by, self.instance.organization_id)):
+        if roles.is_above(role, access.role_in(self.by, self.instance.organization_id)):
             raise ValidationError("Nobody can give a role above their own.")
         if role != Role.OWNER and memberships.is_last_owner(self.instance):
             raise ValidationError(memberships.LAST_OWNER)
@@ -152,22 +147,16 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
             return False
         if obj is None or act == "view":
             return True
-        return not roles.is_above(obj.role, own_role(request.user, obj.organization_id))
+        return not roles.is_above(obj.role, access.role_in(request.user, obj.organization_id))
 
     def has_delete_permission(self, request: HttpRequest, obj: Member | None = None) -> bool:
         """Someone remains to own the organization."""
         return super().has_delete_permission(request, obj) and (obj is None or not memberships.is_last_owner(obj))
 
     def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Who may change them, while they have no password; someone who belongs elsewhere too, only an operator; staff, a superuser."""
+        """Whoever may change them, wherever they belong, while they have no password."""
         member = self.get_object(request, object_id)
-        if member is None or member.user.has_usable_password() or not self.has_change_permission(request, member):
-            return False
-        if member.user.is_staff or member.user.is_superuser:
-            return bool(request.user.is_superuser)
-        places = Member.objects.filter(user=member.user)
-        own_places = access.where_may(request.user, self.permission("change"), places)
-        return own_places.count() == places.count() or access.is_operator(request.user)
+        return member is not None and invitations.may_send(request.user, member.user)
 
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         """Through `memberships`, which keeps its rules when two people act at the same time."""

@@ -17,6 +17,7 @@ from tests.admin_pages import client_of, page
 from tests.cast import Person, join
 
 ADD = "/admin/accounts/member/add/"
+LINK = r"http://testserver(/admin/invitation/[^<\s]+)<"
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
 
@@ -52,7 +53,7 @@ def link_in(client: Client, organization: Organization, name: str) -> str:
     """The link that the page after an invitation shows."""
     answer = client.post(ADD, invitation(organization, name, email=f"{name}@example.com"), follow=True)
     assert "no-store" in answer.headers["cache-control"]
-    (found,) = re.findall(r"http://testserver(/admin/invitation/[^<\s]+)<", answer.content.decode())
+    (found,) = re.findall(LINK, answer.content.decode())
     return str(found)
 
 
@@ -111,6 +112,41 @@ def test_a_link_ends_when_its_person_becomes_more_than_its_sender_could_invite(
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
     path = reverse("admin:accounts_member_invitation", args=[erin.pk])
     assert (sender.get(path).status_code, root.get(path).status_code) == (403, 200)
+
+
+@pytest.mark.parametrize("end", ["removed", "viewer", "inactive"])
+def test_a_link_ends_when_its_sender_may_not_invite_any_more(acme: Organization, alice: Person, end: str) -> None:
+    dora = join("dora", Role.ADMIN, acme, "default").user
+    link = link_in(client_of(dora), acme, "erin")
+    if end == "removed":
+        Member.objects.filter(user=dora).delete()
+    elif end == "viewer":
+        Member.objects.filter(user=dora).update(role=Role.VIEWER)
+    else:
+        User.objects.filter(pk=dora.pk).update(is_active=False)
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
+    member = Member.objects.get(user__username="erin")
+    shown = client_of(alice.user).get(reverse("admin:accounts_member_invitation", args=[member.pk])).content.decode()
+    (owners,) = re.findall(LINK, shown)
+    assert "This link does not work" not in Client().get(owners, follow=True).content.decode()
+
+
+def test_a_link_names_its_sender_for_good(acme: Organization, alice: Person, bob: Person) -> None:
+    link = link_in(client_of(alice.user), acme, "erin")
+    assert f"/{alice.user.pk}." in link
+    for sender in (bob.user.pk, "", "x", "9" * 30, "٣"):
+        forged = link.replace(f"/{alice.user.pk}.", f"/{sender}.")
+        assert "This link does not work" in Client().get(forged, follow=True).content.decode()
+
+
+def test_nobody_gets_a_link_to_someone_above_them_elsewhere(acme: Organization, admin: Person, charlie: Person, root: Client) -> None:
+    """Whoever had it could sign in as an owner of the other organization."""
+    link = link_in(client_of(admin.user), acme, "erin")
+    Member.objects.create(organization=charlie.project.organization, user=admin.user, role=Role.ADMIN)
+    root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
+    member = Member.objects.get(organization=acme, user__username="erin")
+    assert client_of(admin.user).get(reverse("admin:accounts_member_invitation", args=[member.pk])).status_code == 403
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
 
 
 def test_staff_gets_no_link_to_a_superuser(acme: Organization, root: Client) -> None:
