@@ -5,6 +5,7 @@ from functools import wraps
 from typing import Any
 
 from django.core.exceptions import BadRequest
+from django.core.paginator import InvalidPage
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -13,6 +14,12 @@ from unfold.sites import UnfoldAdminSite
 from accounts import access
 from accounts.invitations import ChoosePassword
 from accounts.pages.sign_in import SignInForm
+
+MAX_SEARCH_CHARACTERS = 200
+_SEARCHES = ("q", "s", "term")
+"""The names of what is typed: above a list, in the theme's search of everything, and in a field that completes it."""
+_PATTERNS = {"regex", "iregex"}
+"""Lookups that any list of Django's takes. On SQLite it is this process that matches, and some patterns take it for ever."""
 
 
 class Site(UnfoldAdminSite):
@@ -33,18 +40,35 @@ class Site(UnfoldAdminSite):
         return response
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
-        """A number or a date that no column can hold, in an address or a form, is the request's fault and not ours."""
+        """What no column can hold or be asked for, in an address or a form, is the request's fault and not ours."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            _check_lookups(request)
             try:
                 return inner(request, *args, **kwargs)
-            except (OverflowError, DataError) as error:
+            except (OverflowError, DataError, InvalidPage) as error:
                 raise BadRequest("A number or a date in this request is out of range.") from error
+            except ValueError as error:
+                if not _is_list(request):
+                    raise
+                raise BadRequest("A value in this list's address, or an id in its form, is none of its column's.") from error
 
         return guarded
 
     def get_urls(self) -> list[URLPattern]:
         """The theme's, and the one that is open to those who can't sign in yet."""
         return [path("invitation/<uidb64>/<token>/", ChoosePassword.as_view(), name="invitation"), *super().get_urls()]
+
+
+def _check_lookups(request: HttpRequest) -> None:
+    """Raises `BadRequest` for what a database could chew on for long, or refuse."""
+    if any(name.rpartition("__")[2] in _PATTERNS for name in request.GET):
+        raise BadRequest("A list can't be filtered by a pattern.")
+    if any(len(request.GET.get(name, "")) > MAX_SEARCH_CHARACTERS for name in _SEARCHES):
+        raise BadRequest(f"A search takes up to {MAX_SEARCH_CHARACTERS} characters.")
+
+
+def _is_list(request: HttpRequest) -> bool:
+    return request.resolver_match is not None and (request.resolver_match.url_name or "").endswith("_changelist")
