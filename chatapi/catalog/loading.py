@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from msgspec import UNSET
 
 from accounts.audit import recorder
@@ -20,6 +20,10 @@ from usage import prices, pricing
 
 class CatalogChanged(CatalogError):
     """The catalog is no longer what it was when the plan was made."""
+
+
+class CatalogBusy(CatalogError):
+    """Someone else changes the catalog for longer than one waits, or the database is away; trying again may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +97,28 @@ def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
 def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest: str | None = None) -> Plan:
     """Apply the catalog in one transaction; models that it does not have are left alone, or deactivated when asked.
 
-    Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of `expected_digest`.
+    Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of `expected_digest`; `CatalogBusy`, too.
     """
-    with transaction.atomic():
-        _wait_for_others()
-        made = plan(catalog, deactivate_missing=deactivate_missing)
-        if expected_digest not in (None, made.digest):
-            raise CatalogChanged("The catalog has changed since.")
-        for model in made.models:
-            for row in model.rows:
-                row.save()
-            if model.price is not None:
-                prices.change(model.id, model.price)
-        if deactivate_missing:
-            recorder.update(ServedModel.objects.filter(pk__in=made.missing), is_active=False)
+    try:
+        with transaction.atomic():
+            _wait_for_others()
+            return _apply(catalog, deactivate_missing, expected_digest)
+    except OperationalError as error:
+        reason = str(error).partition("\n")[0]
+        raise CatalogBusy(f"The database did not take it: {reason}. Try again in a moment: that is safe.") from error
+
+
+def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | None) -> Plan:
+    made = plan(catalog, deactivate_missing=deactivate_missing)
+    if expected_digest not in (None, made.digest):
+        raise CatalogChanged("The catalog has changed since.")
+    for model in made.models:
+        for row in model.rows:
+            row.save()
+        if model.price is not None:
+            prices.change(model.id, model.price)
+    if deactivate_missing:
+        recorder.update(ServedModel.objects.filter(pk__in=made.missing), is_active=False)
     return made
 
 

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from chatapi.catalog import file, loading, writing
 from chatapi.catalog.file import CatalogError
-from chatapi.catalog.loading import CatalogChanged, Plan
+from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
 MAX_FILE_BYTES = 64 * 1024
 """About 250 models. While they are made, with an audit entry each, nothing else is written: more is `manage.py loadcatalog`'s."""
@@ -70,7 +70,7 @@ def import_page(request: HttpRequest) -> HttpResponse:
         plan = loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
         return _preview(request, upload, plan, notice="The catalog has changed since you looked. This is what the file would do now.")
     except (ValueError, CatalogError) as error:
-        return _page(request, {"mistake": str(error)}, status=400)
+        return _page(request, {"mistake": str(error)}, status=503 if isinstance(error, CatalogBusy) else 400)
     messages.success(request, _told(plan))
     return redirect("admin:chatapi_servedmodel_changelist")
 

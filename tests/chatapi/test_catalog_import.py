@@ -14,6 +14,7 @@ from accounts.audit.models import AuditEntry
 from chatapi import catalog
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS, MAX_FILE_BYTES
+from tests import locked_database
 from usage.models import Price
 
 IMPORT, EXPORT, LIST = "/admin/catalog/import", "/admin/catalog/export", "/admin/chatapi/servedmodel/"
@@ -72,6 +73,16 @@ def test_a_file_is_looked_at_before_it_counts(root: Client, small: ServedModel) 
     price = catalog.load()["small"].price
     assert price is not None
     assert price.output_per_mtok_nanodollars == 900_000_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waits_too_long_for_another_import_is_told_so(root: Client, small: ServedModel) -> None:
+    form = agreed(upload(root, MODEL))
+    with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"):
+        answer = root.post(IMPORT, form)
+    assert answer.status_code == 503
+    assert "Try again in a moment" in text(answer)
+    assert root.post(IMPORT, form).headers["location"] == LIST
 
 
 def test_who_imported_what_is_in_the_audit_log(root: Client, small: ServedModel) -> None:

@@ -18,6 +18,7 @@ from chatapi.catalog import loading
 from chatapi.models import Deployment, ServedModel
 from chatapi.serving import first_start
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS
+from tests import locked_database
 from usage.models import Price
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "catalog.example.toml"
@@ -99,6 +100,16 @@ def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(loading.CatalogChanged):
             others[0].result()
     assert ServedModel.objects.get().context_window == 9000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waits_too_long_for_another_load_is_told_so(load: Load) -> None:
+    load(MODEL)
+    told = pytest.raises(CommandError, match=r"^The database did not take it: .*lock.*\. Try again in a moment: that is safe\.$")
+    with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"), told:
+        load(MODEL.replace("8192", "9000"))
+    assert ServedModel.objects.get().context_window == 8192
+    assert load(MODEL) == ["small: unchanged"]
 
 
 def test_it_says_which_keys_are_not_set_where_it_runs(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

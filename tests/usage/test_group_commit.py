@@ -1,10 +1,9 @@
 """The one door to the database: shared transactions, poisoned items, a database that is locked, and exact admission."""
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from django.db import connection
 from django.db.models import F
 
 from accounts.models import APIKey
+from tests import locked_database
 from tests.usage.conftest import limit
 from usage import ledger
 from usage.database.clock import database_now
@@ -36,20 +36,9 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """A lock is waited for 0.3 s, by new connections of any thread."""
-    options = connection.settings_dict["OPTIONS"]
-    before = dict(options)
-    options |= {"timeout": 0.3} if connection.vendor == "sqlite" else {"options": "-c lock_timeout=300"}
-    _connect_anew()
-    yield
-    options |= before
-    _connect_anew()
-
-
-def _connect_anew() -> None:
-    connection.close()
-    if connection.vendor == "postgresql":
-        connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL only
+    """A lock is waited for 0.3 s."""
+    with locked_database.impatient():
+        yield
 
 
 def write_limits(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
@@ -102,7 +91,7 @@ async def test_operations_of_several_kinds_share_a_transaction_and_its_clock(com
 
 
 async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterwards(impatient: None, commits: GroupCommit) -> None:
-    with locked():
+    with locked_database.locked("usage_budgetlimit"):
         async with asyncio.timeout(5):
             with pytest.raises(DatabaseUnavailable):
                 await commits.write(write_limits, 1)
@@ -185,26 +174,3 @@ async def held_up(commits: GroupCommit) -> AsyncIterator[None]:
     finally:
         may_go_on.set()
         await waiting
-
-
-@contextmanager
-def locked() -> Iterator[None]:
-    """Someone else keeps everybody from writing."""
-    if connection.vendor == "postgresql":
-        import psycopg
-
-        parameters = connection.settings_dict
-        with psycopg.connect(
-            host=parameters["HOST"],
-            port=parameters["PORT"],
-            user=parameters["USER"],
-            password=parameters["PASSWORD"],
-            dbname=parameters["NAME"],
-        ) as other:
-            other.execute("LOCK TABLE usage_budgetlimit IN ACCESS EXCLUSIVE MODE")
-            yield
-        return
-    with closing(sqlite3.connect(str(connection.settings_dict["NAME"]), isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        yield
-        other.execute("ROLLBACK")

@@ -1,0 +1,48 @@
+"""Django's database, while someone else has it for longer than one waits."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from django.db import connection
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """A lock is waited for 0.3 s, by new connections of any thread."""
+    options = connection.settings_dict["OPTIONS"]
+    before = dict(options)
+    options |= {"timeout": 0.3} if connection.vendor == "sqlite" else {"options": "-c lock_timeout=300"}
+    _connect_anew()
+    yield
+    options |= before
+    _connect_anew()
+
+
+def _connect_anew() -> None:
+    connection.close()
+    if connection.vendor == "postgresql":
+        connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL only
+
+
+@contextmanager
+def locked(table: str) -> Iterator[None]:
+    """Someone else keeps everybody from writing: this table, or on SQLite anything."""
+    if connection.vendor == "postgresql":
+        import psycopg
+
+        parameters = connection.settings_dict
+        with psycopg.connect(
+            host=parameters["HOST"],
+            port=parameters["PORT"],
+            user=parameters["USER"],
+            password=parameters["PASSWORD"],
+            dbname=parameters["NAME"],
+        ) as other:
+            other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
+        return
+    with closing(sqlite3.connect(str(connection.settings_dict["NAME"]), isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
