@@ -95,6 +95,13 @@ print(json.dumps({name: secret for name, (_, secret) in keys.items()}))
 """
 
 
+@pytest.fixture(scope="session")
+def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """A server that no test stops or fills."""
+    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[Valkey]:
     """A server of one test's own."""

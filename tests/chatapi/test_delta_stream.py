@@ -1,9 +1,8 @@
 """The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
@@ -25,22 +24,9 @@ TTL_MS = 5_000
 END = Usage(1, 2)
 
 
-@pytest.fixture(scope="module")
-def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
-        yield server
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[Valkey]:
-    """One that a test may kill."""
-    with Valkey(tmp_path) as server:
-        yield server
-
-
 @pytest.fixture
 async def stream(request: pytest.FixtureRequest) -> AsyncIterator[DeltaStream]:
-    name = "own_valkey" if "own_valkey" in request.fixturenames else "shared_valkey"
+    name = "valkey" if "valkey" in request.fixturenames else "shared_valkey"
     redis = connect(f"unix://{request.getfixturevalue(name).socket}")
     yield DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=TTL_MS)
     await redis.aclose()
@@ -52,6 +38,13 @@ async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
     await inbox.start()
     yield inbox
     await inbox.stop()
+
+
+@pytest.fixture
+async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> Follower:
+    """One for whom hardly anything can wait."""
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
+    return inbox.follow(identity.new_id())
 
 
 def texts(first: int, last: int) -> list[AnyDelta]:
@@ -137,31 +130,23 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
     assert max(map(len, parts)) <= PART_FRAMES
 
 
-async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
-    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
-    follower = inbox.follow(identity.new_id())
+async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(stream: DeltaStream, slow_follower: Follower) -> None:
     for seq in range(1, 10):
-        await stream.publish([entry(follower.id, seq, texts(seq, seq), inbox="")])
-        follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
-    assert await follower.next() == texts(1, 9)
-    assert await follower.next() == []
-    await stream.redis.delete(stream.key("log", follower.id.hex))
-    follower.feed(Frame(b"", 10, deltas.encode(texts(10, 10))))
-    assert await follower.next() == texts(10, 10)
+        await stream.publish([entry(slow_follower.id, seq, texts(seq, seq), inbox="")])
+        slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
+    assert await slow_follower.next() == texts(1, 9)
+    assert await slow_follower.next() == []
+    await stream.redis.delete(stream.key("log", slow_follower.id.hex))
+    slow_follower.feed(Frame(b"", 10, deltas.encode(texts(10, 10))))
+    assert await slow_follower.next() == texts(10, 10)
 
 
-async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(
-    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
-    follower = inbox.follow(identity.new_id())
+async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(stream: DeltaStream, slow_follower: Follower) -> None:
     for seq in range(1, 10):
-        follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
-    await stream.publish([entry(follower.id, 5, texts(5, 9), inbox="")])
+        slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
+    await stream.publish([entry(slow_follower.id, 5, texts(5, 9), inbox="")])
     with pytest.raises(StreamUnavailable):
-        await follower.next()
+        await slow_follower.next()
 
 
 async def test_silence_is_an_empty_batch(inbox: Inbox) -> None:
@@ -240,14 +225,14 @@ async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStrea
     assert await to_the_end(follower) == [*texts(1, 3), END]
 
 
-async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(own_valkey: Valkey, stream: DeltaStream) -> None:
+async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(valkey: Valkey, stream: DeltaStream) -> None:
     generation_id = identity.new_id()
     await stream.publish([entry(generation_id, 1, texts(1, 3))])
-    own_valkey.client.config_set("maxmemory", 1)
+    valkey.client.config_set("maxmemory", 1)
     for batch in (entry(generation_id, 4, texts(4, 5)), entry(identity.new_id(), 1, texts(1, 1))):
         with pytest.raises(RedisError):
             await stream.publish([batch])
-    own_valkey.client.config_set("maxmemory", 0)
+    valkey.client.config_set("maxmemory", 0)
     assert await stream.publish([entry(generation_id, 4, texts(4, 5))]) == set()
     assert await stream.replay(generation_id) == texts(1, 5)
 
@@ -385,14 +370,14 @@ async def test_a_process_is_alive_while_it_says_so(stream: DeltaStream) -> None:
     assert await stream.still_alive(["gone", "here"]) == {"here"}
 
 
-async def test_everything_goes_on_when_valkey_comes_back_empty(own_valkey: Valkey, stream: DeltaStream, inbox: Inbox) -> None:
+async def test_everything_goes_on_when_valkey_comes_back_empty(valkey: Valkey, stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id())
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     assert await follower.next() == texts(1, 2)
-    own_valkey.stop()
+    valkey.stop()
     with pytest.raises(RedisError):
         await stream.publish([entry(follower.id, 3, texts(3, 3))])
-    own_valkey.start()
+    valkey.start()
     await stream.publish([entry(follower.id, 3, texts(3, 3))])
     await stream.publish([entry(follower.id, 4, [END])])
     assert await to_the_end(follower) == [*texts(3, 3), END]
@@ -418,7 +403,7 @@ async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_
 
 
 async def test_the_inbox_says_when_valkey_stays_away(
-    own_valkey: Valkey, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    valkey: Valkey, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
 
@@ -435,8 +420,8 @@ async def test_the_inbox_says_when_valkey_stays_away(
         return not await is_well()
 
     assert await is_well()
-    own_valkey.stop()
+    valkey.stop()
     await eventually(is_unwell)
     inbox.check(inbox.follow(identity.new_id()))  # which may have come when Valkey was back
-    own_valkey.start()
+    valkey.start()
     await eventually(is_well)

@@ -1,7 +1,7 @@
 """What is forgotten of generations whose end nobody has told, and what is not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -31,20 +31,6 @@ LONG_AGO_MS = 30_000
 @pytest.fixture(autouse=True)
 def stream_ttl(settings: Any) -> None:
     settings.STREAM_TTL_MS = TTL_MS
-
-
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
-        yield server
-
-
-@pytest.fixture
-async def stream(valkey: Valkey) -> AsyncIterator[DeltaStream]:
-    redis = connect(f"unix://{valkey.socket}")
-    # Whoever reads a prefix as a pattern finds nothing.
-    yield DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=TTL_MS)
-    await redis.aclose()
 
 
 @pytest.fixture

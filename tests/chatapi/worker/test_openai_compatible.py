@@ -20,19 +20,6 @@ CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]'
 FIVE_WORDS = " the of and to in"
 
 
-@pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    async with fake_upstream.serve() as server:
-        yield server
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
-    engine = OpenAICompatibleEngine()
-    yield engine
-    await engine.close()
-
-
 def call_of(url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object) -> Call:
     """A chat request for the fake upstream's model `fake:<script>`; `more` is put into its JSON."""
     request = requests.parse_chat(CHAT + more + b"}")

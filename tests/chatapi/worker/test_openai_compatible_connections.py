@@ -11,22 +11,8 @@ import pytest
 from chatapi.wire.deltas import Finished, Started, Text
 from chatapi.worker.engines import EngineError, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
-from tests import fake_upstream
 from tests.chatapi.worker.test_openai_compatible import ANSWER, HEAD, STREAM_HEAD, call_of, deltas_of, failed, read_request, tcp_server
 from tests.fake_upstream import Upstream
-
-
-@pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    async with fake_upstream.serve() as server:
-        yield server
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
-    engine = OpenAICompatibleEngine()
-    yield engine
-    await engine.close()
 
 
 @pytest.mark.parametrize("script", ["", "as_json", "crlf,usage_after_done,split=3", "status=500"])
@@ -57,19 +43,30 @@ async def test_it_gives_one_batch_for_all_that_one_read_brought(engine: OpenAICo
     assert batches == [[Started(), Text("a"), Finished("stop")]]
 
 
-async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompatibleEngine) -> None:
-    asked: list[str] = []
+@asynccontextmanager
+async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str]:
+    """An upstream that hangs up when it is asked again over a connection; it answers when it has been asked so often. Its address."""
+    may_answer = asyncio.Event()
 
-    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         asked.append("new")
+        if len(asked) == when_asked:
+            may_answer.set()
+        await may_answer.wait()
         writer.write(HEAD + ANSWER)
         with suppress(asyncio.IncompleteReadError):
             await read_request(reader)
             asked.append("old")
         writer.close()
 
-    async with tcp_server(answer_once) as address:
+    async with tcp_server(answer) as address:
+        yield address
+
+
+async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompatibleEngine) -> None:
+    asked: list[str] = []
+    async with answering_once(asked, when_asked=1) as address:
         call = call_of(f"http://{address}")
         assert await deltas_of(engine, call) == await deltas_of(engine, call)
         await engine.close()
@@ -78,21 +75,7 @@ async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompat
 
 async def test_it_asks_again_until_a_connection_is_new(engine: OpenAICompatibleEngine) -> None:
     asked: list[str] = []
-    both_asked = asyncio.Event()
-
-    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        asked.append("new")
-        if len(asked) == 2:
-            both_asked.set()
-        await both_asked.wait()
-        writer.write(HEAD + ANSWER)
-        with suppress(asyncio.IncompleteReadError):
-            await read_request(reader)
-            asked.append("old")
-        writer.close()
-
-    async with tcp_server(answer_once) as address:
+    async with answering_once(asked, when_asked=2) as address:
         call = call_of(f"http://{address}")
         first, second = await asyncio.gather(deltas_of(engine, call), deltas_of(engine, call))
         assert await deltas_of(engine, call) == first == second

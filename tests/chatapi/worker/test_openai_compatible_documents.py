@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
-from tests import fake_upstream
 from tests.fake_completion import Script
 from tests.fake_upstream import Upstream
 from tests.said import said
@@ -24,19 +22,6 @@ TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 FIVE_WORDS = " the of and to in"
 
 Outcome = tuple[list[AnyDelta], str | None]
-
-
-@pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    async with fake_upstream.serve() as server:
-        yield server
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
-    engine = OpenAICompatibleEngine()
-    yield engine
-    await engine.close()
 
 
 def call_of(upstream: Upstream, script: Script, *, is_text: bool = False, max_output_tokens: int = 1000, **parameters: Any) -> Call:

@@ -1,7 +1,7 @@
 """What the reaper charges for a lost run, and that it takes no living run for a dead one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,7 +21,6 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
 from chatapi.worker.reaper import Reaper
 from tests.cast import Person, admit
-from tests.chatapi.worker.processes import Valkey
 from usage import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
@@ -29,19 +28,6 @@ from usage.errors import DatabaseUnavailable
 from usage.models import Generation, Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
-        yield server
-
-
-@pytest.fixture
-async def stream(valkey: Valkey) -> AsyncIterator[DeltaStream]:
-    redis = connect(f"unix://{valkey.socket}")
-    yield DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=5_000)
-    await redis.aclose()
 
 
 class Commits(GroupCommit):

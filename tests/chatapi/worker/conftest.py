@@ -1,0 +1,35 @@
+"""The worker's parts, and what they talk to."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from chatapi.delta_stream import DeltaStream
+from chatapi.redis_client import connect
+from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
+from tests import fake_upstream
+from tests.chatapi.worker.processes import Valkey
+from tests.fake_upstream import Upstream
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with fake_upstream.serve() as server:
+        yield server
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
+    engine = OpenAICompatibleEngine()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def stream(shared_valkey: Valkey, settings: Any) -> AsyncIterator[DeltaStream]:
+    """One of the test's own; whoever reads its prefix as a pattern finds nothing."""
+    redis = connect(f"unix://{shared_valkey.socket}")
+    yield DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=settings.STREAM_TTL_MS)
+    await redis.aclose()
