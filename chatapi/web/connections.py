@@ -44,6 +44,8 @@ class HTTPRequest(WebRequest):
 
     def handleContentChunk(self, data: bytes) -> None:
         """Takes a piece of the body, up to the cap."""
+        if self.content.closed:
+            return
         if self.content.tell() + len(data) > self.channel.limits.max_body_bytes:
             self.channel.refuse(refusals.REQUEST_TOO_LARGE)
         else:
@@ -53,9 +55,13 @@ class HTTPRequest(WebRequest):
         """Starts the application, without the header that lets a client choose SCRIPT_NAME."""
         self.requestHeaders.removeHeader(b"daphne-root-path")
         started = super().process()
-        if self.content is not None:
-            self.content.close()  # the application has the body by now, and here it would stay as long as the stream runs
+        self.forget_body()  # the application has it by now, and here it would stay as long as the stream runs
         return started
+
+    def forget_body(self) -> None:
+        """Frees what has arrived of the body."""
+        if self.content is not None:
+            self.content.close()
 
     def handle_reply(self, message: dict[str, Any]) -> None:
         """Writes one ASGI message to the client."""
@@ -217,6 +223,8 @@ class HTTPConnection(http.HTTPChannel):
         if not self._is_ending:
             self.transport.write(refusal.response())
             self._end()
+            for request in self.requests:
+                request.forget_body()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         is_too_large = self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders
@@ -285,6 +293,13 @@ class HTTPConnection(http.HTTPChannel):
         earned_seconds = self._received_bytes / self.limits.min_body_bytes_per_second
         if now - self._active_at > patience_seconds or now - since > patience_seconds + earned_seconds:
             self.refuse(refusals.REQUEST_TIMEOUT)
+
+    @property
+    def arriving(self) -> tuple[float, int] | None:
+        """Since when a request has been arriving, and how many bytes of it have; None if none is."""
+        if self._is_ending or self._arriving_since is None:
+            return None
+        return self._arriving_since, self._received_bytes
 
     # Drain
 
@@ -355,6 +370,16 @@ class ConnectionFactory(http.HTTPFactory):
         self.limits = limits
         self.open_connections: set[HTTPConnection] = set()
         self.is_draining = False
+
+    def bound_arriving(self) -> None:
+        """Enforces the limit on what arrives over all connections together; the server calls it with their sweeps."""
+        arriving = sorted((found, number, each) for number, each in enumerate(self.open_connections) if (found := each.arriving))
+        surplus_bytes = sum(found[1] for found, _, _ in arriving) - self.limits.max_arriving_bodies * self.limits.max_body_bytes
+        for (_, arrived_bytes), _, connection in arriving:
+            if surplus_bytes <= 0:
+                break
+            connection.refuse(refusals.TOO_MUCH_AT_ONCE)
+            surplus_bytes -= arrived_bytes
 
     def startFactory(self) -> None:
         """Opens no access log, which Twisted would format a line for even if nobody reads it."""

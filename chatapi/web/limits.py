@@ -10,6 +10,10 @@ class Limits:
     max_body_bytes: int = 8 * 1024 * 1024
     """A longer request body is refused with 413 as soon as that is known."""
 
+    max_arriving_bodies: int = 32
+    """Of requests that arrive at the same time, before anyone knows whose they are, so many bodies of the greatest length are kept; beyond
+    that, those that have been arriving for the longest time are refused with 503."""
+
     body_timeout_seconds: float = 30
     """A request may pause for this long while it arrives, and may take this long plus one second for every
     `min_body_bytes_per_second` received; then it is refused with 408."""

@@ -13,6 +13,7 @@ _CODES = {
     HTTPStatus.REQUEST_URI_TOO_LONG: "uri_too_long",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "headers_too_large",
     HTTPStatus.INTERNAL_SERVER_ERROR: "internal_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "service_unavailable",
 }
 
 
@@ -66,4 +67,5 @@ HEADERS_TOO_LARGE = Refusal(
     "The request's headers are too large: at most 500 of them, and 16,384 bytes with the request line.",
 )
 """RFC 6585 section 5. The numbers are Twisted's."""
+TOO_MUCH_AT_ONCE = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests arrive at the same time. Try again in a moment.")
 INTERNAL_ERROR = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request.")

@@ -167,6 +167,7 @@ class Server(DaphneServer):
                     connection.sweep(now)
                 except Exception:  # the other connections need their limits whatever happens to this one
                     logger.exception("A connection's limits could not be checked")
+            self.http_factory.bound_arriving()
 
     # The end
 

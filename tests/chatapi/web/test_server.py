@@ -138,6 +138,22 @@ def test_it_joins_a_chunked_body(probe: Probe) -> None:
         assert json.loads(client.response().body)["body_bytes"] == 5
 
 
+def test_of_too_many_bodies_that_arrive_at_once_the_oldest_are_refused() -> None:
+    """Nobody knows yet whose they are: without a limit, strangers could fill the memory."""
+    with running(max_body_bytes=MEGABYTE, max_arriving_bodies=4) as probe, ExitStack() as stack:
+        before_bytes = probe.peak_memory_bytes()
+        clients = [stack.enter_context(probe.client()) for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.send(post(b"x" * 900_000, length=900_001))
+            if number >= 4:
+                response = clients[number - 4].response()
+                assert (response.status, response.error["code"]) == (503, "service_unavailable")
+        for client in clients[-4:]:
+            client.send(b"x")
+            assert client.response().status == 200
+        assert probe.peak_memory_bytes() - before_bytes < 10 * MEGABYTE
+
+
 @pytest.mark.parametrize("beginning", [b"GE", b"GET / HTTP/1.1\r\nHost:", post(b"half", length=8)])
 def test_it_does_not_wait_for_a_request_that_stalls(probe: Probe, beginning: bytes) -> None:
     response = probe.exchange(beginning)
