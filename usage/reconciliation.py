@@ -70,8 +70,9 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
 
     Raises `Dropped` for a period whose generations are not all there: they know what ran where.
     """
-    retention.refuse_before(terms.since)
-    ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
+    with snapshot():  # or what is dropped meanwhile would be missing without a word
+        retention.refuse_before(terms.since)
+        ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
     for group in sorted(billed_in_period(bill, terms) | ours.keys()):
         us = ours.get(group, Ours({}, 0))
         them = bill.lines.get(group, {})
@@ -117,23 +118,22 @@ _USED = Q(generation__prompt_tokens__gt=0) | Q(generation__completion_tokens__gt
 def _ours(terms: Terms) -> dict[Group, Ours]:
     # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may not have told of its own.
     ran = Q(generation__deployment=terms.deployment) if terms.deployment else ~Q(generation__deployment="") | _USED
-    with snapshot():
-        rows = list(
-            _entries(terms)
-            .filter(ran)
-            .annotate(day=TruncDay("created_at", tzinfo=UTC))
-            .order_by()
-            .values("day", "model")
-            .annotate(
-                requests=Count("id", filter=_CHARGES),
-                prompt=Sum("prompt_tokens"),
-                cached=Sum("cached_tokens"),
-                completion=Sum("completion_tokens"),
-                reasoning=Sum("reasoning_tokens"),
-                charged=Sum("amount_nanodollars"),
-                counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
-            )
+    rows = list(
+        _entries(terms)
+        .filter(ran)
+        .annotate(day=TruncDay("created_at", tzinfo=UTC))
+        .order_by()
+        .values("day", "model")
+        .annotate(
+            requests=Count("id", filter=_CHARGES),
+            prompt=Sum("prompt_tokens"),
+            cached=Sum("cached_tokens"),
+            completion=Sum("completion_tokens"),
+            reasoning=Sum("reasoning_tokens"),
+            charged=Sum("amount_nanodollars"),
+            counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
         )
+    )
     found: defaultdict[Group, list[Ours]] = defaultdict(list)
     for row in rows:
         model = terms.names.get(row["model"], row["model"])

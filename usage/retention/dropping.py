@@ -27,7 +27,7 @@ from usage.database.sql import db_value
 from usage.database.write_turn import WriteTurn, database_file
 from usage.errors import NotDropped
 from usage.exports import Wish
-from usage.models import Kind, LedgerEntry, RetentionHorizon
+from usage.models import Generation, Kind, LedgerEntry, RetentionHorizon
 from usage.retention.readiness import MIN_AGE, reasons_against
 from usage.rollups.closed_days import midnight
 
@@ -165,6 +165,9 @@ def drop(row: RetentionHorizon, progress: Progress) -> None:
 
 
 def _drop(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
+    # Locked in id order, as by a re-rating: a deletion has no order of its own, and the two would wait for each other.
+    generations = Generation.objects.filter(id__in=[charge.generation_id for charge in charges])
+    list(generations.select_for_update().order_by("id").values_list("id"))
     ids = [db_value(charge.generation_id) for charge in charges]
     with connection.cursor() as cursor:
         # Not the ORM, which would protect what the ledger's entries name.
