@@ -24,6 +24,8 @@ class Heard:
     """The text; each word is a token."""
     ends: int = 0
     """Finishes and errors that came."""
+    ends_with_id: int = 0
+    """Those that a client can ask to go on behind; what is told from elsewhere than the log has no id, and is told again."""
     had_end: bool = False
     """The client has the end from before, and asked for what comes behind it."""
     is_document: bool = False
@@ -58,7 +60,7 @@ class Heard:
         """This connection asks for what comes behind all that the client has from that one."""
         self.event_id = self._next_id = before.event_id
         self.skipped_tokens = before.seen_tokens
-        self.had_end = before.had_end or (before.ends > 0 and not before.is_done)
+        self.had_end = before.had_end or (before.ends_with_id > 0 and not before.is_done)
 
     def begin(self, response: HTTPResponse) -> bool:
         """Take the answer's head, and all of an answer in one piece; whether events follow."""
@@ -92,7 +94,9 @@ class Heard:
             self.is_done = True
         else:
             chunk = json.loads(data)
-            self.ends += "error" in chunk or any(choice["finish_reason"] for choice in chunk["choices"])
+            is_end = "error" in chunk or any(choice["finish_reason"] for choice in chunk["choices"])
+            self.ends += is_end
+            self.ends_with_id += is_end and self._next_id != self.event_id
             self.usage = chunk.get("usage") or self.usage
             self._read(choice["delta"] for choice in chunk.get("choices", ()))
         self.event_id = self._next_id

@@ -155,7 +155,7 @@ def test_a_text_that_is_resumed_has_no_gap_and_nothing_twice() -> None:
 
 
 def test_who_goes_on_behind_the_end_gets_no_second_one() -> None:
-    before, behind = left(5, ends=1), {"skipped_tokens": 5, "words": [], "usage": None}
+    before, behind = left(5, ends=1, ends_with_id=1), {"skipped_tokens": 5, "words": [], "usage": None}
     again = heard(0, **{**behind, "ends": 0})
     again.go_on_behind(before)
     assert violations(before, again, act="resumes") == []
@@ -165,6 +165,19 @@ def test_who_goes_on_behind_the_end_gets_no_second_one() -> None:
     later = heard(0, **{**behind, "ends": 0})
     later.go_on_behind(away)
     assert violations(before, away, later, act="resumes") == []
+
+
+@pytest.mark.parametrize(("event_id", "expected"), [("", []), ("6-1", ["2 ends"])])
+def test_an_end_that_nobody_can_go_on_behind_is_told_again(event_id: str, expected: list[str]) -> None:
+    before, again = left(5, event_id="5-1"), heard(0, usage=None)
+    before.take("id: 5-1")
+    before.take('data: {"choices": []}')
+    if event_id:
+        before.take(f"id: {event_id}")
+    before.take('data: {"error": {}}')
+    again.go_on_behind(before)
+    assert again.event_id == (event_id or "5-1")
+    assert violations(before, again, act="resumes") == expected
 
 
 def test_every_connection_of_a_visit_has_one_end() -> None:
