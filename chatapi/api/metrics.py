@@ -44,7 +44,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return HttpResponse(
             "Send the token.\n", status=401, content_type="text/plain", headers={"WWW-Authenticate": 'Bearer realm="metrics"'}
         )
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    encode, content_type = _format(request.headers.get("Accept", ""))
     try:
         return HttpResponse(encode(_books), content_type=content_type)
     except (OperationalError, InterfaceError) as error:
@@ -56,6 +56,14 @@ def metrics(request: HttpRequest) -> HttpResponse:
 def _has_token(request: HttpRequest) -> bool:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), settings.METRICS_TOKEN.encode())
+
+
+def _format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """How to write them for who accepts that, and its name. A parameter may be quoted (RFC 9110, section 5.6.6)."""
+    try:
+        return choose_encoder(accept.replace('"', ""))
+    except TypeError:  # a version that is no number, as a draft's
+        return choose_encoder("")
 
 
 class _Books(Collector):

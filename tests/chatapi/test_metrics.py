@@ -201,6 +201,12 @@ def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
     assert {"chatapi_requests", "chatapi_overage_dollars", "chatapi_generations_in_flight"} <= names
 
 
+@pytest.mark.parametrize("version", ['"1.0.0"', "1.0.0-rc1", "latest"])
+def test_who_accepts_a_version_that_is_quoted_or_no_number_gets_the_numbers(used: Generation, version: str) -> None:
+    answer = ask(accept=f"text/plain;version={version}")
+    assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
+
+
 def test_labels_name_models_and_our_own_words_and_no_tenants(used: Generation, alice: Person) -> None:
     text = ask().content.decode()
     labels = {name for family in parse_text(text) for each in family.samples for name in each.labels}
