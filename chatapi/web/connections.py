@@ -372,10 +372,15 @@ class ConnectionFactory(http.HTTPFactory):
         self.is_draining = False
 
     def bound_arriving(self) -> None:
-        """Enforces the limit on what arrives over all connections together; the server calls it with their sweeps."""
-        arriving = sorted((found, number, each) for number, each in enumerate(self.open_connections) if (found := each.arriving))
-        surplus_bytes = sum(found[1] for found, _, _ in arriving) - self.limits.max_arriving_bodies * self.limits.max_body_bytes
-        for (_, arrived_bytes), _, connection in arriving:
+        """Enforces the limit on what arrives over all connections together; the server calls it with their sweeps.
+
+        Only who has sent more than an equal share is refused: those alone are the surplus, however many others there are.
+        """
+        arriving = [(*found, each) for each in self.open_connections if (found := each.arriving)]
+        most_bytes = self.limits.max_arriving_bodies * self.limits.max_body_bytes
+        surplus_bytes = sum(arrived_bytes for _, arrived_bytes, _ in arriving) - most_bytes
+        large = [found for found in arriving if found[1] * len(arriving) > most_bytes]
+        for _, arrived_bytes, connection in sorted(large, key=lambda found: found[0]):
             if surplus_bytes <= 0:
                 break
             connection.refuse(refusals.TOO_MUCH_AT_ONCE)

@@ -12,7 +12,7 @@ class Limits:
 
     max_arriving_bodies: int = 32
     """Of requests that arrive at the same time, before anyone knows whose they are, so many bodies of the greatest length are kept; beyond
-    that, those that have been arriving for the longest time are refused with 503."""
+    that, of those that are larger than an equal share the ones that have been arriving for the longest time are refused with 503."""
 
     body_timeout_seconds: float = 30
     """A request may pause for this long while it arrives, and may take this long plus one second for every

@@ -154,6 +154,21 @@ def test_of_too_many_bodies_that_arrive_at_once_the_oldest_are_refused() -> None
         assert probe.peak_memory_bytes() - before_bytes < 10 * MEGABYTE
 
 
+def test_of_too_many_bodies_that_arrive_at_once_none_is_refused_that_is_no_more_than_its_share() -> None:
+    """Who has sent little has not filled the memory, however long that took."""
+    with running(max_body_bytes=MEGABYTE, max_arriving_bodies=4) as probe, ExitStack() as stack:
+        clients = [stack.enter_context(probe.client()) for _ in range(12)]
+        small, large = clients[:6], clients[6:]
+        for client in small:
+            client.send(post(b"x", length=2))
+        for client in large:
+            client.send(post(b"x" * 900_000, length=900_001))
+        assert [client.response().status for client in large[:2]] == [503, 503]
+        for client in small + large[2:]:
+            client.send(b"x")
+            assert client.response().status == 200
+
+
 @pytest.mark.parametrize("beginning", [b"GE", b"GET / HTTP/1.1\r\nHost:", post(b"half", length=8)])
 def test_it_does_not_wait_for_a_request_that_stalls(probe: Probe, beginning: bytes) -> None:
     response = probe.exchange(beginning)
