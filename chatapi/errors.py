@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, RateLimited, TooManyFailedAttempts
+from accounts.limits import duration
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.requests import InvalidRequest
@@ -60,6 +61,13 @@ def invalid_ticket() -> APIError:
     """401 for a ticket that is unknown, used or expired: which of them is nobody's business."""
     message = "This ticket does not exist, was used already or has expired. POST the request to /v1/chat/completions/tickets for a new one."
     return APIError(Failed(message, INVALID, "invalid_ticket", "ticket", 401))
+
+
+def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
+    """429: a key's tickets that nobody has used yet."""
+    message = f"Too many unused tickets of your API key: their requests may have {most_bytes} bytes together. "
+    message += f"Try again in {duration(retry_after_ms)}."
+    return APIError(Failed(message, "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=retry_after_ms))
 
 
 def model_not_found(model: str) -> APIError:

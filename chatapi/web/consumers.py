@@ -11,7 +11,7 @@ from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.web.completions import CHAT, TEXT, Asked, Completions
 from chatapi.web.services import Services
-from chatapi.web.tickets import Ticket
+from chatapi.web.tickets import Ticket, TooManyTickets
 from chatapi.wire import requests
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
 
@@ -76,6 +76,8 @@ class ChatTickets(_Chat):
         ticket = Ticket(asked.id, asked.caller.api_key_id, asked.dialect.name, request)
         try:
             secret = await services.tickets.issue(ticket)
+        except TooManyTickets as error:
+            raise errors.too_many_tickets(services.tickets.most_bytes, error.retry_after_ms) from None
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
         await self.send_json(201, _ticket_body(asked, secret, services.tickets.ttl_ms))

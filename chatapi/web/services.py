@@ -39,6 +39,9 @@ TICK_MS = 1_000
 """How often a request that hears nothing looks at the clock: for its pings, and for asking the books."""
 NEW_MODEL_S = 0.1
 """How old the catalog may be that lacks a model: a new one is served soon, and an invented one costs little."""
+MEBIBYTE = 1 << 20
+MOST_TICKET_BODIES = 4
+"""So many bodies of the greatest length, or so many MiB if that is more, may be in a key's unused tickets."""
 CANCEL_RETRY_S = (0.5, 1, 2, 5)
 """Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
 
@@ -55,7 +58,8 @@ class Services:
         self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.inbox = Inbox(self.stream, secrets.token_hex(8), tick_s=min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000)
-        self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS)
+        most_bytes = MOST_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
+        self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, most_bytes=most_bytes)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._jobs, self._messages = Line(self._streams), Line(self._broker)
         self._enqueue = Batch(self._enqueue_all)

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from chatapi.apps import WEEK_MS
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
@@ -62,6 +63,21 @@ def test_a_ticket_needs_a_key_and_a_valid_request(client: Client, installation: 
     assert (wrong.status, wrong.error["param"]) == (400, "messages")
     unknown = client.send("POST", "/v1/chat/completions/tickets", BODY.replace(b"five", b"nobody"))
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
+
+
+def test_what_unused_tickets_of_a_key_take_up_is_bounded(client: Client, installation: Installation) -> None:
+    """No rate limit counts them before they are used: without a bound, one key could fill Redis for all."""
+    made = json.loads(installation.manage("createkey", "--organization", "Hoarders", "--json").stdout)
+    large = json.dumps({"model": "five", "messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
+    with installation.another_web(CHATAPI_MAX_BODY_BYTES="1000000", CHATAPI_TICKET_TTL_MS=str(WEEK_MS)) as web:
+        hoarder, others = Client(web.url, made["key"]), Client(web.url, client.key)
+        tickets = [hoarder.send("POST", "/v1/chat/completions/tickets", large) for _ in range(5)]
+        assert [ticket.status for ticket in tickets] == [201] * 4 + [429]
+        assert tickets[-1].error["code"] == "rate_limit_exceeded"
+        assert 0 < int(tickets[-1].headers["retry-after"]) <= WEEK_MS / 1_000
+        assert others.send("POST", "/v1/chat/completions/tickets", large).status == 201
+        assert fetch(web, tickets[0].json["url"]).status == 200
+        assert hoarder.send("POST", "/v1/chat/completions/tickets", large).status == 201
 
 
 def test_a_ticket_of_a_key_that_was_revoked_meanwhile_is_refused(installation: Installation) -> None:
