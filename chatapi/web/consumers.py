@@ -13,6 +13,7 @@ from chatapi.web.completions import CHAT, TEXT, Asked, Completions
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket, TooManyTickets
 from chatapi.wire import requests
+from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
 
 
@@ -81,6 +82,9 @@ class ChatTickets(_Chat):
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
         await self.send_json(201, _ticket_body(asked, secret, services.tickets.ttl_ms))
+
+    def _invalid_stream(self, error: Exception, failure: Failed) -> None:
+        """None: whatever the request asks for, a ticket is no stream."""
 
 
 class TextCompletions(Completions):

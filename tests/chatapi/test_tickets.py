@@ -65,6 +65,12 @@ def test_a_ticket_needs_a_key_and_a_valid_request(client: Client, installation: 
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
 
 
+def test_what_is_wrong_with_a_request_is_no_stream_where_a_ticket_is_asked_for(client: Client) -> None:
+    """Not even in the dialect that tells it inside the stream that was asked for."""
+    wrong = client.send("POST", "/llama/v1/chat/completions/tickets", b'{"model": "five", "stream": true}')
+    assert (wrong.status, wrong.error["param"]) == (400, "messages")
+
+
 def test_what_unused_tickets_of_a_key_take_up_is_bounded(client: Client, installation: Installation) -> None:
     """No rate limit counts them before they are used: without a bound, one key could fill Redis for all."""
     made = json.loads(installation.manage("createkey", "--organization", "Hoarders", "--json").stdout)
