@@ -1,5 +1,6 @@
 """The hot endpoints, one consumer each: how a request is read, and which form its answer has."""
 
+import logging
 from typing import ClassVar
 from urllib.parse import parse_qs
 
@@ -15,6 +16,9 @@ from chatapi.web.tickets import Ticket, TooManyTickets
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
+from chatapi.wire.requests import ChatRequest, TextRequest
+
+log = logging.getLogger(__name__)
 
 
 class _Chat(Completions):
@@ -62,8 +66,7 @@ class ChatCompletions(_Chat):
         self.api_key_id = caller.api_key_id
         caller.require(self.required_scope)
         self.choose_dialect(ticket.dialect)
-        request = requests.from_bytes(ticket.request)
-        return await self.asked(services, caller, request)
+        return await self.asked(services, caller, _request_of(ticket))
 
 
 class ChatTickets(_Chat):
@@ -102,6 +105,15 @@ class TextCompletions(Completions):
         caller = await self.posted_by(services)
         request = requests.parse_text(body, default_model=self.default_model)
         await self.complete(services, await self.asked(services, caller, request))
+
+
+def _request_of(ticket: Ticket) -> ChatRequest | TextRequest:
+    """What was posted; raises 401 for what another version has validated, so that it is posted again."""
+    try:
+        return requests.from_bytes(ticket.request)
+    except msgspec.DecodeError as error:
+        log.error("a ticket's request can't be read: %s", error)
+        raise errors.invalid_ticket() from None
 
 
 def _ticket_body(asked: Asked, secret: str, ttl_ms: int) -> bytes:

@@ -7,6 +7,7 @@ No rate limit counts a ticket before it is used. So what one key's tickets take 
 """
 
 import hashlib
+import logging
 import secrets
 import time
 from contextlib import suppress
@@ -16,6 +17,8 @@ from uuid import UUID
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
 
 _TICKET_BYTES = 32
 MAX_TICKET_CHARS = 64
@@ -72,13 +75,17 @@ class Tickets:
         return cast(int, total_bytes)
 
     async def redeem(self, secret: str) -> Ticket | None:
-        """The ticket, which is used up by this; None for one that is unknown, used or expired. Raises `RedisError`."""
+        """The ticket, which is used up by this; None for one that is unknown, used, expired or another version's. Raises `RedisError`."""
         if len(secret) > MAX_TICKET_CHARS:
             return None
         kept = cast(bytes | None, await self._redis.getdel(self._key(secret)))
         if kept is None:
             return None
-        ticket = msgspec.msgpack.decode(kept, type=Ticket)
+        try:
+            ticket = msgspec.msgpack.decode(kept, type=Ticket)
+        except msgspec.DecodeError as error:
+            log.error("a ticket can't be read: %s", error)
+            return None
         with suppress(RedisError, OSError):  # a Redis that is full refuses it, and the ticket is used up already
             if ticket.counter:
                 await self._redis.decrby(ticket.counter, len(kept))

@@ -1,11 +1,16 @@
 """Tickets: what was posted with a key is streamed once to whoever comes with the ticket, and charged to that key."""
 
+import hashlib
 import json
 import time
+from typing import cast
 
+import msgspec
 import pytest
+from redis import Redis
 
 from chatapi.apps import WEEK_MS
+from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
@@ -63,6 +68,20 @@ def test_a_ticket_needs_a_key_and_a_valid_request(client: Client, installation: 
     assert (wrong.status, wrong.error["param"]) == (400, "messages")
     unknown = client.send("POST", "/v1/chat/completions/tickets", BODY.replace(b"five", b"nobody"))
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(("place", "later"), [(3, b'{"request":"dream"}'), (0, 7)], ids=["its request", "all of it"])
+def test_a_ticket_that_another_version_has_written_is_refused(
+    client: Client, installation: Installation, place: int, later: bytes | int
+) -> None:
+    ticket = issue(client).json
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        key = f"chatapi:ticket:{hashlib.sha256(ticket['id'].encode()).hexdigest()}"
+        kept = msgspec.msgpack.decode(cast(bytes, redis.get(key)))
+        kept[place] = later
+        assert redis.set(key, msgspec.msgpack.encode(kept), xx=True, keepttl=True)
+    answer = fetch(installation, ticket["url"])
+    assert (answer.status, answer.error["code"]) == (401, "invalid_ticket")
 
 
 def test_what_is_wrong_with_a_request_is_no_stream_where_a_ticket_is_asked_for(client: Client) -> None:
