@@ -52,10 +52,13 @@ local function open_under(limit, key, window)
   return bucket
 end
 
+-- Beyond this a number would be written with an exponent, which SET refuses.
+local MOST_MS = 2 ^ 53
+
 local function keep(bucket)
   local packed = cmsgpack.pack({bucket.limit, bucket.born, bucket.charged, bucket.paid, now, bucket.ended})
   local paid_in_ms = debt(bucket) * bucket.window / bucket.limit / 1000
-  redis.call('SET', bucket.key, packed, 'PX', math.max(1, math.ceil(paid_in_ms)))
+  redis.call('SET', bucket.key, packed, 'PX', math.min(math.max(1, math.ceil(paid_in_ms)), MOST_MS))
 end
 
 local function charge(bucket, amount)

@@ -21,6 +21,7 @@ from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
 from chatapi.batch import Batch
 from chatapi.redis_client import connect
+from chatapi.wire.caps import MAX_CHOICES, MAX_OUTPUT_TOKENS
 from tests.accounts.taker import LEASE_MS, Taker, requests, running, tokens
 from tests.chatapi.worker.processes import Valkey
 
@@ -288,6 +289,13 @@ async def test_a_request_larger_than_the_limit_needs_all_of_it_and_owes_the_rest
     assert (await taker.refusal(other, tokens=1)).standings[0].reset_ms > DAY_MS
     await taker.rate_limits.give_back(taken, 400)
     assert await taker.remaining(other) == 600
+
+
+async def test_a_request_may_owe_more_than_redis_can_wait_for(taker: Taker) -> None:
+    taken = await taker.take(tokens(1), tokens=MAX_CHOICES * MAX_OUTPUT_TOKENS)
+    assert (await taker.refusal(tokens(1), tokens=1)).limit == tokens(1)
+    await taker.rate_limits.give_back(taken, 0)
+    assert await taker.remaining(tokens(1)) == 1
 
 
 async def test_what_time_has_paid_for_is_not_given_back(taker: Taker) -> None:
