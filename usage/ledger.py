@@ -193,9 +193,14 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
     return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
 
+CLAIM_FENCE = 1
+"""Whoever claims gets this one, for nothing before a claim raises it."""
+
+
 def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
-    """What that worker has claimed and not settled; None when somebody else has."""
-    found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker)
+    """What that worker has claimed and still holds; None when somebody else has claimed it, or taken it over since."""
+    # Its name does not tell: one that was taken over keeps it, and the new holder's fence must not get to the old one.
+    found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker, fence=CLAIM_FENCE)
     row = found.values_list("id", "fence", "model", "max_output_tokens", "choices_count", "is_test").first()
     return Claimed(*row) if row else None
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from django.db.models import F
 
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, Job
@@ -17,6 +18,8 @@ from chatapi.worker.run import SHUTTING_DOWN, Run
 from chatapi.worker.services import Services
 from chatapi.worker.tally import End, Ending
 from tests.cast import Person, admit
+from usage import ledger
+from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.ledger import Claimed
@@ -137,6 +140,24 @@ async def test_a_claim_of_somebody_else_is_none(alice: Person, ends: list[tuple[
     async def lose(commits: GroupCommit) -> None:
         await commits.read(lambda: Generation.objects.update(worker="another"))
         raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0,))
+    with pytest.raises(AlreadyResolved):
+        await run_interrupted(alice, lose)
+    assert ends == []
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_claim_that_was_taken_over_meanwhile_is_none(
+    alice: Person, ends: list[tuple[int, End | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row still has its worker's name. Run under the reaper's fence, both would publish and end it."""
+
+    async def lose(commits: GroupCommit) -> None:
+        await commits.read(lambda: Generation.objects.update(lease_expires_at=F("claimed_at")))
+        orphans = await commits.write(ledger.take_over, ledger.TakeOver(1, 6_000, await commits.read(database_now)))
+        assert [orphan.fence for orphan in orphans.rows] == [2]
+        raise DatabaseUnavailable("the answer to COMMIT was lost, and the next one came late")
 
     monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0,))
     with pytest.raises(AlreadyResolved):
