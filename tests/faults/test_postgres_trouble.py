@@ -109,3 +109,26 @@ def test_backends_that_hang_in_mid_stream_harm_no_answer(installation: Installat
         for answer in answers:
             assert (len(answer.end().words), answer.ends, answer.is_done) == (250, 1, True)
     assert {installation.receipt(answer.generation_id)["outcome"] for answer in answers} == {"completed"}
+
+
+@contextmanager
+def read_only(postgres: Any) -> Iterator[None]:
+    """As an operator, or a host that finds its disk full, makes it: for sessions that are there already, too."""
+    try:
+        postgres.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        postgres.execute("SELECT pg_reload_conf()")
+        yield
+    finally:
+        postgres.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        postgres.execute("SELECT pg_reload_conf()")
+
+
+def test_while_it_may_only_be_read_requests_are_refused_and_answers_end_later(installation: Installation, ask: Ask, postgres: Any) -> None:
+    answers = [ask("a-second").heard(10) for _ in range(3)]
+    with read_only(postgres):
+        wait_for(lambda: ask("five").end().status == 503, "a refusal", pause_s=0.1)
+        wait_for(lambda: all(len(answer.words) == 60 for answer in answers), "all but their ends")
+        assert ask("five").end().status == 503
+    for answer in answers:
+        assert (len(answer.end().words), answer.ends, answer.is_done) == (60, 1, True)
+        assert installation.receipt(answer.generation_id)["outcome"] == "completed"

@@ -1,6 +1,7 @@
 """The one door to the database: shared transactions, poisoned items, a database that is locked, and exact admission."""
 
 import asyncio
+import select
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -95,6 +96,30 @@ async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterward
         async with asyncio.timeout(5):
             with pytest.raises(DatabaseUnavailable):
                 await commits.write(write_limits, 1)
+    assert await commits.write(write_limits, 2) == 2
+    assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [2]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite knows neither")
+@pytest.mark.parametrize(
+    ("statement", "hangs_up"),
+    [
+        pytest.param("SET LOCAL transaction_read_only = on", False, id="it may only be read"),
+        pytest.param("SET LOCAL idle_in_transaction_session_timeout = 1", True, id="we stood still in a transaction"),
+    ],
+)
+async def test_what_it_refuses_for_now_is_unavailable(commits: GroupCommit, statement: str, hangs_up: bool) -> None:
+    """Both are of a class of errors that else are mistakes; taken for one, nobody would try again."""
+
+    def write_limits_then(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        if hangs_up:
+            select.select([connection.connection.fileno()], [], [], 10)  # until it has
+        return write_limits(now, items)
+
+    with pytest.raises(DatabaseUnavailable):
+        await commits.write(write_limits_then, 1)
     assert await commits.write(write_limits, 2) == 2
     assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [2]
 

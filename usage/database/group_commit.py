@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connection, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from usage.database.availability import is_unavailable
 from usage.database.clock import database_now
 from usage.database.watchdog import watchdog
 from usage.database.write_turn import WriteTurn, database_file
@@ -147,13 +148,15 @@ class GroupCommit:
 
 
 def _guarded(function: Callable[[], Result]) -> Result:
-    """Run it on this thread's connection, which stays open; a database that is gone, locked or too slow becomes
-    `DatabaseUnavailable`, and the next call connects anew."""
+    """Run it on this thread's connection, which stays open; a database that is gone, locked, too slow or only to be read
+    becomes `DatabaseUnavailable`, and the next call connects anew."""
     try:
         _leave_if_dead()
         with watchdog.watching():
             return function()
-    except (OperationalError, InterfaceError) as error:
+    except Error as error:
+        if not is_unavailable(error):
+            raise
         connection.close()
         log.warning("the database is away, or too slow: %s", error)
         raise DatabaseUnavailable(str(error)) from error
