@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from datetime import datetime, timedelta
 
 import msgspec
 from django.conf import settings
@@ -43,6 +44,8 @@ class Reaper:
         self._stream = stream
         self._limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS)
         self._was_blind_at = float("-inf")
+        self._looked_at: datetime | None = None
+        """When the last look found nothing, by the database's clock; None after one that found something, which may take long."""
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -67,18 +70,32 @@ class Reaper:
         return len(orphans)
 
     async def _take_over(self) -> list[Orphan]:
-        """The orphans. When the database was away the living could not prolong their leases either: they get a lease's time to."""
+        """The orphans. When the database was away the living could not prolong their leases either: they get a lease's time to.
+
+        So they do when its clock has leapt, as it does where the whole machine has slept.
+        """
         began = time.monotonic()
-        limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
         is_prompt = False
         try:
             asked_at = await self._commits.read(database_now)
+            if self._has_leapt(asked_at):
+                self._was_blind_at = time.monotonic()
+            limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
             orphans = await self._commits.write(ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at))
             is_prompt = (time.monotonic() - began) * 1_000 < settings.HEARTBEAT_MS
         finally:
             if not is_prompt:
                 self._was_blind_at = time.monotonic()
+        self._looked_at = None if orphans.rows else asked_at
         return orphans.rows
+
+    def _has_leapt(self, asked_at: datetime) -> bool:
+        """Whether so much time has passed since the last look that leases may have run out which nobody could prolong meanwhile."""
+        if self._looked_at is None:
+            return False
+        passed_ms: float = (asked_at - self._looked_at) / timedelta(milliseconds=1)
+        most_ms: int = max(settings.LEASE_MS - settings.HEARTBEAT_MS, 2 * settings.REAPER_MS)
+        return passed_ms > most_ms
 
     async def _close(self, orphan: Orphan) -> None:
         """One orphan. One that was started stays ours while Redis is away, until our own lease runs out, and is taken over again."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,9 +20,11 @@ from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
+from chatapi.worker import reaper as reaper_module
 from chatapi.worker.reaper import Reaper
 from tests.cast import Person, admit
 from usage import ledger
+from usage.database import group_commit
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
@@ -172,6 +175,28 @@ async def test_after_a_time_without_database_the_living_may_beat_first(
         while await reaper.reap() == 0:
             pass
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
+
+
+async def test_when_the_clock_has_leapt_the_living_may_beat_first(
+    commits: Commits, stream: DeltaStream, run: ledger.Claimed, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """As it does when a machine has slept, the workers with it: nobody is dead then."""
+    reaper = Reaper(commits, stream)
+    assert await reaper.reap() == 0
+
+    def later() -> datetime:
+        return database_now() + timedelta(hours=1)
+
+    for module in (reaper_module, group_commit):
+        monkeypatch.setattr(module, "database_now", later)
+    assert await reaper.reap() == 0
+    settings.LEASE_MS = 400
+    pulse = ledger.Pulse(run.id, run.fence, 3)
+    assert await commits.write(ledger.beat, ledger.Beat([pulse], 300)) == {run.id}
+    async with asyncio.timeout(10):
+        while await reaper.reap() == 0:
+            pass
+    assert await outcome(commits, run.id) == (Outcome.WORKER_LOST, 3)
 
 
 async def test_what_runs_out_while_it_waits_for_a_lock_may_beat_first(
