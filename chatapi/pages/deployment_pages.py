@@ -18,7 +18,7 @@ _HINTS = {
     "upstream_unreachable": "Does it run, and can this server reach its base URL?",
     "upstream_disconnected": "Does its base URL lead to an OpenAI-compatible server, and not to something else that listens there?",
     "upstream_authentication": "Does the variable that the deployment names hold a key of this upstream's?",
-    "upstream_credentials_missing": "Set the variable that the deployment names where web and worker start.",
+    "upstream_credentials_missing": "Set the variable that the deployment names, to a key in one line, where web and worker start.",
     "upstream_model_not_found": "Give the deployment the name that the upstream has for the model.",
     "upstream_invalid_response": "Does its base URL end where /chat/completions follows, such as in /v1?",
     "upstream_timeout": f"A model that is loaded first may take longer than its timeouts, or than this test's {TIMEOUT_S:.0f} s.",

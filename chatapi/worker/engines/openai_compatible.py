@@ -103,7 +103,7 @@ class _Exchange:
         """Send the request and read the answer's head; raises `UpstreamError` unless it promises a completion."""
         try:
             response = self._response = await self._post()
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last one: no DNS has such a name
             _raise_upstream_error(error)
         self._watch(response)
         if response.status != 200:
@@ -315,7 +315,7 @@ def _headers(target: Target) -> dict[str, str]:
     }
     if target.api_key_env:
         key = os.environ.get(target.api_key_env, "").strip()
-        if not key:
+        if not key or not key.isprintable():  # no header can carry two lines
             raise UpstreamError(upstream_errors.NO_CREDENTIALS)
         headers["Authorization"] = f"Bearer {key}"
     return headers
@@ -325,7 +325,7 @@ def _raise_upstream_error(error: Exception) -> NoReturn:
     """Raises the `UpstreamError` for what aiohttp raised, whose own words (addresses, headers) are left behind."""
     if isinstance(error, TimeoutError):
         failure = upstream_errors.TIMED_OUT
-    elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
+    elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError):
         failure = upstream_errors.UNREACHABLE
     elif isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | aiohttp.ClientPayloadError):
         failure = upstream_errors.DISCONNECTED

@@ -192,6 +192,12 @@ async def test_it_tells_an_upstream_that_is_not_there(engine: OpenAICompatibleEn
     assert str(port) not in error.failure.message
 
 
+@pytest.mark.parametrize("host", ["two..dots", "a" * 64 + ".example"])
+async def test_it_tells_an_address_that_no_dns_has(engine: OpenAICompatibleEngine, host: str) -> None:
+    _, error = await failed(engine, call_of(f"http://{host}/v1"))
+    assert (error.failure.status, error.failure.code, error.is_retryable) == (503, "upstream_unreachable", True)
+
+
 async def test_it_tells_an_upstream_without_tls(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
     _, error = await failed(engine, call_of(upstream.url.replace("http:", "https:")))
     assert error.failure.code == "upstream_unreachable"
@@ -274,9 +280,14 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
     assert (received.body["model"], received.body["stream"], received.body["stream_options"]) == ("fake:", True, {"include_usage": True})
 
 
-async def test_it_asks_nobody_without_its_key(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
-    _, error = await failed(engine, call_of(upstream.url, api_key_env="NOT_SET_ANYWHERE"))
-    assert (error.failure.code, upstream.calls) == ("upstream_credentials_missing", [])
+@pytest.mark.parametrize("key", ["", "sk-fake\nsk-second", "sk-\udcff"])
+async def test_it_asks_nobody_without_a_key_for_them(
+    engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Nor with what no header can carry; another deployment may be asked."""
+    monkeypatch.setenv("FAKE_KEY", key)
+    _, error = await failed(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
+    assert (error.failure.code, error.is_retryable, upstream.calls) == ("upstream_credentials_missing", True, [])
 
 
 @pytest.mark.parametrize("script", ["tokens=5", "error_frame=2,error_type=server_error", "status=500", "client leaves"])
