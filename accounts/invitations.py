@@ -3,6 +3,7 @@
 Each works once, for `PASSWORD_RESET_TIMEOUT` and while whoever sent it may send it; nothing of it is stored.
 """
 
+import re
 from typing import Any
 
 from django.contrib import admin, messages
@@ -40,6 +41,10 @@ def link(request: HttpRequest, person: User) -> str:
     return request.build_absolute_uri(reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token]))
 
 
+_ID = re.compile("[0-9]{1,19}")
+"""Not more: Python refuses to read a number of thousands of digits."""
+
+
 class _Tokens(PasswordResetTokenGenerator):
     """Django's, which the new password invalidates; the sender is a part of what is signed."""
 
@@ -59,7 +64,7 @@ class _AnySender:
     def check_token(self, person: User | None, token: str | None) -> bool:
         """Whether this is a link to that person, of someone who may send it still."""
         sender_id, _, signed = (token or "").partition(".")
-        sender = User.objects.filter(pk=sender_id, is_active=True).first() if sender_id.isdecimal() else None
+        sender = User.objects.filter(pk=sender_id, is_active=True).first() if _ID.fullmatch(sender_id) else None
         if person is None or sender is None:
             return False
         return _Tokens(sender).check_token(person, signed) and may_send(sender, person)

@@ -8,6 +8,8 @@ from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
 from pytest_django import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -87,6 +89,12 @@ def test_a_made_up_link_opens_nothing(alice: Person, link: str) -> None:
     assert "This link does not work" in answer.content.decode()
     assert Client().post(link, PASSPHRASE).status_code == 200
     assert not alice.user.check_password(PASSPHRASE["new_password1"])
+
+
+@pytest.mark.parametrize("sender", [pytest.param("9" * 5_000, id="endless"), "9" * 19, "٣", "²", "-1", ""])
+def test_a_made_up_link_names_no_sender(alice: Person, sender: str) -> None:
+    link = f"/admin/invitation/{urlsafe_base64_encode(force_bytes(alice.user.pk))}/{sender}.d5q1w2-{'0' * 32}/"
+    assert "This link does not work" in Client().get(link).content.decode()
 
 
 def test_a_link_ends_when_its_person_joins_another_organization(acme: Organization, alice: Person, charlie: Person, root: Client) -> None:
