@@ -15,6 +15,7 @@ from django.http import Http404, HttpRequest
 from django.urls import reverse
 
 from accounts import access
+from accounts.pages.row_select import ChoosesRows
 
 
 class SeenRelatedFilter(admin.RelatedFieldListFilter):
@@ -106,7 +107,7 @@ class RolesDecide:
         return f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}"
 
 
-class TenantAdmin(RolesDecide):
+class TenantAdmin(ChoosesRows, RolesDecide):
     """Mixed into a ModelAdmin, before it. Lists, searches, filters, forms and addresses reach nothing of other organizations."""
 
     model: type[Model]

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import action, display
 
+from accounts.pages.row_select import ChoosesRows
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm
 from chatapi.pages.catalog_links import link
@@ -124,7 +125,7 @@ class ServedModelAdmin(ModelAdmin):
 
 
 @admin.register(Deployment)
-class DeploymentAdmin(ModelAdmin):
+class DeploymentAdmin(ChoosesRows, ModelAdmin):
     """All ways to serve all models."""
 
     change_list_template = "chatapi/deployments_list.html"

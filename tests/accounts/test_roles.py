@@ -139,6 +139,19 @@ def test_an_address_that_asks_for_too_much_or_nonsense_is_a_bad_request(house: N
     assert client_of(User.objects.create_superuser("root")).get(f"/admin/{address}").status_code == 400
 
 
+NO_IDS = ["9" * 5_000, "9" * 20, "-9223372036854775809", "²", "a", "nan", "\0", "2026-11-01"]
+
+
+@pytest.mark.parametrize("kind", ["accounts/project", "accounts/member", "accounts/apikey", "accounts/ratelimit", "usage/budgetlimit",
+                                  "usage/discount", "chatapi/deployment"])  # fmt: skip
+def test_a_form_that_is_told_to_choose_what_is_no_row_chooses_none(house: None, kind: str) -> None:
+    root = client_of(User.objects.create_superuser("root"))
+    for value in NO_IDS:
+        chosen = dict.fromkeys(["organization", "project", "api_key", "model"], value)
+        assert root.get(f"/admin/{kind}/add/", chosen).status_code == 200
+        assert root.post(f"/admin/{kind}/add/", chosen).status_code in (200, 400)
+
+
 def test_an_action_for_what_is_no_id_is_a_bad_request(house: None, alice: Person) -> None:
     form = {"action": "revoke_selected", "_selected_action": ["x"], "index": 0}
     assert client_of(alice.user).post("/admin/accounts/apikey/", form).status_code == 400

@@ -4,11 +4,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts.models import APIKey, Organization, Project
+from accounts.pages.row_select import RowSelect
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
 
@@ -38,7 +38,7 @@ class USDField(forms.CharField):
 
 def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField[Any]":
     # The widget searches through a foreign key; a generation has the three that a limit is for.
-    widget = AutocompleteSelect(Generation._meta.get_field(field), admin.site)
+    widget = RowSelect(Generation._meta.get_field(field), admin.site)
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
