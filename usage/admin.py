@@ -272,7 +272,7 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
     def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The form in which it is corrected."""
-        return redirect("admin:ledger_correct", object_id)
+        return redirect("admin:ledger_correct", int(object_id))
 
     @display(description="Request")
     def request_link(self, row: LedgerEntry) -> str | None:

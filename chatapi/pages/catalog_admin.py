@@ -144,13 +144,14 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
         return ["model"] if obj else []
 
     def has_test_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may change deployments."""
-        return request.user.has_perm("chatapi.change_deployment")
+        """Whoever may change deployments, for one that is there."""
+        is_there = object_id is None or self.get_object(request, object_id) is not None
+        return is_there and request.user.has_perm("chatapi.change_deployment")
 
     @action(description="Test", icon="network_check", permissions=["test"])
     def test_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """To the page that tests it."""
-        return redirect("admin:deployment_test", object_id)
+        return redirect("admin:deployment_test", int(object_id))
 
     @display(description="Model", ordering="model_id")
     def served_model(self, row: Deployment) -> SafeString:

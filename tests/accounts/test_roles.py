@@ -1,6 +1,7 @@
 """Members of organizations in the admin: what they see of their own, nothing of others, and what their role lets them change."""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.contrib import admin
@@ -150,6 +151,14 @@ def test_a_form_that_is_told_to_choose_what_is_no_row_chooses_none(house: None, 
         chosen = dict.fromkeys(["organization", "project", "api_key", "model"], value)
         assert root.get(f"/admin/{kind}/add/", chosen).status_code == 200
         assert root.post(f"/admin/{kind}/add/", chosen).status_code in (200, 400)
+
+
+@pytest.mark.parametrize("path", ["usage/ledgerentry/%s/history/", "usage/ledgerentry/%s/correct/", "chatapi/deployment/%s/test_one/"])
+def test_the_way_to_a_page_of_what_is_no_row_is_no_error_of_ours(house: None, path: str) -> None:
+    root = client_of(User.objects.create_superuser("root"))
+    entry = LedgerEntry.objects.latest("id").pk
+    for value in [*NO_IDS, "".join(chr(ord("٠") + int(digit)) for digit in str(entry))]:
+        assert root.get(f"/admin/{path % quote(value)}").status_code < 500
 
 
 def test_an_action_for_what_is_no_id_is_a_bad_request(house: None, alice: Person) -> None:

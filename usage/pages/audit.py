@@ -60,7 +60,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
     asked = {name: value for name, value in query.items() if name in _FILTERS}
     context: dict[str, Any] = {"title": "Audit log", "query": query, "clear_url": address("audit", {}), "selects": _selects(request, query)}
     before = query.get("before")
-    if before is not None and not (before.isascii() and before.isdecimal() and len(before) < 20 and int(before) <= _MAX_ID):
+    if before is not None and not _is_id(before):
         return _answer(request, context | {"mistake": f"before: {before[:40]!r} is not the number of an entry."}, status=400)
     rows = _rows(request).filter(**{_FILTERS[name]: value for name, value in asked.items()})
     page = list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
@@ -81,10 +81,14 @@ def history(request: HttpRequest, app_label: str, model_name: str, object_id: st
     A ledger entry has none, for it never changes: what people did is about its request.
     """
     kind, key = f"{app_label}.{model_name}", unquote(object_id)
-    if kind == LedgerEntry._meta.label_lower and key.isdecimal():
+    if kind == LedgerEntry._meta.label_lower and _is_id(key):
         entry = access.seen_by(request.user, LedgerEntry.objects.filter(pk=int(key), generation__isnull=False)).first()
         kind, key = (Generation._meta.label_lower, str(entry.generation_id)) if entry else (kind, key)
     return redirect(_history_url(kind, key))
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID
 
 
 def _rows(request: HttpRequest) -> "QuerySet[AuditEntry]":
