@@ -17,6 +17,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin  # noqa: F401  registers its pages
+from accounts.pages.constrained_form import ConstrainedForm
 from accounts.pages.tenant_admin import RolesDecide, TenantAdmin
 
 admin.site.unregister(User)
@@ -155,6 +156,7 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
 class ProjectAdmin(TenantAdmin, ModelAdmin):
     """The organizations' parts."""
 
+    form = ConstrainedForm
     nothing_yet = "A project is a part of an organization, with API keys of its own."
     list_display = ["name", "organization", "is_active", "created_at"]
     list_filter = ["is_active", "organization"]

@@ -7,6 +7,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
+from accounts.pages.constrained_form import ConstrainedForm
 from chatapi.models import MAX_TIMEOUT_MS, TIMEOUTS, Deployment, extra_parameters_mistake
 from chatapi.worker.engines import Timeouts
 
@@ -47,7 +48,7 @@ def _milliseconds(label: str, usual_ms: int) -> forms.IntegerField:
     )
 
 
-class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class DeploymentForm(ConstrainedForm):
     """A deployment; each of its timeouts is a field of its own."""
 
     extra_parameters = ParametersField(

@@ -13,8 +13,9 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
-from accounts.models import APIKey
-from chatapi.models import ServedModel
+from accounts.models import APIKey, Project
+from chatapi.models import Deployment, ServedModel
+from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
 from usage.models import Budget, BudgetLimit, Credit, Generation, HourlyUsage, LedgerEntry, Outcome, Price
 
@@ -303,6 +304,17 @@ def test_a_limit_is_for_exactly_one_and_once(root: Client, alice: Person) -> Non
 
 
 # ---- the browser's protection
+
+
+def test_a_name_that_is_taken_is_told(root: Client, alice: Person, small: ServedModel) -> None:
+    organization = alice.project.organization
+    Project.objects.create(organization=organization, name="taken")
+    first, _ = (Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken"))
+    form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, "on_disconnect": "cancel"}
+    answers = [client_of(alice.user).post(page(alice.project), {"name": "taken"}), root.post(page(first), form)]
+    assert ["already exists" in text(answer) for answer in answers] == [True, True]
+    assert root.post(page(first), form | {"name": "free"}).status_code == 302
+    assert client_of(alice.user).post(page(alice.project), {"name": "free"}).status_code == 302
 
 
 def test_every_page_forbids_scripts_that_stand_in_a_page(root: Client) -> None:
