@@ -30,6 +30,8 @@ MODELS = {
     "seed-medium": Price(1_000_000_000, 250_000_000, 4_000_000_000),
     "seed-large": Price(2_500_000_000, 1_250_000_000, 10_000_000_000),
 }
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+"""No UUIDv7 is of an earlier time."""
 _EPOCH, _MILLISECOND, _HOUR = datetime(1970, 1, 1), timedelta(milliseconds=1), timedelta(hours=1)
 _SLOWEST = timedelta(minutes=2)
 """Longer than any of them takes: what is admitted so long before the end is settled by then."""

@@ -57,12 +57,7 @@ class Command(BaseCommand):
             raise CommandError("There is usage in this database already. If made-up requests may be mixed with it for ever, add --add.")
         if Organization.objects.filter(name__startswith=f"{plan.name} organization").exists():
             raise CommandError(f"What seed {plan.seed} makes is here already; take another --seed.")
-        try:
-            retention.refuse_before(plan.begin)
-        except OverflowError:
-            raise CommandError("Give fewer --days: so long ago there is no date.") from None
-        except Dropped as error:
-            raise CommandError(f"{error} That is: fewer --days.") from error
+        _check_begin(plan)
         self._begin()
         seeding.sow(plan, lambda done: self._tell(f"{done:,} of {plan.generations:,} generations"))
         seeding.analyze()
@@ -86,3 +81,16 @@ class Command(BaseCommand):
             self._told = now
             self.stdout.write(f"{now - self._began:5.0f} s  {done}")
             self.stdout.flush()
+
+
+def _check_begin(plan: Plan) -> None:
+    """Rows of a time without ids could be written, and neither be read nor taken back."""
+    try:
+        retention.refuse_before(plan.begin)
+        is_too_early = plan.begin < seeding.EARLIEST
+    except OverflowError:
+        is_too_early = True
+    except Dropped as error:
+        raise CommandError(f"{error} That is: fewer --days.") from error
+    if is_too_early:
+        raise CommandError(f"Give fewer --days: the id of a request has its time, and none before {seeding.EARLIEST:%Y-%m-%d}.")
