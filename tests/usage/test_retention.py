@@ -16,7 +16,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.usage.emptying import without_triggers
 from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
-from usage import corrections, durable_files, generation_export, insights, ledger, rerating, rollups, seeding
+from usage import corrections, durable_files, generation_export, insights, ledger, rerating, retention, rollups, seeding
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.errors import NotBooked
@@ -107,6 +107,26 @@ def test_rebuilding_makes_the_same_tables_without_the_generations(books: None, t
     assert tables() == before
     assert rollups.rebuild().days_before == len(before[1])  # type: ignore[arg-type]
     assert verify().differences == []
+
+
+def test_times_of_days_that_are_counted_while_they_are_dropped_stay(books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, order = tables(), dropping.Order(BEFORE, tmp_path / "export", "alice")
+    ready = dropping.prepare(order)
+    assert ready is not None
+    manifest = dropping.export(ready.wish, order.folder)
+    rollups.rebuild()  # by someone else, when all was found to be ready
+    ask = retention.horizon
+
+    def ask_and_drop() -> datetime | None:
+        """With the drop between the question and what is done then."""
+        monkeypatch.setattr(retention, "horizon", ask)
+        horizon = ask()
+        dropping.drop(dropping.record(order, ready.wish, manifest), lambda done: None)
+        return horizon
+
+    monkeypatch.setattr(retention, "horizon", ask_and_drop)
+    call_command("rollup", stdout=StringIO())
+    assert tables() == before
 
 
 def test_the_export_has_every_row_with_all_its_columns(books: None, tmp_path: Path) -> None:

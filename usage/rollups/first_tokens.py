@@ -50,12 +50,13 @@ def count_next() -> date | None:
     row = ClosedDay.objects.filter(has_first_tokens=False).order_by("day").first()
     if row is None:
         return None
-    kept_since = retention.horizon()
-    if kept_since is not None and row.day < kept_since.date():
+    found = None if _is_dropped(row.day) else _counted(row.day)
+    # Asked again: what is dropped meanwhile has no times any more.
+    if found is None or _is_dropped(row.day):
         # It was counted before its generations were dropped, and nobody can count it anew.
         ClosedDay.objects.filter(day=row.day).update(has_first_tokens=True)
         return row.day
-    requests, counts = _counted(row.day)
+    requests, counts = found
     with transaction.atomic():
         is_closed = ClosedDay.objects.select_for_update().filter(day=row.day, has_first_tokens=False).exists()
         closed_with = DailyTotals.objects.filter(day=row.day, dimension=Dimension.OUTCOME).aggregate(sum=Sum("requests", default=0))
@@ -63,6 +64,11 @@ def count_next() -> date | None:
             return None
         _write(row.day, counts)
     return row.day
+
+
+def _is_dropped(day: date) -> bool:
+    kept_since = retention.horizon()
+    return kept_since is not None and day < kept_since.date()
 
 
 def _counted(day: date) -> tuple[int, Counter[tuple[Member, int]]]:
