@@ -30,6 +30,8 @@ MODELS = {
     "seed-medium": Price(1_000_000_000, 250_000_000, 4_000_000_000),
     "seed-large": Price(2_500_000_000, 1_250_000_000, 10_000_000_000),
 }
+MAX_SEED = 99_999
+"""What the public part of a key has room for."""
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 """No UUIDv7 is of an earlier time."""
 _EPOCH, _MILLISECOND, _HOUR = datetime(1970, 1, 1), timedelta(milliseconds=1), timedelta(hours=1)
@@ -157,7 +159,7 @@ def _keys(plan: Plan) -> list[Key]:
 
 def _key(plan: Plan, project: Project, number: int, own: dict[str, Price]) -> Key:
     is_test = number % 20 == 19
-    public = f"s{plan.seed % 10**5:05}{number:06}"
+    public = f"s{plan.seed:05}{number:06}"
     row = APIKey.objects.create(project=project, name=f"key {number}", public=public, digest="0" * 64, is_test=is_test)
     free = dict.fromkeys(own, pricing.FREE)
     return Key(row.pk, project.pk, project.organization_id, is_test, free if is_test else own)

@@ -63,6 +63,11 @@ def test_a_model_that_there_is_not_is_told_and_nothing_is_made(small: ServedMode
     assert not Organization.objects.exists()
 
 
+def test_what_no_model_can_be_called_is_refused(db: None) -> None:
+    with pytest.raises(CommandError, match="not a text in UTF-8"):
+        createkey("--organization", "Acme", "--model", "\udcff")
+
+
 def test_it_uses_the_organization_and_the_project_that_are_there() -> None:
     createkey("--organization", "Acme", "--project", "chat")
     createkey("--organization", "Acme", "--project", "chat")

@@ -280,6 +280,12 @@ def test_a_bill_of_another_time_is_told(tmp_path: Path, db: None, capsys: pytest
     assert printed.out.endswith("agree.\n")
 
 
+@pytest.mark.parametrize("option", ["--name=\udcff=x", "--price=\udcff=1,1,1"])
+def test_what_no_model_can_be_called_is_refused(option: str) -> None:
+    with pytest.raises(CommandError, match="not a text in UTF-8"):
+        call_command("reconcile", "bill.csv", "--from=2026-11-01", "--to=2026-12-01", option)
+
+
 def test_a_name_that_none_of_our_models_has_is_told(reconcile: Reconcile) -> None:
     assert reconcile(RIGHT, "--name", "storey=tale", "--name", "story=story") == [
         "Note: nothing was ever charged for a model 'storey', which --name names."

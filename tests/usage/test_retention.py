@@ -219,6 +219,13 @@ def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
         drop(tmp_path / "export", TODAY - 34 * DAY)
 
 
+@pytest.mark.parametrize(("name", "told"), [("\udcff", "not a text in UTF-8"), ("x/" * 500, "at most 1000")])
+def test_a_folder_whose_name_no_column_holds_is_refused_at_once(books: None, tmp_path: Path, name: str, told: str) -> None:
+    with pytest.raises(CommandError, match=told):
+        drop(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_writes_over_nothing(books: None, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(CommandError, match="is in use"):

@@ -79,6 +79,12 @@ def test_it_refuses_days_that_no_id_can_have(db: None, days: int) -> None:
     assert not Generation.objects.exists()
 
 
+@pytest.mark.parametrize("number", [-1, 100_000])
+def test_it_refuses_seeds_whose_keys_another_one_has(db: None, number: int) -> None:
+    with pytest.raises(CommandError, match="from 0 to 99999"):
+        seed(seed=number)
+
+
 def test_one_seed_is_sown_once(db: None) -> None:
     seed(generations=10, days=1)
     with pytest.raises(CommandError, match="another --seed"):

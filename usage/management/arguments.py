@@ -4,6 +4,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, time
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -39,6 +40,15 @@ def text(max_chars: int) -> Callable[[str], str]:
         if (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)) or "\0" in value:
             raise ArgumentTypeError(f"{value!r} is not a text in UTF-8")
         return value
+
+    return checked
+
+
+def folder(max_chars: int) -> Callable[[str], Path]:
+    """A folder, complete, whose name is kept."""
+
+    def checked(value: str) -> Path:
+        return Path(text(max_chars)(str(Path(value).absolute())))
 
     return checked
 

@@ -11,6 +11,7 @@ from accounts import keys
 from accounts.audit.commands import acting_command
 from accounts.models import APIKey, KeyScope, Organization, Project
 from chatapi.models import ServedModel
+from usage.management import arguments
 
 
 class Command(BaseCommand):
@@ -37,7 +38,12 @@ class Command(BaseCommand):
             help="what it may do, more than once for more (default: everything)",
         )
         parser.add_argument(
-            "--model", action="append", default=[], metavar="ID", help="a model it may use, more than once for more (default: all)"
+            "--model",
+            action="append",
+            default=[],
+            type=arguments.text(128),
+            metavar="ID",
+            help="a model it may use, more than once for more (default: all)",
         )
         parser.add_argument("--json", action="store_true", help='print only {"key": ..., "id": ...}')
 

@@ -3,7 +3,6 @@
 import time
 from argparse import ArgumentTypeError
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -38,7 +37,8 @@ class Command(BaseCommand):
         )
         kept = f"drop what was settled before this day begins (UTC); {MIN_AGE.days} days ago or earlier"
         parser.add_argument("--before", required=True, type=_day, metavar="YYYY-MM-DD", help=kept)
-        parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="a folder that is not there yet, for the export")
+        where = "a folder that is not there yet, for the export"
+        parser.add_argument("--to", required=True, type=arguments.folder(1_000), metavar="DIR", help=where)
         parser.add_argument(
             "--by",
             default="manage.py",
@@ -50,7 +50,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Finish what an earlier run has left, then do what is asked for."""
-        order = Order(options["before"], options["to"].absolute(), options["by"])
+        order = Order(options["before"], options["to"], options["by"])
         try:
             if begun := dropping.unfinished():
                 self._go_on(begun, is_dry_run=options["dry_run"])

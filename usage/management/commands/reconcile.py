@@ -75,7 +75,7 @@ class Command(BaseCommand):
 
 
 def _pair(text: str) -> tuple[str, str]:
-    left, equals, right = text.partition("=")
+    left, equals, right = arguments.text(500)(text).partition("=")
     if not (left and equals and right):
         raise ArgumentTypeError(f"{text!r} is not of the form A=B")
     return left, right

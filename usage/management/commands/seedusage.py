@@ -53,6 +53,8 @@ class Command(BaseCommand):
         plan = Plan(options["generations"], options["days"], options["seed"], options["until"] or now)
         if plan.generations < 1 or plan.days < 1 or plan.until > now:
             raise CommandError("Give one generation and one day at least, and no end that is still to come.")
+        if not 0 <= plan.seed <= seeding.MAX_SEED:
+            raise CommandError(f"Give a --seed from 0 to {seeding.MAX_SEED}.")
         if Generation.objects.order_by("id").first() and not options["add"]:
             raise CommandError("There is usage in this database already. If made-up requests may be mixed with it for ever, add --add.")
         if Organization.objects.filter(name__startswith=f"{plan.name} organization").exists():
