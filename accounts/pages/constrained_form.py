@@ -1,5 +1,7 @@
 """The form of a row whose constraints are about columns too that the page only shows."""
 
+from itertools import chain
+
 from django import forms
 from django.core.exceptions import ValidationError
 
@@ -14,4 +16,10 @@ class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic
         try:
             self.instance.validate_constraints()
         except ValidationError as error:
-            self.add_error(None, error)
+            for each in chain.from_iterable(error.error_dict.values()):
+                self.add_error(self._told_at(each), each)
+
+    def _told_at(self, error: ValidationError) -> str | None:
+        """The last of its columns that can be typed: the theme shows some forms without what is told of them as a whole."""
+        typed = [name for name in (error.params or {}).get("unique_check", ()) if name in self.fields]
+        return typed[-1] if typed else None

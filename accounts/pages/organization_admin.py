@@ -89,6 +89,7 @@ class ProjectInline(RolesDecide, TabularInline):
     """An organization's projects."""
 
     model = Project
+    form = ConstrainedForm
     extra = 0
     show_change_link = True
     hide_title = True

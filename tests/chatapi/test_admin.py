@@ -309,12 +309,29 @@ def test_a_limit_is_for_exactly_one_and_once(root: Client, alice: Person) -> Non
 def test_a_name_that_is_taken_is_told(root: Client, alice: Person, small: ServedModel) -> None:
     organization = alice.project.organization
     Project.objects.create(organization=organization, name="taken")
-    first, _ = (Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken"))
+    first, taken = (Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken"))
     form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, "on_disconnect": "cancel"}
     answers = [client_of(alice.user).post(page(alice.project), {"name": "taken"}), root.post(page(first), form)]
     assert ["already exists" in text(answer) for answer in answers] == [True, True]
+    inline = {"id": small.pk, "context_window": 10, "max_output_tokens": 5, "deployments-TOTAL_FORMS": 2, "deployments-INITIAL_FORMS": 2}
+    for number, row in enumerate([first, taken]):
+        inline |= {f"deployments-{number}-{name}": value for name, value in (form | {"id": row.pk, "model": small.pk}).items()}
+    assert "already exists" in text(root.post(page(small), inline))
     assert root.post(page(first), form | {"name": "free"}).status_code == 302
     assert client_of(alice.user).post(page(alice.project), {"name": "free"}).status_code == 302
+
+
+def test_projects_do_not_change_names_with_each_other(root: Client, alice: Person) -> None:
+    """One of them would have the other's for a moment."""
+    owner = alice.project.organization
+    rows = [alice.project, Project.objects.create(organization=owner, name="second")]
+    form = {"name": owner.name, "time_zone": "UTC", "is_active": "on", "projects-TOTAL_FORMS": 2, "projects-INITIAL_FORMS": 2}
+    form |= {"members-TOTAL_FORMS": 0, "members-INITIAL_FORMS": 0}
+    for number, (row, other) in enumerate([rows, rows[::-1]]):
+        form |= {f"projects-{number}-{name}": value for name, value in (("id", row.pk), ("organization", owner.pk), ("name", other.name))}
+    assert "already exists" in text(root.post(page(owner), form))
+    form |= {"projects-0-name": "first", "projects-1-name": "another"}
+    assert root.post(page(owner), form).status_code == 302
 
 
 def test_every_page_forbids_scripts_that_stand_in_a_page(root: Client) -> None:
