@@ -3,7 +3,6 @@
 import logging
 from typing import Any, ClassVar, NoReturn
 
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,7 @@ from chatapi.api.openapi import describe
 from chatapi.errors import APIError
 from chatapi.models import ServedModel
 from usage import credit, spending
+from usage.database.away import is_away
 from usage.models import Generation
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,10 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
 
 
 def _told(error: Exception) -> APIError:
-    match error:
-        case OperationalError() | InterfaceError():
-            log.warning("the database is not available: %s", error)
-            return errors.unavailable("The service can't read its books right now.")
-        case _:
-            return errors.from_exception(error)
+    if is_away(error):
+        log.warning("the database is not available: %s", error)
+        return errors.unavailable("The service can't read its books right now.")
+    return errors.from_exception(error)
 
 
 class ClientRoute(APIView):

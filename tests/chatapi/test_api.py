@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError
+from django.db import InternalError, OperationalError
 from django.test import Client
+from psycopg.errors import ReadOnlySqlTransaction
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import api_keys, keys
@@ -363,10 +365,18 @@ def test_a_failure_inside_tells_nothing(alice: Person, monkeypatch: pytest.Monke
     assert "secret detail" in caplog.text
 
 
-def test_a_database_that_is_away_is_a_503_that_can_be_retried(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OperationalError("database is locked")
+def is_locked(*_: object) -> None:
+    raise OperationalError("database is locked")
 
+
+def is_read_only(*_: object) -> None:
+    raise InternalError("cannot execute UPDATE in a read-only transaction") from ReadOnlySqlTransaction()
+
+
+@pytest.mark.parametrize("fail", [is_locked, is_read_only])
+def test_a_database_that_is_away_is_a_503_that_can_be_retried(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, fail: Callable[..., None]
+) -> None:
     monkeypatch.setattr("accounts.api.look_up", fail)
     response = alice.get("/v1/key")
     assert error(response, 503)["code"] == "service_unavailable"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults import armed
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
@@ -132,3 +133,15 @@ def test_while_it_may_only_be_read_requests_are_refused_and_answers_end_later(in
     for answer in answers:
         assert (len(answer.end().words), answer.ends, answer.is_done) == (60, 1, True)
         assert installation.receipt(answer.generation_id)["outcome"] == "completed"
+
+
+def test_a_web_process_that_stood_still_in_an_admission_refuses_it(installation: Installation, ask: Ask) -> None:
+    armed.start(installation, "web", f"admit.before_commit=sleep:{2 * TIMEOUT_S}@1")
+    assert (ask("five").end().status, ask("five").end().status) == (503, 200)
+
+
+def test_a_worker_that_stood_still_in_a_settlement_settles_again(installation: Installation, ask: Ask) -> None:
+    armed.start(installation, "worker", f"settle.in_tx=sleep:{2 * TIMEOUT_S}@1")
+    answer = ask("five").end()
+    assert (len(answer.words), answer.ends, answer.is_done) == (5, 1, True)
+    assert installation.receipt(answer.generation_id)["outcome"] == "completed"

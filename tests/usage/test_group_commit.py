@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ from tests.usage.conftest import limit
 from usage import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
+from usage.database.sql import execute
 from usage.errors import AlreadyResolved, BudgetExceeded, DatabaseUnavailable
 from usage.models import Budget, BudgetLimit, Generation
 from usage.verification import verify
@@ -100,28 +102,28 @@ async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterward
     assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [2]
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite knows neither")
-@pytest.mark.parametrize(
-    ("statement", "hangs_up"),
-    [
-        pytest.param("SET LOCAL transaction_read_only = on", False, id="it may only be read"),
-        pytest.param("SET LOCAL idle_in_transaction_session_timeout = 1", True, id="we stood still in a transaction"),
-    ],
-)
-async def test_what_it_refuses_for_now_is_unavailable(commits: GroupCommit, statement: str, hangs_up: bool) -> None:
-    """Both are of a class of errors that else are mistakes; taken for one, nobody would try again."""
+def turn_read_only(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
+    """The server is a standby now, or was made read-only."""
+    execute("SET TRANSACTION READ ONLY")
+    return write_limits(now, items)
 
-    def write_limits_then(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-        if hangs_up:
-            select.select([connection.connection.fileno()], [], [], 10)  # until it has
-        return write_limits(now, items)
 
-    with pytest.raises(DatabaseUnavailable):
-        await commits.write(write_limits_then, 1)
-    assert await commits.write(write_limits, 2) == 2
-    assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [2]
+def stand_still(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
+    """This process is stopped in the middle of a transaction, until the server has given it up."""
+    results = write_limits(now, items)
+    execute("SET LOCAL idle_in_transaction_session_timeout = 1")
+    said_goodbye, _, _ = select.select([connection.connection.fileno()], [], [], 10)
+    assert said_goodbye
+    return results
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
+@pytest.mark.parametrize("trouble", [turn_read_only, stand_still])
+async def test_a_server_that_writes_nothing_or_gave_us_up_is_unavailable(trouble: Any, commits: GroupCommit) -> None:
+    results = await asyncio.gather(*(commits.write(trouble, number) for number in (1, 2)), return_exceptions=True)
+    assert [type(result) for result in results] == [DatabaseUnavailable, DatabaseUnavailable]
+    assert await commits.write(write_limits, 3) == 3
+    assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [3]
 
 
 async def test_a_waiter_that_is_cancelled_does_not_take_its_write_back(commits: GroupCommit) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from usage.database.availability import is_unavailable
+from usage.database.away import is_away, sqlstate
 from usage.database.clock import database_now
 from usage.database.watchdog import watchdog
 from usage.database.write_turn import WriteTurn, database_file
@@ -130,7 +130,7 @@ class GroupCommit:
             try:
                 return self._transact(batch)
             except OperationalError as error:
-                if getattr(error.__cause__, "sqlstate", None) != DEADLOCK_DETECTED:
+                if sqlstate(error) != DEADLOCK_DETECTED:
                     raise
                 log.info("a deadlock: once more")
         return self._transact(batch)
@@ -155,7 +155,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
         with watchdog.watching():
             return function()
     except Error as error:
-        if not is_unavailable(error):
+        if not is_away(error):
             raise
         connection.close()
         log.warning("the database is away, or too slow: %s", error)
