@@ -14,6 +14,7 @@ from accounts.models import APIKey
 from chatapi.worker import housekeeping
 from tests.usage.conftest import completed, run
 from usage import insights, ledger, rollups
+from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.insights import Filters, Range
 from usage.insights.buckets import BucketQuery, buckets
@@ -108,6 +109,22 @@ def test_an_hour_that_is_written_late_reopens_its_day(busy: None, used: Callable
 
 def rows(table: type[Model], *names: str) -> list[object]:
     return list(table._default_manager.order_by(*names).values_list(*names, *closed_days.SUMS))
+
+
+def test_what_a_fast_clock_has_closed_is_open_again_once_it_is_right(
+    used: Callable[..., None], monkeypatch: pytest.MonkeyPatch, key: APIKey
+) -> None:
+    now = database_now()  # the trigger's clock is the real one
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    used(now)
+    monkeypatch.setattr(closed_days, "database_now", lambda: now + timedelta(days=3))
+    assert now.date() in close()
+    monkeypatch.setattr(closed_days, "database_now", lambda: now)
+    used(now)
+    assert now.date() not in close()
+    assert insights.totals(Range(today, today + timedelta(days=1), "day")).requests == 2
+    assert list(ClosedDay.objects.filter(day__gte=now.date())) == []
+    assert verify().differences == []
 
 
 def test_rebuilding_makes_the_same_tables(busy: None) -> None:

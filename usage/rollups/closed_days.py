@@ -3,7 +3,8 @@
 A day of UTC is closed `GRACE` after its end, in a transaction that waits for those who write hours and keeps new ones out. From then
 on its rows of `DailyUsage` and `DailyTotals` are the sums of its hours, always: the moment that a settlement counts in is read when
 its transaction begins, so it can write an hour that is over; if that hour's day is closed, a trigger reopens the day in the same
-transaction, readers turn to its hours, and it is closed anew later. Settlements themselves know nothing of days.
+transaction, readers turn to its hours, and it is closed anew later. A day that is closed before its end, because the clock was fast
+for a while, is reopened by whoever closes days next. Settlements themselves know nothing of days.
 """
 
 import logging
@@ -66,7 +67,9 @@ def close_next() -> date | None:
 
     For each reaper to call at any time, outside of transactions: of two at once, one closes.
     """
-    day = next(_closable(database_now()), None)
+    now = database_now()
+    _reopen(now)
+    day = next(_closable(now), None)
     if day is None:
         return None
     try:
@@ -93,11 +96,24 @@ def _closable(now: datetime) -> Iterator[date]:
     if first is None:
         return
     closed = set(ClosedDay.objects.values_list("day", flat=True))
-    day, today = first.date(), (now - GRACE).astimezone(UTC).date()
-    while day < today:
+    day, end = first.date(), _first_open(now)
+    while day < end:
         if day not in closed:
             yield day
         day += DAY
+
+
+def _first_open(now: datetime) -> date:
+    """The day that is not over, or not for long enough: it and all later ones stay open."""
+    return (now - GRACE).astimezone(UTC).date()
+
+
+def _reopen(now: datetime) -> None:
+    """What was closed while the clock was fast: to the trigger the hours of these days are too young to be in a closed day."""
+    too_early = ClosedDay.objects.filter(day__gte=_first_open(now))
+    if days := [f"{row}" for row in too_early]:  # asked first, because a statement that deletes has to wait for SQLite's writers
+        log.warning("closed too early, by a clock that was fast, and open again: %s", ", ".join(days))
+        too_early.delete()
 
 
 def _runs(days: Iterable[date]) -> list[tuple[date, date]]:
