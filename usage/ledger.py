@@ -290,12 +290,13 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
         worker = CASE WHEN claimed_at IS NULL THEN 'reaper' ELSE worker END
         WHERE id IN (SELECT id FROM usage_generation WHERE state <> 'settled' AND lease_expires_at < %s
                      ORDER BY lease_expires_at LIMIT %s {skip_locked})
-        RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens * choices_count""",  # noqa: S608
+        RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens, choices_count""",  # noqa: S608
         [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(item.asked_at), item.limit],
     )
     if rows:
         failpoint("reaper.in_tx")
-    return Orphans([Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4]) for row in rows])
+    # Multiplied here: to PostgreSQL the product of two such columns is no larger number than they are, and one too large an error for all.
+    return Orphans([Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4] * row[5]) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,14 @@ def test_a_queued_request_is_an_orphan_after_its_time_in_the_queue(key: APIKey, 
     assert [(row.id, row.was_started) for row in orphans.rows] == [(admission.id, False)]
 
 
+def test_an_orphan_may_have_asked_for_more_tokens_than_a_column_holds(key: APIKey, ask: Ask) -> None:
+    most = 2**31 - 1
+    ledger.admit(NOW, [admission := ask(choices_count=128, max_output_tokens=most, price=FREE)])
+    later = NOW + timedelta(minutes=2)
+    (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
+    assert [(orphan.id, orphan.completion_tokens_cap) for orphan in orphans.rows] == [(admission.id, 128 * most)]
+
+
 def test_the_time_that_a_take_over_waits_for_the_database_does_not_count_against_the_living(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
     run(admission)
