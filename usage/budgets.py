@@ -16,6 +16,8 @@ from usage.errors import BudgetExceeded
 from usage.models import Budget, Period, Scope
 
 EVER = date(1970, 1, 1)
+MOST_NANODOLLARS = 2**63 - 1
+"""What a column holds, and so the limit of what nothing else limits: SQLite would go on in floating point, PostgreSQL fail."""
 
 
 @lru_cache(maxsize=4_096)
@@ -31,16 +33,18 @@ def hold(amounts: Mapping[str, int]) -> bool:
 
     Must run in a transaction.
     """
+    if max(amounts.values()) > MOST_NANODOLLARS:
+        return False
     _lock(amounts)
     values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
     held = fetch_all(
         f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars + hold.amount FROM hold
-        WHERE b.id = hold.target AND NOT EXISTS (
+        WHERE b.id = hold.target AND hold.amount <= {MOST_NANODOLLARS} - b.posted_nanodollars - b.pending_nanodollars AND NOT EXISTS (
             SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
-            AND b.posted_nanodollars + b.pending_nanodollars + hold.amount > l.limit_nanodollars)
+            AND hold.amount > l.limit_nanodollars - b.posted_nanodollars - b.pending_nanodollars)
         AND NOT EXISTS (
             SELECT 1 FROM usage_credit AS c WHERE b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id
-            AND c.is_required AND b.posted_nanodollars + b.pending_nanodollars + hold.amount > c.credited_nanodollars)
+            AND c.is_required AND hold.amount > c.credited_nanodollars - b.posted_nanodollars - b.pending_nanodollars)
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )
@@ -63,17 +67,17 @@ def _release(amounts: Mapping[str, int]) -> None:
 
 @dataclass(slots=True)
 class Room:
-    """What a budget has spent and holds, and the most that it may: the lower one of its limit and the required credit."""
+    """What a budget has spent and holds, and the most that it may: the lower one of its limit and the required credit, if there are any."""
 
     posted_nanodollars: int
     pending_nanodollars: int
-    most_nanodollars: int | None
+    most_nanodollars: int
     is_credit: bool
 
     @property
     def left_nanodollars(self) -> int:
-        """What is not spent of the most; 0 where more is spent. Only of a budget that has a most."""
-        return max(0, (self.most_nanodollars or 0) - self.posted_nanodollars)
+        """What is not spent of the most; 0 where more is spent."""
+        return max(0, self.most_nanodollars - self.posted_nanodollars)
 
     def has(self, amount: int) -> bool:
         """Whether so much more may be held."""
@@ -81,7 +85,7 @@ class Room:
 
     def would_have(self, amount: int) -> bool:
         """Whether so much might be held if nothing else were."""
-        return self.most_nanodollars is None or self.posted_nanodollars + amount <= self.most_nanodollars
+        return self.posted_nanodollars + amount <= self.most_nanodollars
 
 
 def rooms(ids: Collection[str]) -> dict[str, Room]:
@@ -100,8 +104,9 @@ def rooms(ids: Collection[str]) -> dict[str, Room]:
 
 
 def _room(posted: int, pending: int, limit: int | None, credited: int | None) -> Room:
-    is_credit = credited is not None and (limit is None or credited <= limit)
-    return Room(posted, pending, credited if is_credit else limit, is_credit)
+    if credited is not None and (limit is None or credited <= limit):
+        return Room(posted, pending, credited, is_credit=True)
+    return Room(posted, pending, MOST_NANODOLLARS if limit is None else limit, is_credit=False)
 
 
 def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
