@@ -48,3 +48,11 @@ def test_a_database_with_a_queue_of_its_own_needs_no_turn() -> None:
     with closing(WriteTurn("")) as one, closing(WriteTurn("")) as other, one.taken() as is_mine, other.taken() as is_others:
         assert is_mine
         assert is_others
+
+
+def test_who_cant_open_the_queue_writes_without_a_turn(database: str) -> None:
+    Path(f"{database}-turn").mkdir()
+    with closing(WriteTurn(database)) as turn:
+        for _ in range(2):
+            with turn.taken() as is_mine:
+                assert is_mine

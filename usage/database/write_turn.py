@@ -6,6 +6,7 @@ nothing: whoever waits in vain for it goes on, and SQLite's own lock decides.
 """
 
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 STEP_S = 0.000_3
 PATIENCE_S = 1.0
 """Longer than any transaction of ours; a process that is stopped in the middle of one is SQLite's timeout's business."""
+log = logging.getLogger(__name__)
 
 
 class WriteTurn:
@@ -31,12 +33,11 @@ class WriteTurn:
     @contextmanager
     def taken(self) -> Iterator[bool]:
         """Wait for the turn, keep it inside, pass it on; yields False when the wait was in vain."""
-        if not self._database:
+        if self._database and self._file is None:
+            self._open()
+        if self._file is None:
             yield True
             return
-        if self._file is None:
-            # A file of its own: to close any descriptor of the database's file would drop SQLite's locks in this process.
-            self._file = os.open(f"{self._database}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         is_mine = self._take(self._file)
         try:
             yield is_mine
@@ -49,6 +50,15 @@ class WriteTurn:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _open(self) -> None:
+        # A file of its own: to close any descriptor of the database's file would drop SQLite's locks in this process.
+        path = f"{self._database}-turn"
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:  # somebody else's file, or no descriptor is left: no reason to write nothing
+            log.warning("writing without a turn from now on, so under load some wait longer: %s", error)
+            self._database = ""
 
     def _take(self, file: int) -> bool:
         give_up_at = time.monotonic() + self._patience_s
