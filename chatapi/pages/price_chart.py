@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from chatapi.pages.price_timeline import NAMES, charged
@@ -11,6 +11,8 @@ from usage.pages.figures import money
 
 _AIR = 0.08
 """Of the time shown: how much of it comes after the last price has begun, so that it can be seen."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
+"""After the last day that there is, for prices that are to begin on it, nothing can be drawn."""
 _LABEL_WIDTH = 32.0
 """In percent of the plot's: what a date needs on a phone."""
 
@@ -53,7 +55,7 @@ class _Plot:
     def __init__(self, rows: Sequence[Price], fields: Sequence[str], now: datetime) -> None:
         self.start = rows[0].effective_from
         last = max(now, rows[-1].effective_from)
-        self.end = last + max((last - self.start) * _AIR, timedelta(seconds=1))
+        self.end = last + min(max((last - self.start) * _AIR, timedelta(seconds=1)), _NEVER - last)
         self.highest = max(charged(row.value, field) for row in rows for field in fields)
 
     def x(self, moment: datetime) -> float:

@@ -1,7 +1,7 @@
 """A model's prices as a timeline: what counts when, what it was before, and how much that is in percent."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -71,6 +71,11 @@ def test_the_chart_s_curves_are_whole_and_within_the_plot(history: None) -> None
     assert (steps[0].x1, steps[-1].x2) == ("0.000%", "100.000%")
     assert [step.x2 for step in steps[:-1]] == [step.x1 for step in steps[1:]]
     assert ["upcoming" in step.style for step in steps] == [False, True, True, True]
+
+
+def test_a_price_may_begin_on_the_last_day_that_there_is(root: Client, history: None) -> None:
+    prices.change("small", PriceValue(1, 1, 1), datetime(9999, 12, 31, 23, tzinfo=UTC))
+    assert "9999-12-31" in text(root.get(PAGE))
 
 
 def test_a_price_that_never_changed_has_no_chart(root: Client, small: ServedModel) -> None:
