@@ -93,6 +93,8 @@ def discounted(price: Price, basis_points: int) -> Price:
 def from_usd(text: str) -> int:
     """US dollars as a decimal string ("0.15") in nanodollars; raises `ValueError` when it is not exact or out of range."""
     try:
+        if "_" in text or not text.isascii():  # a slip to a person, digits to Python: 1_50 is 150 and not 1.50
+            raise InvalidOperation
         usd = Decimal(text)
     except InvalidOperation:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None

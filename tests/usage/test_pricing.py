@@ -106,7 +106,7 @@ def test_dollars_and_nanodollars_are_the_same_number(nanodollars: int) -> None:
     assert from_usd(to_usd(nanodollars)) == nanodollars
 
 
-@pytest.mark.parametrize("text", ["", "abc", "NaN", "Infinity", "-1", "0.0000000001", "1e9", "1,5"])
+@pytest.mark.parametrize("text", ["", "abc", "NaN", "Infinity", "-1", "0.0000000001", "1e9", "1,5", "1_5", "１５"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"dollars|decimal"):
         from_usd(text)
