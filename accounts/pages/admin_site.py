@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.exceptions import BadRequest
 from django.core.paginator import InvalidPage
-from django.db import DataError
+from django.db import DataError, IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from unfold.sites import UnfoldAdminSite
@@ -50,6 +50,8 @@ class Site(UnfoldAdminSite):
                 return inner(request, *args, **kwargs)
             except (OverflowError, DataError, InvalidPage) as error:
                 raise BadRequest("A number or a date in this request is out of range.") from error
+            except IntegrityError as error:  # its form was right when it was checked: a button that was pressed twice, or two people
+                raise BadRequest("Somebody has just saved what this can't stand beside, so it was not saved.") from error
             except ValueError as error:
                 if not _is_list(request):
                     raise

@@ -1,6 +1,8 @@
 """The operator's pages about credit, discounts and limits."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from usage import corrections, credit
 from usage.credit import Note
 from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
 from usage.pages.budget_admin import CreditAdmin
+from usage.pages.forms import NewLimitForm
 from usage.pages.shown import usd
 from usage.verification import verify
 
@@ -168,3 +171,27 @@ def test_a_limit_may_be_soft_only(root: Client, alice: Person) -> None:
     run(alice)
     assert Budget.objects.filter(soft_limit_reached_at__isnull=False).count() == 1
     assert "Acme / default" in text(root.get("/admin/usage/budget/?soft_limit_reached_at__isempty=0"))
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_limit_that_two_people_save_at_once_is_saved_once(
+    transactional_db: None, root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_checked, check = Barrier(2), NewLimitForm.clean
+
+    def check_together(form: NewLimitForm) -> dict[str, Any]:
+        data = check(form)
+        have_checked.wait(10)
+        return data
+
+    def save(_: int) -> int:
+        limit = {"organization": alice.project.organization_id, "period": "day", "limit_nanodollars": "5"}
+        try:
+            return root.post("/admin/usage/budgetlimit/add/", limit).status_code
+        finally:
+            connection.close()
+
+    monkeypatch.setattr(NewLimitForm, "clean", check_together)
+    with ThreadPoolExecutor(2) as people:
+        assert sorted(people.map(save, range(2))) == [302, 400]
+    assert BudgetLimit.objects.count() == 1
