@@ -84,9 +84,10 @@ class Model(ClientRoute):
     @describe("retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes.")
     def get(self, request: Request, model: str) -> Response:
         """The model, if it is served to this key."""
-        if model not in _served_ids(_caller(request)):
+        row = ServedModel.objects.filter(id=model).first()
+        if row is None or model not in _served_ids(_caller(request)):
             raise errors.model_not_found(model)
-        return Response(resources.to_json(resources.model(ServedModel.objects.get(id=model))))
+        return Response(resources.to_json(resources.model(row)))
 
 
 class Key(ClientRoute):

@@ -162,12 +162,12 @@ class Server(DaphneServer):
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = monotonic()
-            for connection in tuple(self.http_factory.open_connections):
+            sweeps = [partial(each.sweep, now) for each in self.http_factory.open_connections]
+            for check in (self.http_factory.bound_arriving, *sweeps):
                 try:
-                    connection.sweep(now)
+                    check()
                 except Exception:  # the other connections need their limits whatever happens to this one
                     logger.exception("A connection's limits could not be checked")
-            self.http_factory.bound_arriving()
 
     # The end
 
