@@ -16,6 +16,10 @@ from chatapi.catalog.file import Catalog, CatalogError, Model
 from chatapi.catalog.file import Deployment as FileDeployment
 from chatapi.models import Deployment, ServedModel
 from usage import prices, pricing
+from usage.database.away import sqlstate
+
+LOCK_NOT_AVAILABLE, QUERY_CANCELED = "55P03", "57014"
+"""PostgreSQL's documentation, appendix A: what it says to who has waited as long as he may."""
 
 
 class CatalogChanged(CatalogError):
@@ -23,7 +27,7 @@ class CatalogChanged(CatalogError):
 
 
 class CatalogBusy(CatalogError):
-    """Someone else changes the catalog for longer than one waits, or the database is away; trying again may do."""
+    """Someone else changes it for longer than one waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,9 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
             _wait_for_others()
             return _apply(catalog, deactivate_missing, expected_digest)
     except OperationalError as error:
-        reason = str(error).partition("\n")[0]
-        raise CatalogBusy(f"The database did not take it: {reason}. Try again in a moment: that is safe.") from error
+        if _is_locked(error):
+            raise CatalogBusy("Someone else is changing the catalog, and nothing is loaded. Try again in a moment.") from error
+        raise
 
 
 def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | None) -> Plan:
@@ -127,6 +132,10 @@ def _wait_for_others() -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def _is_locked(error: OperationalError) -> bool:
+    return sqlstate(error) in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or "locked" in str(error)
 
 
 def _plan_model(model: Model, known: ServedModel | None, deployments: Sequence[Deployment], price: pricing.Price | None) -> ModelPlan:
