@@ -1,7 +1,6 @@
 """Valkey pauses, is full, or loses everything while it runs; and one that keeps its data dies."""
 
 import resource
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,12 +113,12 @@ def test_when_valkey_and_the_worker_are_lost_the_last_heartbeat_tells_what_to_ch
 def test_what_is_queued_in_a_valkey_that_keeps_its_data_outlives_it(
     installation: Installation, ask: Ask, valkey: Redis, keeping_valkey: None
 ) -> None:
-    installation.send("worker", signal.SIGSTOP)
+    installation.end("worker")
     answer = ask("five")
     wait_for(lambda: any(valkey.scan_iter("*job:*")), "the request to be queued")
     installation.end("valkey")
     start_keeping_valkey(installation)
-    installation.send("worker", signal.SIGCONT)
+    installation.start_worker()
     assert answer.end().words == WORDS[:5]
     assert installation.receipt(answer.generation_id)["outcome"] == "completed"
 
