@@ -10,6 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -162,8 +163,8 @@ class Server(DaphneServer):
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = monotonic()
-            sweeps = [partial(each.sweep, now) for each in self.http_factory.open_connections]
-            for check in (self.http_factory.bound_arriving, *sweeps):
+            checks: list[Callable[[], None]] = [partial(each.sweep, now) for each in self.http_factory.open_connections]
+            for check in (*checks, self.http_factory.bound_arriving):
                 try:
                     check()
                 except Exception:  # the other connections need their limits whatever happens to this one
