@@ -39,7 +39,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Services]:
 
 
 async def refuse_one(alice: Person, services: Services) -> None:
-    row = await asyncio.to_thread(admit, alice)
+    row = await services.commits.read(lambda: admit(alice))
     with pytest.raises(StreamUnavailable):
         await services.enqueue(row.pk, Job("web", b"the prompt"))
     assert (await services.commits.read(Generation.objects.get)).outcome == Outcome.NOT_STARTED

@@ -108,8 +108,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, End | None]]:
 
 async def run_interrupted(alice: Person, happens: Happens) -> None:
     """Claim and run a generation of hers."""
-    row = await asyncio.to_thread(admit, alice)
     commits = Interrupted(happens)
+    row = await commits.read(lambda: admit(alice))
 
     async def job(_: UUID) -> tuple[None, None]:
         return None, None
