@@ -39,12 +39,12 @@ def hold(amounts: Mapping[str, int]) -> bool:
     values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
     held = fetch_all(
         f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars + hold.amount FROM hold
-        WHERE b.id = hold.target AND hold.amount <= {MOST_NANODOLLARS} - b.posted_nanodollars - b.pending_nanodollars AND NOT EXISTS (
+        WHERE b.id = hold.target AND b.posted_nanodollars + b.pending_nanodollars <= {MOST_NANODOLLARS} - hold.amount AND NOT EXISTS (
             SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
-            AND hold.amount > l.limit_nanodollars - b.posted_nanodollars - b.pending_nanodollars)
+            AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)
         AND NOT EXISTS (
             SELECT 1 FROM usage_credit AS c WHERE b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id
-            AND c.is_required AND hold.amount > c.credited_nanodollars - b.posted_nanodollars - b.pending_nanodollars)
+            AND c.is_required AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )

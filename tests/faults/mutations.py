@@ -74,7 +74,7 @@ MUTATIONS = (
     Mutation(
         "a budget is read, and then written",
         "usage/budgets.py",
-        "            AND hold.amount > l.limit_nanodollars - b.posted_nanodollars - b.pending_nanodollars)\n",
+        "            AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)\n",
         "            AND false)\n",
         ("tests/usage/test_overdraft.py",),
         needs_postgres=True,

@@ -48,3 +48,12 @@ def test_no_sum_grows_beyond_its_column(key: APIKey, dear: Ask, batches: Sequenc
     assert set(Budget.objects.values_list("pending_nanodollars", flat=True)) == {4 * asked[0].reserved_nanodollars}
     ledger.settle(NOW, [completed(run(each), prompt=0) for each in asked[:4]])
     assert verify().differences == []
+
+
+def test_a_budget_that_is_below_zero_takes_what_any_other_takes(key: APIKey, ask: Ask) -> None:
+    """No booking makes it so; and no statement may fail over it."""
+    limit("key", key.pk, "day", NANODOLLARS)
+    ledger.admit(NOW, [ask()])
+    Budget.objects.update(posted_nanodollars=-(2**40))
+    (admitted,) = ledger.admit(NOW, [ask()])
+    assert not isinstance(admitted, BudgetExceeded)
