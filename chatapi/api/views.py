@@ -84,8 +84,9 @@ class Model(ClientRoute):
     @describe("retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes.")
     def get(self, request: Request, model: str) -> Response:
         """The model, if it is served to this key."""
-        row = ServedModel.objects.filter(id=model).first()
-        if row is None or model not in _served_ids(_caller(request)):
+        is_served = model in _served_ids(_caller(request))
+        row = ServedModel.objects.filter(id=model).first() if is_served else None
+        if row is None:
             raise errors.model_not_found(model)
         return Response(resources.to_json(resources.model(row)))
 
