@@ -13,7 +13,9 @@ from psycopg.errors import ReadOnlySqlTransaction
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import api_keys, keys
+from accounts.authentication import Caller
 from accounts.models import APIKey, RateLimit
+from chatapi.api import views
 from chatapi.models import Deployment, ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, admit, run
@@ -87,6 +89,19 @@ def test_a_models_id_may_contain_slashes(alice: Person, prefix: str) -> None:
 @pytest.mark.parametrize("name", ["nothing", "small/", "SMALL", "%00", "%ED%A0%80", "a%0Ab", "'--", "x" * 8_000])
 def test_an_unknown_model_is_a_404(alice: Person, small: ServedModel, name: str) -> None:
     assert error(alice.get(f"/v1/models/{name}"), 404)["code"] in {"model_not_found", "unknown_url"}
+
+
+def test_a_model_that_is_deleted_meanwhile_is_a_404(alice: Person, small: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    served_ids = views._served_ids
+
+    def served_until_now(caller: Caller) -> set[str]:
+        known = served_ids(caller)
+        Deployment.objects.all().delete()
+        ServedModel.objects.all().delete()
+        return known
+
+    monkeypatch.setattr(views, "_served_ids", served_until_now)
+    assert error(alice.get("/v1/models/small"), 404)["code"] == "model_not_found"
 
 
 # ---- the key

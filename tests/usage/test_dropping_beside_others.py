@@ -1,0 +1,45 @@
+"""What `dropgenerations` does to those who read the same requests meanwhile."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from tests.usage.old_books import BEFORE, drop, old, write
+from usage import ledger, retention
+from usage.bills import Bill
+from usage.models import Generation
+from usage.reconciliation import Terms, compare
+from usage.rollups.closed_days import DAY, midnight
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def books(ask: Callable[..., ledger.Admission]) -> None:
+    write(ask)
+
+
+def drop_elsewhere(folder: Path) -> None:
+    """Over a connection of its own."""
+    try:
+        drop(folder)
+    finally:
+        connection.close()
+
+
+def test_what_is_dropped_while_a_bill_is_compared_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Generation.objects.update(deployment="theirs")
+    bill = Bill({}, frozenset({"requests"}), names_models=True)
+    terms = Terms(midnight(BEFORE - 10 * DAY), midnight(BEFORE), deployment="theirs")
+    whole, refuse_before = list(compare(bill, terms)), retention.refuse_before
+    assert whole
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        monkeypatch.setattr(
+            retention, "refuse_before", lambda since: (refuse_before(since), elsewhere.submit(drop_elsewhere, tmp_path / "export").result())
+        )
+        assert list(compare(bill, terms)) == whole
+    assert old() == []
