@@ -175,6 +175,7 @@ class Claimed:
     max_output_tokens: int
     choices_count: int
     is_test: bool
+    organization_id: int
 
 
 def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolved]:
@@ -185,10 +186,10 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
         claimed_at = %s, lease_expires_at = claim.lease FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
-        RETURNING id, fence, model, max_output_tokens, choices_count, is_test""",  # noqa: S608
+        RETURNING id, fence, model, max_output_tokens, choices_count, is_test, organization_id""",  # noqa: S608
         [*parameters, db_value(now)],
     )
-    taken = {to_uuid(row[0]): Claimed(to_uuid(row[0]), row[1], row[2], row[3], row[4], bool(row[5])) for row in rows}
+    taken = {to_uuid(row[0]): Claimed(to_uuid(row[0]), row[1], row[2], row[3], row[4], bool(row[5]), row[6]) for row in rows}
     # Popped: a message that was delivered twice may have both its claims in one batch.
     return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
@@ -201,7 +202,7 @@ def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
     """What that worker has claimed and still holds; None when somebody else has claimed it, or taken it over since."""
     # Its name does not tell: one that was taken over keeps it, and the new holder's fence must not get to the old one.
     found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker, fence=CLAIM_FENCE)
-    row = found.values_list("id", "fence", "model", "max_output_tokens", "choices_count", "is_test").first()
+    row = found.values_list("id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id").first()
     return Claimed(*row) if row else None
 
 

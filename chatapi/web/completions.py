@@ -173,7 +173,8 @@ class Completions(Endpoint):
     async def _respond(self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]") -> None:
         """Relay it; whoever leaves before the end has the generation cancelled."""
         self.answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
-        follower = services.inbox.follow(asked.id)  # nothing was awaited since it began to start: nothing is missed
+        # Nothing was awaited since it began to start: nothing is missed.
+        follower = services.inbox.follow(asked.id, asked.caller.organization_id)
         is_wanted = True
         try:
             # Shielded: a client that leaves now must not leave a hold behind that nobody works on.

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from itertools import accumulate
 from uuid import UUID
 
 from redis.exceptions import RedisError
 
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import DeltaStream, Frame
+from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
@@ -15,7 +17,10 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta
 log = logging.getLogger(__name__)
 
 PART_FRAMES = 64
-"""So many of a backlog are handed out at once, or of a log's entries: who waits for the rest must not make all others wait."""
+PART_BYTES = 16_384
+"""The most of a backlog that is decoded at once, and of a log's entries, so that other streams have their turn in between."""
+DELTA_BYTES = 32
+"""The usual size of a delta: how much work a batch is can be estimated before it is decoded."""
 MOST_WAITING_BYTES = 1 << 18
 """So much waits here for a client that does not read. The log holds it, too: beyond this, it is read from there."""
 
@@ -23,8 +28,11 @@ MOST_WAITING_BYTES = 1 << 18
 class Follower:
     """One client's view of one generation: its deltas in order, without gap or duplicate."""
 
-    def __init__(self, generation_id: UUID, stream: DeltaStream) -> None:
+    def __init__(self, generation_id: UUID, stream: DeltaStream, turns: FairTurns, party: int) -> None:
+        """`party`: the organization whose turn each batch takes."""
         self.id = generation_id
+        self._turns = turns
+        self._party = party
         self.began_at = asyncio.get_running_loop().time()
         self.seq = 0
         """The last delta handed out."""
@@ -75,9 +83,10 @@ class Follower:
         seq, arrived, self._arrived, self._waiting_bytes = self.seq, self._arrived, [], 0
         found: list[AnyDelta] = []
         try:
-            if len(arrived) > PART_FRAMES:
-                await asyncio.sleep(0)  # there is no waiting between the parts of a backlog: let others have their turn
+            if arrived:
                 arrived = self._part_of(arrived)
+                units = len(arrived) + sum(len(frame.batch) for frame in arrived) // DELTA_BYTES
+                await self._turns.take(self._party, units)
             for frame in arrived:
                 found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
                 if found and isinstance(found[-1], TERMINAL):
@@ -90,8 +99,13 @@ class Follower:
         return found
 
     def _part_of(self, backlog: list[Frame]) -> list[Frame]:
-        self._put_back(backlog[PART_FRAMES:])
-        return backlog[:PART_FRAMES]
+        """Return the first frames of the backlog, and put the others back."""
+        if len(backlog) == 1:
+            return backlog
+        sizes = accumulate(len(frame.batch) for frame in backlog[:PART_FRAMES])
+        count = max(1, sum(1 for size in sizes if size <= PART_BYTES))
+        self._put_back(backlog[count:])
+        return backlog[:count]
 
     def _put_back(self, frames: list[Frame]) -> None:
         self._arrived = frames + self._arrived
@@ -103,6 +117,7 @@ class Follower:
             # What comes from now on is kept. If this reads the log's end, that is all that it may lack.
             self._is_behind, after = False, self._read_up_to
             try:
+                await self._turns.take(self._party, PART_FRAMES)
                 self._read_up_to, missed = await self._stream.tail(self.id, after, self.seq, most_entries=PART_FRAMES)
             except BaseException:
                 self._fall_behind()
@@ -136,19 +151,20 @@ class Inbox:
     RETRY_S = 0.2
     LOST_AFTER_S = 4.0
 
-    def __init__(self, stream: DeltaStream, name: str, *, tick_s: float) -> None:
+    def __init__(self, stream: DeltaStream, name: str, *, turns: FairTurns, tick_s: float) -> None:
         """`tick_s`: how often a follower that hears nothing returns; one timer for all, for each would cost more than its delta."""
         self.name = name
         self.tick_s = tick_s
+        self.turns = turns
         self._stream = stream
         self._followers: dict[bytes, Follower] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._down_since: float | None = None
         self._read_up_to = b"0"
 
-    def follow(self, generation_id: UUID) -> Follower:
-        """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
-        follower = Follower(generation_id, self._stream)
+    def follow(self, generation_id: UUID, party: int) -> Follower:
+        """Begin to follow for that organization; call before the generation is enqueued, and `leave` in the end."""
+        follower = Follower(generation_id, self._stream, self.turns, party)
         self._followers[generation_id.hex.encode()] = follower
         return follower
 

@@ -22,6 +22,7 @@ from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Cancellation, DeltaStream, Job
+from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
 from chatapi.recent import MAX_AGE_S, Recent
 from chatapi.redis_client import Command, Line, connect
@@ -57,7 +58,9 @@ class Services:
         self._streams = connect(settings.STREAMS_URL)
         self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        self.inbox = Inbox(self.stream, secrets.token_hex(8), tick_s=min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000)
+        self.turns = FairTurns()
+        tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
+        self.inbox = Inbox(self.stream, secrets.token_hex(8), turns=self.turns, tick_s=tick_s)
         most_bytes = MOST_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
         self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, most_bytes=most_bytes)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)

@@ -167,6 +167,7 @@ async def _stream(services: Services, run: Run, request: ChatRequest | TextReque
         async for batch in batches:
             if run.has_lost_stream:
                 return
+            await services.turns.take(run.claimed.organization_id, len(batch))
             run.publish(services.publisher, run.tally.add(batch))
 
 

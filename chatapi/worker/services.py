@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.batch import Batch
 from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
 from chatapi.models import Engine as EngineName
 from chatapi.recent import Recent
@@ -57,6 +58,7 @@ class Services:
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
         self.routes: Recent[dict[str, list[Route]]] = Recent(lambda: self.commits.read(deployments.load))
         self.health = Health()
+        self.turns = FairTurns()
         self.left_behind = LeftBehind(RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch))
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}

@@ -10,6 +10,7 @@ import pytest
 
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Line, connect
 from chatapi.web import relay as module
 from chatapi.web.inbox import Inbox
@@ -46,7 +47,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Any]:
     """What a relay needs; its inbox hears nothing, and says so soon."""
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
     stream = Stream(redis, "test:", ttl_ms=5_000)
-    inbox = Inbox(stream, "web", tick_s=0.01)
+    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.01)
     await inbox.start()
     yield SimpleNamespace(stream=stream, inbox=inbox, commits=commits, is_closing=False)
     await inbox.stop()
@@ -56,7 +57,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Any]:
 
 async def heard(services: Any, generation_id: UUID) -> list[AnyDelta]:
     """What the client of that generation gets."""
-    follower = services.inbox.follow(generation_id)
+    follower = services.inbox.follow(generation_id, 1)
     return [delta async for batch in relay(services, follower, AT_ONCE) for delta in batch]
 
 
@@ -68,7 +69,7 @@ async def settled(services: Any, alice: Person) -> UUID:
 
 
 async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(services: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower, looked = services.inbox.follow(identity.new_id()), 0
+    follower, looked = services.inbox.follow(identity.new_id(), 1), 0
     look = follower.next
 
     async def counted() -> list[AnyDelta]:

@@ -44,7 +44,7 @@ class Routes:
 
 @pytest.fixture
 def run() -> Run:
-    return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False), "web")
+    return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1), "web")
 
 
 def services(failures: int, *routes: Route) -> Services:
@@ -54,7 +54,7 @@ def services(failures: int, *routes: Route) -> Services:
 
 async def test_a_cancellation_is_heard_while_the_generation_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its flag may have been asked for just before it was set, and its run is not there yet."""
-    claimed = Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False)
+    claimed = Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1)
     worker = Services.__new__(Services)
     worker.name, worker.running, worker._awaited = "worker", {}, {}
     ends = []

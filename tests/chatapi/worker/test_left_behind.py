@@ -36,7 +36,7 @@ async def take(limits: RateLimits, tokens: int) -> Taken:
 
 
 def run_of(taken: Taken) -> Run:
-    return Run(Claimed(taken.id, 1, "small", 10, 1, is_test=False), "web", runs_on=True, taken=taken)
+    return Run(Claimed(taken.id, 1, "small", 10, 1, is_test=False, organization_id=1), "web", runs_on=True, taken=taken)
 
 
 async def test_what_runs_has_its_place_though_its_lease_has_ended_in_the_queue(redis: Redis) -> None:

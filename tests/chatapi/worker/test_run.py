@@ -14,7 +14,7 @@ from usage.ledger import Claimed
 
 @pytest.fixture
 def run() -> Run:
-    return Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False), "web")
+    return Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web")
 
 
 async def wait_for_ever(run: Run) -> None:
@@ -74,7 +74,7 @@ def test_the_deployment_says_what_follows_when_the_client_leaves(
 
 
 def test_what_runs_on_is_finished_whatever_the_rule() -> None:
-    run = Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False), "web", runs_on=True)
+    run = Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web", runs_on=True)
     run.begin_on("openai", OnDisconnect.CANCEL)
     run.cancel(Cancellation.CLIENT_LEFT)
     assert run.stopped is None

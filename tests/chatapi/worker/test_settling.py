@@ -9,6 +9,7 @@ import pytest
 
 from accounts.rate_limits import RateLimits
 from chatapi.delta_stream import DeltaStream, Job
+from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.worker import generate
@@ -102,6 +103,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
     parts: Any = SimpleNamespace(
         routes=SimpleNamespace(get=routes),
         health=Health(),
+        turns=FairTurns(),
         engines={"scripted": engine},
         publisher=publisher,
         commits=commits,

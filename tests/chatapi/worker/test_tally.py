@@ -29,7 +29,7 @@ def heard(*batch: AnyDelta) -> Tally:
 
 
 def settle(counted: Tally, end: End, cap: int = 100, choices: int = 1) -> Settlement:
-    return tally.settlement(Claimed(ID, 1, "m", cap, choices, is_test=False), REQUEST, counted, end)
+    return tally.settlement(Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end)
 
 
 def test_content_passes_and_the_end_waits_for_the_commit() -> None:
