@@ -16,6 +16,7 @@ django_application = get_asgi_application()
 from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
 from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
+from chatapi.web.probes import healthz, readyz  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
 from usage.pages.live_feed import LiveFeed  # noqa: E402
 
@@ -30,6 +31,8 @@ _routes = ProtocolTypeRouter(
                 re_path(_PREFIX + r"generations/(?P<generation_id>[^/]+)/stream$", GenerationStream.as_asgi()),
                 re_path(_PREFIX + r"generations/(?P<generation_id>[^/]+)/cancel$", GenerationCancel.as_asgi()),
                 re_path(_PREFIX + r"completions$", TextCompletions.as_asgi()),
+                re_path(r"^healthz$", healthz),  # type: ignore[arg-type]
+                re_path(r"^readyz$", readyz),  # type: ignore[arg-type]
                 re_path(r"", django_application),  # type: ignore[arg-type]  # Channels routes to ASGI applications
             ]
         ),

@@ -1,13 +1,13 @@
 """Django's routes: what reads for clients, under /v1 and each dialect's prefix, and the pages for people.
 
-`POST /v1/chat/completions` and the other hot routes are served before Django, by asgi.py.
+`POST /v1/chat/completions`, the other hot routes and the probes are served before Django, by asgi.py.
 """
 
 from django.contrib import admin
 from django.urls import include, path
 
 from accounts.audit import watching
-from chatapi.api import error_pages, front, health, metrics, openapi, organization, views
+from chatapi.api import error_pages, front, metrics, openapi, organization, views
 from chatapi.pages import addresses
 from chatapi.wire.dialects import DIALECTS
 
@@ -25,8 +25,6 @@ admin.site.extra_urls = addresses.urls  # type: ignore[attr-defined]  # the them
 
 urlpatterns = [
     path("", front.front_page),
-    path("healthz", health.healthz),
-    path("readyz", health.readyz),
     path("metrics", metrics.metrics),
     path("docs", front.Docs.as_view()),
     path("docs/sandbox.md", front.sandbox_manual),

@@ -8,12 +8,12 @@ from django.utils.deprecation import MiddlewareMixin
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
 
-WITHOUT_SESSION = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
+WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
 """What opens no session and makes no links, beside the API."""
 
 
 class AnyHostMiddleware(MiddlewareMixin):
-    """Lets the API's own routes answer under whatever name they are reached, as the hot routes do: a probe's, a container's, the LAN's.
+    """Lets the API's own routes answer under whatever name they are reached, as the hot routes do: a scraper's, a container's, the LAN's.
 
     A foreign name does harm where a browser has a session, or where a link is made of it. So those pages look at `ALLOWED_HOSTS`, and
     here the name that was sent is not there to be read.

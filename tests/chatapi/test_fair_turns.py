@@ -18,7 +18,8 @@ async def finish(tasks: list["asyncio.Task[None]"]) -> None:
 
 
 async def test_little_work_does_not_wait() -> None:
-    turns, done = FairTurns(), []
+    turns = FairTurns()
+    done: list[str] = []
     for _ in range(255):
         turn = turns.take("a", 1)
         try:
@@ -29,7 +30,8 @@ async def test_little_work_does_not_wait() -> None:
 
 
 async def test_an_iteration_does_no_more_than_its_bound() -> None:
-    turns, done = FairTurns(iteration_units=8, visit_units=4), []
+    turns = FairTurns(iteration_units=8, visit_units=4)
+    done: list[str] = []
     tasks = [asyncio.create_task(work(turns, f"{number % 3}", 1, done)) for number in range(100)]
     before = 0
     async with asyncio.timeout(10):
@@ -42,7 +44,8 @@ async def test_an_iteration_does_no_more_than_its_bound() -> None:
 
 
 async def test_a_party_with_little_to_do_does_not_wait_for_one_with_much() -> None:
-    turns, done = FairTurns(iteration_units=8, visit_units=4), []
+    turns = FairTurns(iteration_units=8, visit_units=4)
+    done: list[str] = []
     flood = [asyncio.create_task(work(turns, "flood", 4, done, times=20)) for _ in range(50)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -56,7 +59,8 @@ async def test_a_party_with_little_to_do_does_not_wait_for_one_with_much() -> No
 
 
 async def test_a_turn_that_is_too_large_is_owed() -> None:
-    turns, done = FairTurns(iteration_units=8, visit_units=4), []
+    turns = FairTurns(iteration_units=8, visit_units=4)
+    done: list[str] = []
     large = [asyncio.create_task(work(turns, "large", 40, done)) for _ in range(3)]
     await asyncio.sleep(0)
     small = [asyncio.create_task(work(turns, "small", 1, done)) for _ in range(40)]
@@ -67,7 +71,8 @@ async def test_a_turn_that_is_too_large_is_owed() -> None:
 
 
 async def test_a_cancelled_turn_gives_its_place_to_the_next() -> None:
-    turns, done = FairTurns(iteration_units=2, visit_units=2), []
+    turns = FairTurns(iteration_units=2, visit_units=2)
+    done: list[str] = []
     tasks = [asyncio.create_task(work(turns, "a", 1, done)) for _ in range(10)]
     await asyncio.sleep(0)
     for task in tasks[2:9]:

@@ -24,7 +24,7 @@ from usage.models import BudgetLimit, Generation
 
 CANARY = "Canary"
 """In every name of Umbrella's."""
-PUBLIC = {"", "healthz", "readyz", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
+PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
 """Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own."""
 PAGES = {"admin/"}
 """Pages for people, with tests of their own."""
@@ -164,7 +164,7 @@ def test_every_hot_route_is_known() -> None:
     routes = cast(Any, application).application_mapping["http"].routes
     found = {str(route.pattern).partition("v1/")[2].removesuffix("$") for route in routes if "v1/" in str(route.pattern)}
     assert found == HOT.keys()
-    assert len(routes) == len(found) + 1  # and Django
+    assert len(routes) == len(found) + 3  # the probes, which are about nobody, and Django
 
 
 # ---- who is let in at all

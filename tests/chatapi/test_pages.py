@@ -1,12 +1,9 @@
-"""Health, readiness, the OpenAPI document and the pages for people."""
+"""The OpenAPI document and the pages for people."""
 
 import contextlib
 import json
 import re
-import socket
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,59 +14,16 @@ from pytest_django.fixtures import Settings
 from chatapi.urls import client_routes
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.requests import InvalidRequest, parse_chat, parse_text
-from tests.chatapi.worker.processes import Valkey
-
-
-@pytest.fixture
-def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
-    """A real one, which the settings name."""
-    with Valkey(tmp_path) as server:
-        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
-        yield server
-
-
-# ---- health and readiness
 
 
 @pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "evil.example"])
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"])
+@pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"])
 def test_what_has_no_session_answers_under_any_host(transactional_db: None, settings: Settings, path: str, host: str) -> None:
     settings.METRICS_TOKEN = "0123456789abcdef"
     headers = {"authorization": "Bearer 0123456789abcdef"}
     response, usual = Client().get(path, headers=headers | {"host": host}), Client().get(path, headers=headers)
     assert response.status_code == usual.status_code != 400
     assert host not in response.text
-
-
-def test_it_lives() -> None:
-    response = Client().get("/healthz")
-    assert (response.status_code, response.content) == (200, b"ok")
-
-
-def test_it_is_ready_when_everything_answers(transactional_db: None, valkey: Valkey) -> None:
-    response = Client().get("/readyz")
-    assert response.json() == {"ready": True, "serving": True, "database": True, "redis": True}
-    assert response.status_code == 200
-
-
-def test_it_is_not_ready_without_redis(transactional_db: None, settings: Settings, tmp_path: Path) -> None:
-    settings.BROKER_URL = f"unix://{tmp_path}/nobody.sock"
-    response = Client().get("/readyz")
-    assert (response.status_code, response.json()["redis"], response.json()["database"]) == (503, False, True)
-
-
-def test_a_redis_that_never_answers_does_not_keep_it_waiting(transactional_db: None, settings: Settings) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        settings.STREAMS_URL = settings.BROKER_URL = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        started = time.monotonic()
-        assert Client().get("/readyz").status_code == 503
-        assert time.monotonic() - started < 3
-
-
-def test_it_is_not_ready_while_it_drains(transactional_db: None, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatapi.api.health.is_draining", lambda: True)
-    response = Client().get("/readyz")
-    assert (response.status_code, response.json()["serving"]) == (503, False)
 
 
 # ---- the OpenAPI document
@@ -193,7 +147,7 @@ def test_a_page_that_there_is_not_is_a_small_page() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
-@pytest.mark.parametrize("path", ["/", "/docs", "/docs?script", "/docs/sandbox.md", "/openapi.json", "/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs?script", "/docs/sandbox.md", "/openapi.json", "/metrics"])
 def test_what_is_only_read_says_so_whatever_else_it_is_asked(path: str, method: str, caplog: pytest.LogCaptureFixture) -> None:
     response = Client(enforce_csrf_checks=True).generic(method, path)
     assert (response.status_code, response.headers["allow"], response.content) == (405, "GET, HEAD", b"")

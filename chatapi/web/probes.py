@@ -1,0 +1,97 @@
+"""The probes of load balancers and supervisors, as plain ASGI applications: they answer before Django, however busy its threads are.
+
+`/healthz` says that the event loop turns. `/readyz` says whether requests should be sent here: the process does not drain, and
+database and Redis answer. Any number of probes share one look at those, so that a flood of them costs no more than one does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import msgspec
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from django.conf import settings
+from django.db import connection
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from chatapi import identity
+from chatapi.recent import Recent
+from chatapi.web.readiness import is_draining
+
+Answer = tuple[int, bytes, bytes]
+"""Status, content type, body."""
+
+PATIENCE_S = 1.0
+MAX_AGE_S = 0.2
+"""The age up to which probes share a look at database and Redis."""
+
+ALLOWED = "GET, HEAD"
+# Checks that hang keep their threads and let later ones wait: this is all that probes can cost.
+_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="readiness")
+
+
+async def healthz(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Answer 200 while the process answers at all."""
+    await _respond(scope, send, _alive)
+
+
+async def readyz(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Answer 200, or 503 with what is missing."""
+    await _respond(scope, send, _readiness)
+
+
+async def _respond(scope: HTTPScope, send: ASGISendCallable, answer: Callable[[], Awaitable[Answer]]) -> None:
+    """Answer a GET or HEAD, and anything else with 405."""
+    is_allowed = scope["method"] in ALLOWED.split(", ")
+    status, content_type, body = await answer() if is_allowed else (405, b"text/plain", b"")
+    wish = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+    headers = [
+        (b"content-type", content_type),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+        (b"x-request-id", identity.request_id(wish, identity.new_id())),
+    ]
+    if not is_allowed:
+        headers.append((b"allow", ALLOWED.encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body, "more_body": False})
+
+
+async def _alive() -> Answer:
+    return 200, b"text/plain", b"ok"
+
+
+async def _readiness() -> Answer:
+    checks = {"serving": not is_draining(), **await _answering.get(MAX_AGE_S)}
+    is_ready = all(checks.values())
+    return 200 if is_ready else 503, b"application/json", msgspec.json.encode({"ready": is_ready, **checks})
+
+
+async def _ask_all() -> dict[str, bool]:
+    questions: dict[str, Callable[[], Any]] = {"database": _ask_database, "redis": _ask_redis}
+    futures = {name: _threads.submit(question) for name, question in questions.items()}
+    await asyncio.to_thread(wait, futures.values(), PATIENCE_S)
+    for future in futures.values():
+        future.cancel()  # one that has not begun
+    return {name: future.done() and not future.cancelled() and future.exception() is None for name, future in futures.items()}
+
+
+_answering = Recent(_ask_all)
+
+
+def _ask_database() -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        connection.close()
+
+
+def _ask_redis() -> None:
+    for url in {settings.STREAMS_URL, settings.BROKER_URL}:
+        options = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S, "retry": Retry(NoBackoff(), 0)}
+        with Redis.from_url(url, **options) as redis:
+            redis.ping()

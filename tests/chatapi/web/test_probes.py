@@ -1,0 +1,114 @@
+"""The probes: `/healthz` and `/readyz`, asked of the whole ASGI application."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from channels.testing import HttpCommunicator
+from pytest_django.fixtures import Settings
+
+from chatapi.recent import Recent
+from chatapi.web import probes
+from tests.chatapi.worker.processes import Valkey
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
+    """A real one, which the settings name."""
+    with Valkey(tmp_path) as server:
+        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def fresh_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another test has seen does not count here."""
+    monkeypatch.setattr(probes, "_answering", Recent(probes._ask_all))
+
+
+async def ask(path: str, method: str = "GET", host: str = "localhost", **headers: str) -> dict[str, Any]:
+    """The answer of the application, its headers by name."""
+    from chatapi.asgi import application
+
+    sent = [(b"host", host.encode()), *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())]
+    communicator = HttpCommunicator(application, method, path, headers=sent)
+    answer: dict[str, Any] = await communicator.get_response(timeout=10)
+    return answer | {"headers": dict(answer["headers"])}
+
+
+async def test_it_lives() -> None:
+    answer = await ask("/healthz")
+    assert (answer["status"], answer["body"]) == (200, b"ok")
+    assert answer["headers"][b"cache-control"] == b"no-store"
+
+
+async def test_it_is_ready_when_everything_answers(valkey: Valkey) -> None:
+    answer = await ask("/readyz")
+    assert json.loads(answer["body"]) == {"ready": True, "serving": True, "database": True, "redis": True}
+    assert answer["status"] == 200
+
+
+async def test_it_is_not_ready_without_redis(settings: Settings, tmp_path: Path) -> None:
+    settings.STREAMS_URL = settings.BROKER_URL = f"unix://{tmp_path}/nobody.sock"
+    answer = await ask("/readyz")
+    found = json.loads(answer["body"])
+    assert (answer["status"], found["redis"], found["database"]) == (503, False, True)
+
+
+async def test_a_redis_that_never_answers_does_not_keep_it_waiting(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.STREAMS_URL = settings.BROKER_URL = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        assert (await ask("/readyz"))["status"] == 503
+        assert time.monotonic() - started < 3
+
+
+async def test_it_is_not_ready_while_it_drains(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await ask("/readyz"))["status"] == 200
+    monkeypatch.setattr(probes, "is_draining", lambda: True)
+    answer = await ask("/readyz")
+    assert (answer["status"], json.loads(answer["body"])["serving"]) == (503, False)
+
+
+async def test_many_probes_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    async def look() -> dict[str, bool]:
+        nonlocal looks
+        looks += 1
+        return {"database": True, "redis": True}
+
+    monkeypatch.setattr(probes, "_answering", Recent(look))
+    assert {(await ask("/readyz"))["status"] for _ in range(20)} == {200}
+    assert looks <= 5
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_they_answer_under_any_host_and_never_repeat_it(valkey: Valkey, path: str) -> None:
+    answer = await ask(path, host="evil.example")
+    assert answer["status"] == 200
+    assert "evil" not in str(answer)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_head_request_gets_no_body(valkey: Valkey, path: str) -> None:
+    answer = await ask(path, "HEAD")
+    assert (answer["status"], answer["body"]) == (200, b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_other_methods_are_refused(path: str, method: str) -> None:
+    answer = await ask(path, method)
+    assert (answer["status"], answer["headers"][b"allow"], answer["body"]) == (405, b"GET, HEAD", b"")
+
+
+async def test_a_harmless_request_id_is_echoed_and_any_other_replaced() -> None:
+    assert (await ask("/healthz", x_request_id="my_id-1"))["headers"][b"x-request-id"] == b"my_id-1"
+    assert b"<" not in (await ask("/healthz", x_request_id="<script>"))["headers"][b"x-request-id"]
