@@ -48,13 +48,15 @@ class Child:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Child]:
+def running(
+    name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str], project_folder: Path = PROJECT_FOLDER
+) -> Iterator[Child]:
     """A process in its own session, so that Ctrl-C reaches it through us only, in order."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             mortal(command),
-            cwd=PROJECT_FOLDER,
+            cwd=project_folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -21,7 +21,7 @@ import msgspec
 
 from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, mortal, running, wait_until_ready
 from bench.measurement import Measurement
-from bench.report import GOALS, UPSTREAM, Results, table
+from bench.report import GOALS, UPSTREAM, Results, against_previous, table
 from bench.scenarios import SCENARIOS, Scenario
 from bench.targets import DATABASE_URL_VARIABLE, TARGETS, Target
 
@@ -111,6 +111,8 @@ def print_verdicts(all_results: list[Results], names: list[str]) -> None:
     lines = [goal.verdict(by_scenario[goal.scenario], name) for name in ours for goal in GOALS if goal.scenario in by_scenario]
     if lines:
         print("### Targets\n", *lines, "", sep="\n", flush=True)
+    if changes := list(filter(None, map(against_previous, all_results))):
+        print("### This release / the previous one\n", *changes, "", sep="\n", flush=True)
 
 
 def print_ledgers(targets: list[Target]) -> bool:

@@ -17,6 +17,8 @@ from bench.scenarios import Scenario
 DIRECT = "direct"
 BASELINE = "passthrough-starlette"
 UPSTREAM = "upstream"
+OURS = "chatapi"
+PREVIOUS = "previous"
 
 Figure = Callable[[Measurement], float | None]
 
@@ -199,6 +201,27 @@ def row(results: Results, target: str) -> list[str]:
         f"{total(runs, lambda cost: cost.peak_rss_mb, 0)} / {total(runs, lambda cost: cost.pss_mb, 0)}",
         problems(runs),
     ]
+
+
+def against_previous(results: Results) -> str:
+    """What this release changes: the ratio of each figure to the previous release's, median and range of the rounds."""
+    figures: dict[str, Figure] = {
+        "answers/s": answers_per_second,
+        "CPU ms per request": cpu_ms_per_request,
+        "TTFT p50": ttft_p50_ms,
+        "lag p99": lag_p99_ms,
+    }
+    lines = []
+    for words, figure in figures.items():
+        if ratios := results.ratios(OURS, PREVIOUS, figure):
+            lines.append(f"- {results.scenario.name}: {words}: **{median(ratios):.3f}** ({min(ratios):.3f} to {max(ratios):.3f})")
+    return "\n".join(lines)
+
+
+def cpu_ms_per_request(measurement: Measurement) -> float | None:
+    """CPU time of all of the target's processes."""
+    costs = own_cost(measurement).values()
+    return sum(cost.cpu_ms_per_request for cost in costs) if costs else None
 
 
 def own_cost(run: Measurement) -> dict[str, Cost]:

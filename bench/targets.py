@@ -21,6 +21,7 @@ from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, running
 from bench.scenarios import SCENARIOS
 
 DATABASE_URL_VARIABLE = "CHATAPI_BENCH_DATABASE_URL"
+PREVIOUS_VARIABLE = "CHATAPI_BENCH_PREVIOUS"
 ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
 """Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can be tried."""
 
@@ -121,7 +122,19 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 
 @contextmanager
-def served_chatapi(name: str, upstream_url: str, folder: Path, database: Mapping[str, str]) -> Iterator[Target]:
+def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """A checkout of another release, as `chatapi`: `git worktree add` makes one. It runs in this checkout's virtual environment."""
+    checkout = os.environ.get(PREVIOUS_VARIABLE)
+    if not checkout:
+        raise ChildError(f"previous needs {PREVIOUS_VARIABLE}, the folder of another release's checkout")
+    with served_chatapi("previous", upstream_url, folder, {}, Path(checkout)) as target:
+        yield target
+
+
+@contextmanager
+def served_chatapi(
+    name: str, upstream_url: str, folder: Path, database: Mapping[str, str], checkout: Path = PROJECT_FOLDER
+) -> Iterator[Target]:
     """A new state folder, a catalog, a key, and `serve`."""
     state = folder / name
     state.mkdir()
@@ -129,12 +142,12 @@ def served_chatapi(name: str, upstream_url: str, folder: Path, database: Mapping
     catalog = state / "catalog.toml"
     models = dict.fromkeys(scenario.model for scenario in SCENARIOS.values())
     catalog.write_text("\n".join(CATALOG_MODEL.format(model=model, upstream_url=upstream_url) for model in models))
-    manage(environment, "migrate")
-    manage(environment, "loadcatalog", str(catalog))
-    key = json.loads(manage(environment, "createkey", "--organization", "Bench", "--json"))["key"]
+    manage(environment, "migrate", checkout=checkout)
+    manage(environment, "loadcatalog", str(catalog), checkout=checkout)
+    key = json.loads(manage(environment, "createkey", "--organization", "Bench", "--json", checkout=checkout))["key"]
     port = free_port()
     postgresql = postgresql_roots(database["DATABASE_URL"]) if database else {}
-    with running(name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment) as child:
+    with running(name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment, checkout) as child:
         wait_until_ready(child, port, "/readyz")
         yield Target(
             name,
@@ -142,7 +155,7 @@ def served_chatapi(name: str, upstream_url: str, folder: Path, database: Mapping
             child,
             key,
             find_roots=lambda: chatapi_roots(child.pid) | postgresql,
-            verify_ledger=lambda: ledger_differences(environment),
+            verify_ledger=lambda: ledger_differences(environment, checkout),
         )
 
 
@@ -152,27 +165,27 @@ def own_environment(state: Path) -> dict[str, str]:
     return {**inherited, "CHATAPI_STATE_DIR": str(state)}
 
 
-def manage(environment: Mapping[str, str], *arguments: str) -> str:
+def manage(environment: Mapping[str, str], *arguments: str, checkout: Path = PROJECT_FOLDER) -> str:
     """What a management command prints; raises ChildError with its last words when it fails."""
-    done = run_manage(environment, *arguments)
+    done = run_manage(environment, *arguments, checkout=checkout)
     if done.returncode:
         last_lines = (done.stdout + done.stderr).splitlines()[-30:]
         raise ChildError("\n  ".join([f"manage.py {arguments[0]} ended with status {done.returncode}", *last_lines]))
     return done.stdout
 
 
-def ledger_differences(environment: Mapping[str, str]) -> str:
+def ledger_differences(environment: Mapping[str, str], checkout: Path = PROJECT_FOLDER) -> str:
     """What `verifyledger` has to say against the books; nothing when they are right."""
-    done = run_manage(environment, "verifyledger")
+    done = run_manage(environment, "verifyledger", checkout=checkout)
     if done.returncode == 0:
         return ""
     return (done.stdout + done.stderr).strip() or f"verifyledger ended with status {done.returncode}"
 
 
-def run_manage(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_manage(environment: Mapping[str, str], *arguments: str, checkout: Path = PROJECT_FOLDER) -> "subprocess.CompletedProcess[str]":
     """Runs a management command to its end."""
     command = [sys.executable, "manage.py", *arguments]
-    return subprocess.run(command, cwd=PROJECT_FOLDER, env=dict(environment), capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=checkout, env=dict(environment), capture_output=True, text=True, timeout=300, check=False)
 
 
 def chatapi_roots(serve_pid: int) -> Roots:
@@ -203,4 +216,5 @@ TARGETS: dict[str, Start] = {
     "passthrough-aiohttp-parsed": passthrough_aiohttp_parsed,
     "chatapi": chatapi,
     "chatapi-postgresql": chatapi_postgresql,
+    "previous": previous,
 }
