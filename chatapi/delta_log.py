@@ -42,22 +42,12 @@ def _first_seq(name: bytes) -> int:
 
 
 def last_seq(entries: Sequence[Entry]) -> int:
-    """The number of the last delta of a log that can't be read: how many its last batch has is known of any MessagePack."""
+    """The number of the last delta, of which there must be one; also of a log that another version has written.
+
+    How many deltas a batch has is known of any MessagePack.
+    """
     name, fields = [entry for entry in entries if entry[1][b"d"]][-1]
     try:
         return _first_seq(name) + len(msgspec.msgpack.decode(fields[b"d"], type=list[msgspec.Raw])) - 1
     except msgspec.DecodeError:
         return _first_seq(name)
-
-
-def reached(entries: Sequence[Entry]) -> int | None:
-    """How many deltas the log has, 0 when it holds nothing; None when some of them are lost."""
-    seq = 0
-    try:
-        for first_seq, batch in batches(entries):
-            if first_seq > seq + 1:
-                return None
-            seq = first_seq + len(batch) - 1
-    except StreamUnavailable:
-        return None
-    return seq

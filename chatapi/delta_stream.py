@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 RUN_TTL_MS = 26 * 3_600_000
 """How long a job and its log live if nobody ever ends them; longer than any generation may run (`models.MAX_TIMEOUT_MS`)."""
+PAGE_ENTRIES = 256
+"""The most entries of a log that are read at once."""
 INBOX_TTL_MS = 60_000
 """How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
 
@@ -226,10 +228,8 @@ class DeltaStream:
             # Entry <fence>-0 comes before the holder's own deltas (their seq is at least 1) and carries no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
-            pipe.xrange(key)
-            *_, entries = await pipe.execute(raise_on_error=False)
-        if isinstance(entries, Exception):
-            raise entries
+            await pipe.execute(raise_on_error=False)
+        entries = [entry async for page in self._pages(key) for entry in page]
         try:
             batches = delta_log.batches(entries)
         except StreamUnavailable as error:
@@ -240,28 +240,53 @@ class DeltaStream:
         first_seq = batches[0][0] if batches else 0
         return Sealed(held, max(0, first_seq - 1) + len(held), is_whole=first_seq == 1)
 
+    async def _pages(self, key: str) -> AsyncIterator[list[delta_log.Entry]]:
+        """The entries of a log from its first on. A long log at once would hold up Redis and this process's event loop."""
+        start = b"-"
+        page: list[delta_log.Entry] = [(b"", {})] * PAGE_ENTRIES
+        while len(page) == PAGE_ENTRIES:
+            async with in_time():
+                page = cast(list[delta_log.Entry], await self.redis.xrange(key, min=start, count=PAGE_ENTRIES))
+            yield page
+            start = b"(" + page[-1][0] if page else b""
+
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
         """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some of them."""
-        async with in_time():
-            entries = cast(list[delta_log.Entry], await self.redis.xrange(self.key("log", generation_id.hex)))
-        batches = delta_log.batches(entries)
+        batches: list[tuple[int, list[AnyDelta]]] = []
+        # Backwards, since a reader usually lacks the last ones only.
+        async for page in self._pages_from_the_end(self.key("log", generation_id.hex)):
+            batches = delta_log.batches(page) + batches
+            if batches and batches[0][0] <= after_seq + 1:
+                break
         last_seq = batches[-1][0] + len(batches[-1][1]) - 1 if batches else 0
         if last_seq < after_seq:
             raise StreamUnavailable("Redis has lost a part of the log")
         return delta_log.behind(after_seq, batches)
 
-    async def reached(self, generation_id: UUID) -> int | None:
-        """How many deltas the log has; None when it is not there, or some of them are lost."""
-        async with in_time():
-            entries = cast(list[delta_log.Entry], await self.redis.xrange(self.key("log", generation_id.hex)))
-        return delta_log.reached(entries)
+    async def _pages_from_the_end(self, key: str) -> AsyncIterator[list[delta_log.Entry]]:
+        """The entries of a log, its last page first; each page in the order of the log."""
+        end = b"+"
+        page: list[delta_log.Entry] = [(b"", {})] * PAGE_ENTRIES
+        while len(page) == PAGE_ENTRIES:
+            async with in_time():
+                page = cast(list[delta_log.Entry], await self.redis.xrevrange(key, max=end, count=PAGE_ENTRIES))
+            page.reverse()
+            yield page
+            end = b"(" + page[0][0] if page else b""
+
+    async def last_seq(self, generation_id: UUID) -> int:
+        """The number of the last delta in the log; 0 when there is none."""
+        async for page in self._pages_from_the_end(self.key("log", generation_id.hex)):
+            if any(fields[b"d"] for _, fields in page):
+                return delta_log.last_seq(page)
+        return 0
 
     async def has_job(self, generation_id: UUID) -> bool:
         """Whether the end has yet to be published: the job goes in the same script."""
         async with in_time():
             return bool(await self.redis.exists(self.key("job", generation_id.hex)))
 
-    async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256) -> tuple[bytes, list[AnyDelta]]:
+    async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
 
         Answers the name of the last entry read, of so many at most, and the deltas. Raises `StreamUnavailable` when some of them are lost.

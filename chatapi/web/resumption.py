@@ -84,14 +84,13 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
     if not after.seq:
         return
     try:
-        reached = await services.stream.reached(generation_id)
-        if reached == 0 and not await services.stream.has_job(generation_id):
-            reached = None  # what loses a log that has begun loses its job, too
+        last_seq = await services.stream.last_seq(generation_id)
+        # What loses a log that has begun loses its job, too; the follower is told of the loss.
+        is_known = bool(last_seq) or await services.stream.has_job(generation_id)
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
-    # Where a part of the log is lost nobody knows, and whoever follows is told.
-    if reached is not None and after.seq > reached:
-        far = f"its last event is of delta {reached}" if reached else "it has no event yet"
+    if is_known and after.seq > last_seq:
+        far = f"its last event is of delta {last_seq}" if last_seq else "it has no event yet"
         raise InvalidRequest(f"Invalid value for '{after.param}': the stream has not come so far; {far}.", after.param)
 
 

@@ -427,3 +427,20 @@ async def test_the_inbox_says_when_valkey_stays_away(
     inbox.check(inbox.follow(identity.new_id(), 1))  # which may have come when Valkey was back
     valkey.start()
     await eventually(is_well)
+
+
+async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatapi.delta_stream.PAGE_ENTRIES", 8)
+    generation_id = uuid4()
+    assert await stream.last_seq(generation_id) == 0
+    for seq in range(1, 41):
+        await stream.publish([entry(generation_id, seq, texts(seq, seq), inbox="")])
+    assert await stream.replay(generation_id) == texts(1, 40)
+    assert await stream.replay(generation_id, 35) == texts(36, 40)
+    assert await stream.replay(generation_id, 40) == []
+    assert await stream.last_seq(generation_id) == 40
+    for fence in range(2, 12):  # the seals alone fill a page
+        sealed = await stream.seal(generation_id, fence)
+        assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(1, 40), 40, True)
+    assert await stream.last_seq(generation_id) == 40
+    assert await stream.replay(generation_id, 38) == texts(39, 40)
