@@ -1,0 +1,1 @@
+"""Attacks beside honest streams: `python -m bench.hostile` (bench/README.md)."""

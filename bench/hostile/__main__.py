@@ -1,0 +1,69 @@
+"""Attacks a service of its own beside honest streams, one attack after the other, and prints what the honest streams felt.
+
+    python -m bench.hostile                                        every attack, some 30 minutes
+    python -m bench.hostile --attacks one-byte-*,'no key'          some: by name or by what the attacker has, with wildcards
+    python -m bench.hostile --root ../release-1 --json before.json the service of another checkout
+    python -m bench.hostile --list                                 the attacks
+
+Exit status 1: a bound was missed. Everything is on loopback and ends by itself.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from bench.children import PROJECT_FOLDER
+from bench.hostile import report
+from bench.hostile.attacks import Attack, select
+from bench.hostile.harness import Plan, harness
+from bench.hostile.measurement import Outcome
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="bench.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attacks", default="", metavar="NAME[,NAME]", help="names, kinds or patterns of them (default: all)")
+    parser.add_argument("--seconds", type=float, default=10, help="of each attack, at most")
+    parser.add_argument("--attackers", type=int, default=1, help="so many at once, each with an address and keys of its own")
+    parser.add_argument("--shared-address", action="store_true", help="the attackers come from the honest clients' address")
+    parser.add_argument("--root", type=Path, default=PROJECT_FOLDER, help="the checkout whose service is attacked (default: this one)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcomes there")
+    parser.add_argument("--list", action="store_true", help="name the attacks and end")
+    return parser.parse_args()
+
+
+def run_all(plan: Plan, attacks: list[Attack], json_file: Path | None) -> list[Outcome]:
+    """One after the other; each outcome is told, and written, as soon as it is known."""
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="chatapi-hostile-") as folder, harness(plan, Path(folder)) as prepared:
+        for number, attack in enumerate(attacks, 1):
+            outcomes.append(prepared.run(attack))
+            print(f"{number}/{len(attacks)} {report.row(report.cells(outcomes[-1]))}", file=sys.stderr, flush=True)
+            if json_file is not None:
+                json_file.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
+    return outcomes
+
+
+def main() -> None:
+    """Command line."""
+    arguments = parse_arguments()
+    try:
+        attacks = select([pattern for pattern in arguments.attacks.split(",") if pattern])
+    except ValueError as error:
+        sys.exit(str(error))
+    if arguments.list:
+        for attack in attacks:
+            print(f"{attack.name:<36}{attack.who:<10}{attack.summary}")
+        return
+    plan = Plan(arguments.root.resolve(), arguments.seconds, arguments.attackers, arguments.shared_address)
+    outcomes = run_all(plan, attacks, arguments.json)
+    missed = [outcome for outcome in outcomes if outcome.violations]
+    print(f"{report.table(outcomes)}\n\n{report.rule()}\n{len(outcomes) - len(missed)} of {len(outcomes)} passed.")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
