@@ -162,7 +162,7 @@ async def tools_in_parallel(attacker: Attacker) -> None:
     for _ in range(20):
         schema = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a", "b"]}
     tools = [{"type": "function", "function": {"name": f"f{number}", "parameters": schema}} for number in range(16)]
-    body = {"model": "sandbox-parallel-tool-calls", "tools": tools, "n": 128, "stream": True}
+    body: dict[str, Any] = {"model": "sandbox-parallel-tool-calls", "tools": tools, "n": 128, "stream": True}
     await three_at_once(attacker, chat(attacker.keys.test, **body))
 
 
@@ -173,8 +173,9 @@ def schema_request(key: str, schema: dict[str, Any]) -> bytes:
 
 @attack(TEST_KEY)
 async def schema_all_of(attacker: Attacker) -> None:
-    """A JSON schema of 1.9 MB: 900 constants in one `allOf`."""
-    await three_at_once(attacker, schema_request(attacker.keys.test, {"allOf": [{"const": "c" * 2_000 + str(n)} for n in range(900)]}))
+    """A JSON schema of 2 MB: 900 constants in one `allOf`, arrays that differ in their last item."""
+    constants = [{"const": [1234.5] * 280 + [number]} for number in range(900)]
+    await three_at_once(attacker, schema_request(attacker.keys.test, {"allOf": constants}))
 
 
 @attack(TEST_KEY)
@@ -235,9 +236,10 @@ async def logit_bias(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def engine_parameters(attacker: Attacker) -> None:
-    """64 engine parameters of 60 KB each."""
-    names = ("guided_json", "guided_regex", "guided_grammar", "ebnf", "grammar", "structured_outputs", "chat_template_kwargs", "documents")
-    await three_at_once(attacker, chat(attacker.keys.test, **dict.fromkeys(names, "g" * 60000)))
+    """Eight engine parameters of 60 KB each."""
+    names = ["guided_json", "guided_regex", "guided_grammar", "ebnf", "grammar", "structured_outputs", "chat_template_kwargs", "documents"]
+    parameters: dict[str, Any] = dict.fromkeys(names, "g" * 60_000)
+    await three_at_once(attacker, chat(attacker.keys.test, **parameters))
 
 
 # ---- prompts
