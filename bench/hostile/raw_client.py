@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
+LAST_CHUNK = b"0\r\n\r\n"
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})")
 WRITE_BYTES = 256 * 1024
 """Of a long payload, what is handed to the transport at once."""
@@ -53,6 +54,8 @@ class Connection(asyncio.Protocol):
         self.statuses: asyncio.Queue[int] = asyncio.Queue()
         self.head = b""
         """The first bytes of the last answer: enough to find a `Location` or an id in it."""
+        self.stream_ended = asyncio.Event()
+        """The last read ended with a last chunk."""
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -67,6 +70,8 @@ class Connection(asyncio.Protocol):
         for status in found:
             self.tally.answers[status.decode()] += 1
             self.statuses.put_nowait(int(status))
+        if data.endswith(LAST_CHUNK):
+            self.stream_ended.set()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -77,6 +82,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self.is_open = False
         self._writable.set()
+        self.stream_ended.set()
         self.statuses.put_nowait(0)
 
     async def send(self, payload: bytes) -> bool:
@@ -103,6 +109,12 @@ class Connection(asyncio.Protocol):
         if not status:
             self.tally.answers["no answer" if self.is_open else "closed"] += 1
         return status
+
+    async def stream(self) -> None:
+        """The next answer's head, and if it is a stream all of it."""
+        if await self.status() == 200:
+            await self.stream_ended.wait()
+        self.stream_ended.clear()
 
     def close(self) -> None:
         """End the connection at once, with a reset if there is something unread."""
@@ -165,23 +177,20 @@ class Attacker:
                 return 0
             return await connection.status() if waits else 0
 
-    async def flood(self, payload: bytes, *, connections: int = 4, requests: int | None = None) -> None:
-        """Send it again and again over this many kept connections, each waiting for its answer; `requests` in all."""
-        left = requests if requests is not None else 1 << 60
+    async def flood(self, payload: bytes, *, connections: int = 4, is_streamed: bool = False) -> None:
+        """Send it again and again over this many kept connections, each waiting for its answer."""
 
         async def one() -> None:
-            nonlocal left
             connection: Connection | None = None
             try:
-                while left > 0:
-                    left -= 1
+                while True:
                     if connection is None or not connection.is_open:
                         connection = await self.connect()
                     if connection is None:
                         await asyncio.sleep(0.05)
                         continue
                     if await connection.send(payload):
-                        await connection.status()
+                        await (connection.stream() if is_streamed else connection.status())
             finally:
                 if connection is not None:
                     connection.close()

@@ -148,8 +148,8 @@ async def large_body_many_times(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def tool_bomb(attacker: Attacker) -> None:
-    """128 tools whose parameters have 1,500 properties each."""
-    properties = {f"p{number}": {"type": "string"} for number in range(1500)}
+    """128 tools whose parameters have 500 properties each."""
+    properties = {f"p{number}": {"type": "string"} for number in range(500)}
     function = {"parameters": {"type": "object", "properties": properties}}
     tools = [{"type": "function", "function": {"name": f"f{number}", **function}} for number in range(128)]
     await three_at_once(attacker, chat(attacker.keys.test, model="sandbox-tool-call", tools=tools))
@@ -163,7 +163,7 @@ async def tools_in_parallel(attacker: Attacker) -> None:
         schema = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a", "b"]}
     tools = [{"type": "function", "function": {"name": f"f{number}", "parameters": schema}} for number in range(16)]
     body: dict[str, Any] = {"model": "sandbox-parallel-tool-calls", "tools": tools, "n": 128, "stream": True}
-    await three_at_once(attacker, chat(attacker.keys.test, **body))
+    await attacker.flood(chat(attacker.keys.test, **body), connections=3, is_streamed=True)
 
 
 def schema_request(key: str, schema: dict[str, Any]) -> bytes:
@@ -259,7 +259,7 @@ async def tokenizer_mixture(attacker: Attacker) -> None:
     payloads = [
         chat(attacker.keys.test, model="sandbox-echo", stream=True, messages=messages(text)) for text in (base64, "👩‍👩‍👧" * 150_000)
     ]
-    await asyncio.gather(*(attacker.flood(payload, connections=2) for payload in payloads))
+    await asyncio.gather(*(attacker.flood(payload, connections=2, is_streamed=True) for payload in payloads))
 
 
 @attack(TEST_KEY)

@@ -53,6 +53,11 @@ class Exchange:
             self._response = self._connection.getresponse()
         return self._response
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer was read to its end and the server keeps the connection."""
+        return self._response is not None and self._response.isclosed() and self._connection.sock is not None
+
     def data(self) -> Iterator[str]:
         """The data of each event as it comes, `[DONE]` too, to the end of the answer; comments are left out."""
         assert self.response.status == 200, self.response.read()

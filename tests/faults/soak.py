@@ -22,7 +22,8 @@ from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
 from tests.faults.soak_clients import CANARY, MODELS, Guest
-from tests.faults.soak_verdict import Verdict
+from tests.faults.soak_connections import Connections
+from tests.faults.soak_verdict import MAX_SILENCE_S, Verdict
 from tests.faults.soak_visits import Visit
 from tests.installation import Installation, wait_for
 
@@ -76,13 +77,15 @@ class Soak:
         self.installation.stop()
 
     def _visit(self) -> None:
+        connections = Connections()
         while not self._is_over.is_set():
             number = next(self._numbers)
-            guest = Guest(self.installation, number, random.Random(f"{self.seed} {number}"))
+            guest = Guest(self.installation, number, random.Random(f"{self.seed} {number}"), connections)
             visit = guest.visit()
             self.visits.append(visit)
             if visit.is_broken:
                 self.chaos.is_web_up.wait(5)
+        connections.close()
 
     def _judge(self) -> Verdict:
         bookkeeper = Bookkeeper(self.installation)
@@ -107,18 +110,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at-least", type=int, help="generations, fewer are a violation; 0: any number will do (default: 5 a second)")
+    parser.add_argument(
+        "--max-silence-s", type=float, default=MAX_SILENCE_S, help="a p99 of a silence above it is a violation (default: %(default)g)"
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
     soak = Soak(folder, options.seed)
     at_least = round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
     try:
-        verdict = soak.run(options.seconds).asking_at_least(at_least)
+        verdict = soak.run(options.seconds).asking_at_least(at_least).bearing_silence(options.max_silence_s)
     finally:
         soak.stop()
     print(f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}\n")
     asked = {"faults": soak.chaos.faults, "visits": Counter(visit.act for visit in soak.visits)}
     for title, counts in (asked | verdict.tables).items():
         _print_table(title, counts)
+    for title, waits in verdict.waits.items():
+        print(f"{title:<34}{waits}")
     for violation in verdict.violations[:50]:
         print(f"VIOLATION  {violation}")
     print(f"\n{len(verdict.violations)} violations; {'the logs stay in ' + str(folder) if verdict.violations else 'all is well'}.")

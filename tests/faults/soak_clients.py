@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
-from tests.chatapi.http_client import Client
+from tests.faults.soak_connections import Connections, KeepingClient
 from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
@@ -46,6 +46,8 @@ ACTS = {
 POOR_PART = 0.1
 CANARY = "guest-canary"
 """A word of every prompt that occurs nowhere else."""
+CLOSING_PART = 0.25
+"""Of the clients send `Connection: close`; the others keep their connections."""
 TRIES = 8
 PATIENCE_S = 40
 """Silence that a client bears: when processes start on a busy machine it takes them long."""
@@ -57,13 +59,22 @@ Listening = Generator[int, None, None]
 class Guest:
     """One client, with its own decisions."""
 
-    def __init__(self, installation: Installation, number: int, chance: random.Random) -> None:
+    def __init__(
+        self,
+        installation: Installation,
+        number: int,
+        chance: random.Random,
+        connections: Connections | None = None,
+    ) -> None:
+        """`connections` are those that this caller has kept from earlier visits."""
         self._installation = installation
         self._chance = chance
         (act,) = chance.choices(list(ACTS), list(ACTS.values()))
         (model,) = chance.choices(list(MODELS), MODEL_WEIGHTS)
         key = installation.keys["poor" if chance.random() < POOR_PART else "live"]
-        self._client = Client(installation.url, key, PATIENCE_S)
+        closes = chance.random() < CLOSING_PART
+        self._connections = connections or Connections()
+        self._client = KeepingClient(installation.url, key, PATIENCE_S, self._connections, closes=closes)
         self._result = Visit(act, model, f"{CANARY} {number}")
         self._headers = {"Idempotency-Key": f"guest-{number}"} if self._result.is_keyed else {}
         self._acts: dict[str, Callable[[], object]] = {
@@ -188,11 +199,14 @@ class Guest:
         try:
             with self._client.exchange(method, path, body, headers) as exchange:
                 yield number
-                if not heard.begin(exchange.response):
+                response = exchange.response
+                heard.hear_head(time.monotonic())
+                if not heard.begin(response):
                     return
                 # A line without its end is a connection that broke in its midst.
-                while (line := exchange.response.readline()).endswith(b"\n"):
+                while (line := response.readline()).endswith(b"\n"):
                     if heard.take(line.decode().rstrip("\n")):
+                        heard.hear_event(time.monotonic())
                         number += 1
                         yield number
         except (OSError, HTTPException, ValueError):

@@ -1,7 +1,7 @@
 """Whether a soak went well: what the clients got, what the books say and what the upstream counted must agree."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any
@@ -16,6 +16,32 @@ FAILED = {"failed", "not_started", "worker_lost"}
 """Outcomes of which one that charged nothing gives its idempotency key back."""
 AT_ONCE_S = 5.0
 """How much later than its client a row may have begun, or ended."""
+MAX_SILENCE_S = 10.0
+"""What 99 of 100 silences must stay below, within a stream and before an error, whatever has died."""
+NEVER_TOLD = "queue_timeout"
+"""No client may be told this where workers are there: its request was lost."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Percentiles (nearest rank) of what clients waited for, in seconds."""
+
+    count: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+    @classmethod
+    def of(cls, seconds: Iterable[float | None]) -> "Waits":
+        """Of those that there were."""
+        ordered = sorted(each for each in seconds if each is not None)
+        if not ordered:
+            return cls(0, 0.0, 0.0, 0.0)
+        p50_s, p99_s = (ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] for percent in (50, 99))
+        return cls(len(ordered), p50_s, p99_s, ordered[-1])
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50_s:6.2f} s   p99 {self.p99_s:6.2f} s   max {self.max_s:6.2f} s   of {self.count}"
 
 
 @dataclass
@@ -48,6 +74,7 @@ class Verdict:
 
     tables: dict[str, "Counter[str]"]
     violations: list[str]
+    waits: dict[str, Waits] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -71,9 +98,10 @@ class Verdict:
             "usage": Counter(row.usage_source for row in rows),
             "ends": Counter(_end(each) for _, each in heard),
             "status": Counter(str(each.status) for _, each in heard),
+            "errors": Counter(code for _, each in heard for code in each.error_codes),
             "charged": Counter(_kind_of_charge(visit, each, by_id, outages) for visit, each in heard if each.generation_id),
         }
-        return cls(tables, violations)
+        return cls(tables, violations, _waits([each for _, each in heard]))
 
     @property
     def generations(self) -> int:
@@ -85,6 +113,30 @@ class Verdict:
         if self.generations >= generations:
             return self
         return replace(self, violations=[*self.violations, f"only {self.generations} generations, at least {generations} were asked for"])
+
+    def bearing_silence(self, max_silence_s: float = MAX_SILENCE_S) -> "Verdict":
+        """The same, and a violation for each kind of silence whose p99 is longer."""
+        too_long = [
+            f"{title}: p99 is {waits.p99_s:.1f} s, more than {max_silence_s:g} s"
+            for title, waits in self.waits.items()
+            if title in SILENCES and waits.p99_s > max_silence_s
+        ]
+        return replace(self, violations=[*self.violations, *too_long])
+
+
+# ---- what clients waited for
+
+
+SILENCES = ("longest silence within a stream", "silence before an error")
+
+
+def _waits(heard: Sequence[Heard]) -> dict[str, Waits]:
+    within, before_an_error = SILENCES
+    return {
+        "request to first byte": Waits.of(each.first_byte_s for each in heard),
+        within: Waits.of(each.longest_silence_s for each in heard if each.status == 200 and not each.is_document),
+        before_an_error: Waits.of(each.error_silence_s for each in heard),
+    }
 
 
 # ---- the books by themselves
@@ -138,6 +190,8 @@ def _known(visit: Visit, rows: Mapping[str, Row]) -> list[Row]:
 def _told_once(heard: Heard, outages: Outages) -> Iterator[str]:
     if heard.late:
         yield f"after the end came {heard.late}"
+    if NEVER_TOLD in heard.error_codes:
+        yield f"it was told {NEVER_TOLD}"
     ends = heard.ends + (heard.had_end and not heard.is_document)
     if ends > 1:
         yield f"{ends} ends"

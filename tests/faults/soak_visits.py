@@ -39,6 +39,15 @@ class Heard:
     """What came after the end, which must be nothing."""
     event_id: str = ""
     """Of the last event, where events have one."""
+    error_codes: list[str] = field(default_factory=list)
+    """Of the errors that came, as a status or as a frame."""
+    first_byte_s: float | None = None
+    """From the request to the answer's head."""
+    longest_silence_s: float = 0.0
+    """Within the stream, from its head to its last event."""
+    error_silence_s: float | None = None
+    """What passed between whatever came last, or the request, and an error."""
+    _heard_at: float = 0.0
     _next_id: str = ""
 
     def __str__(self) -> str:
@@ -56,6 +65,18 @@ class Heard:
         """How much of the text the client has by now."""
         return self.skipped_tokens + len(self.words)
 
+    def hear_head(self, now: float) -> None:
+        """The answer's head has come."""
+        self.first_byte_s = now - self.began_at
+        self._heard_at = now
+
+    def hear_event(self, now: float) -> None:
+        """An event has come and was taken; comments break no silence."""
+        silence_s, self._heard_at = now - self._heard_at, now
+        self.longest_silence_s = max(self.longest_silence_s, silence_s)
+        if self.error_codes and self.error_silence_s is None:
+            self.error_silence_s = silence_s
+
     def go_on_behind(self, before: "Heard") -> None:
         """This connection asks for what comes behind all that the client has from that one."""
         self.event_id = self._next_id = before.event_id
@@ -71,6 +92,9 @@ class Heard:
             return True
         document = json.loads(response.read())
         self.ends, self.is_done, self.is_document, self.usage = 1, True, True, document.get("usage")
+        if "error" in document:
+            self.error_codes.append(_code(document["error"]))
+            self.error_silence_s = self.first_byte_s
         if response.status == 202:
             self.generation_id = document["id"]
         self._read(choice["message"] for choice in document.get("choices", ()))
@@ -94,6 +118,8 @@ class Heard:
             self.is_done = True
         else:
             chunk = json.loads(data)
+            if "error" in chunk:
+                self.error_codes.append(_code(chunk["error"]))
             is_end = "error" in chunk or any(choice["finish_reason"] for choice in chunk["choices"])
             self.ends += is_end
             self.ends_with_id += is_end and self._next_id != self.event_id
@@ -104,6 +130,10 @@ class Heard:
     def _read(self, messages: Any) -> None:
         for message in messages:
             self.words += (message.get("content") or "").split()
+
+
+def _code(error: Any) -> str:
+    return str(error.get("code") or error.get("type"))
 
 
 @dataclass

@@ -13,7 +13,8 @@ import pytest
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
 from tests.faults.soak_clients import Guest
-from tests.faults.soak_verdict import FORGOTTEN_TOKENS, Outages, Verdict
+from tests.faults.soak_connections import Connections, KeepingClient
+from tests.faults.soak_verdict import FORGOTTEN_TOKENS, MAX_SILENCE_S, Outages, Verdict, Waits
 from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
@@ -222,3 +223,66 @@ def test_a_web_process_that_does_not_stop_by_itself_is_a_violation() -> None:
     assert violations(heard(), outages=Outages(bad_exits=["web was told to stop, and ended with -9"])) == [
         "web was told to stop, and ended with -9"
     ]
+
+
+# ---- what clients waited for
+
+
+def test_queue_timeout_is_a_violation_and_other_errors_are_counted() -> None:
+    assert violations(told_an_error(5)) == []
+    assert violations(replace(told_an_error(5), error_codes=["queue_timeout"])) == ["it was told queue_timeout"]
+    visit = Visit("reads", "five", "guest 7", [replace(told_an_error(5), error_codes=["worker_lost"])])
+    assert Verdict.of([visit], [FIVE], REPORT, [], Outages()).tables["errors"] == {"worker_lost": 1}
+
+
+@pytest.mark.parametrize(("silences", "is_borne"), [([1.0] * 98 + [40.0], False), ([1.0] * 200 + [40.0], True), ([9.9], True), ([], True)])
+def test_a_p99_of_silence_above_ten_seconds_is_a_violation(silences: list[float], is_borne: bool) -> None:
+    connections = [heard(longest_silence_s=silence) for silence in silences]
+    verdict = Verdict.of([Visit("reads", "five", "guest 7", connections)], [FIVE], REPORT, [], Outages())
+    found = [violation for violation in verdict.bearing_silence().violations if "p99" in violation]
+    assert found == ([] if is_borne else ["longest silence within a stream: p99 is 40.0 s, more than 10 s"])
+    assert not any("p99" in violation for violation in verdict.bearing_silence(max_silence_s=41).violations)
+
+
+def test_silence_before_an_error_begins_with_what_came_last() -> None:
+    told = Heard(10.0)
+    told.hear_head(11.0)
+    told.take('data: {"choices": []}')
+    told.hear_event(12.0)
+    told.take('data: {"error": {"code": "worker_lost"}}')
+    told.hear_event(12.0 + MAX_SILENCE_S)
+    assert (told.first_byte_s, told.error_silence_s, told.longest_silence_s) == (1.0, MAX_SILENCE_S, MAX_SILENCE_S)
+    assert told.error_codes == ["worker_lost"]
+
+
+def test_percentiles_are_of_the_waits_that_there_were() -> None:
+    assert Waits.of([None, 3.0, 1.0, 2.0]) == Waits(3, 2.0, 3.0, 3.0)
+    assert Waits.of([None]) == Waits(0, 0.0, 0.0, 0.0)
+
+
+class Counting(BaseHTTPRequestHandler):
+    """Answers with the client's port, which is the same for two requests on one connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = str(self.client_address[1]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: nobody reads it."""
+
+
+@pytest.mark.parametrize(("closes", "ports"), [(False, 1), (True, 3)])
+def test_guests_keep_connections_unless_they_close_them(closes: bool, ports: int) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connections = Connections()
+        client = KeepingClient(f"http://127.0.0.1:{server.server_port}", "", 5, connections, closes=closes)
+        seen = [client.send("GET", "/").body for _ in range(3)]
+        connections.close()
+        server.shutdown()
+    assert len(set(seen)) == ports

@@ -1,0 +1,72 @@
+"""A client's connections during a soak: kept between requests, as SDKs do, or closed after each, as scripts do."""
+
+import select
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection
+
+from tests.chatapi.http_client import Client, Exchange
+
+
+class Connections:
+    """The connections that one caller keeps to each server; a caller has one request after the other, and rarely two at once."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[HTTPConnection]] = {}
+
+    def take(self, address: str, timeout_s: float) -> HTTPConnection:
+        """The connection that was used last, if the server has not closed it meanwhile; else a new one."""
+        kept = self._idle.get(address, [])
+        while kept:
+            connection = kept.pop()
+            if _is_quiet(connection):
+                connection.sock.settimeout(timeout_s)
+                return connection
+            connection.close()
+        return HTTPConnection(address, timeout=timeout_s)
+
+    def give_back(self, address: str, connection: HTTPConnection) -> None:
+        """Keep a connection whose last answer came to its end."""
+        self._idle.setdefault(address, []).append(connection)
+
+    def close(self) -> None:
+        """End them all."""
+        for kept in self._idle.values():
+            while kept:
+                kept.pop().close()
+
+
+class KeepingClient(Client):
+    """A client that uses its caller's connections; `closes`: it sends `Connection: close` instead."""
+
+    def __init__(self, url: str, key: str, timeout_s: float, connections: Connections, *, closes: bool = False) -> None:
+        super().__init__(url, key, timeout_s)
+        self._connections = connections
+        self._closes = closes
+
+    @contextmanager
+    def exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]) -> Iterator[Exchange]:
+        """Send a request; the connection is kept if its answer was read to the end and the server keeps it, too."""
+        named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
+        if self._closes:
+            named["Connection"] = "close"
+        connection = self._connections.take(self._address, self._timeout_s)
+        exchange = Exchange(connection)
+        try:
+            connection.request(method, path, body, {name: value for name, value in named.items() if value is not None})
+            yield exchange
+        except BaseException:
+            exchange.leave()
+            raise
+        if exchange.is_over and not self._closes:
+            self._connections.give_back(self._address, connection)
+        else:
+            exchange.leave()
+
+
+def _is_quiet(connection: HTTPConnection) -> bool:
+    """Whether nothing has come over an idle connection: what comes there is its end."""
+    if connection.sock is None:
+        return False
+    readable, _, _ = select.select([connection.sock], [], [], 0)
+    return not readable
