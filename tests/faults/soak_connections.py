@@ -4,6 +4,7 @@ import select
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 from tests.chatapi.http_client import Client, Exchange
 
@@ -24,6 +25,10 @@ class Connections:
                 return connection
             connection.close()
         return HTTPConnection(address, timeout=timeout_s)
+
+    def has_quiet(self, url: str) -> bool:
+        """Whether there is a connection to this server that it has not closed."""
+        return any(_is_quiet(connection) for connection in self._idle.get(urlsplit(url).netloc, ()))
 
     def give_back(self, address: str, connection: HTTPConnection) -> None:
         """Keep a connection whose last answer came to its end."""
