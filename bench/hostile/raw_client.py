@@ -117,9 +117,9 @@ class Connection(asyncio.Protocol):
         self.stream_ended.clear()
 
     def close(self) -> None:
-        """End the connection at once, with a reset if there is something unread."""
+        """End the connection in good order: the server still gets all that the kernel has taken."""
         if self.is_open:
-            self.transport.abort()
+            self.transport.close()
 
 
 @dataclass

@@ -25,6 +25,9 @@ PROBE_SECONDS = 0.05
 PROBE_TIMEOUT_SECONDS = 120.0
 REQUEST_SECONDS = 0.25
 REQUEST_MODEL = "tok3-d0"
+UNANSWERED = "unanswered"
+CUT_SHORT_SECONDS = 1.0
+"""A question that has waited for less when the streams end proves nothing."""
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 Ask = Callable[[], Awaitable[str]]
@@ -75,11 +78,15 @@ class Prober:
 
 
 async def again_and_again(ask: Ask, pause_seconds: float, probes: list[Probe]) -> None:
-    """Ask every `pause_seconds`, or as soon as the last question is answered."""
+    """Ask every `pause_seconds`, or as soon as the last question is answered; one that is not answered counts up to the end."""
     while True:
-        sent_at = clock()
-        problem = await ask()
-        probes.append(Probe(sent_at, clock() - sent_at, problem))
+        sent_at, problem = clock(), UNANSWERED
+        try:
+            problem = await ask()
+        finally:
+            seconds = clock() - sent_at
+            if problem != UNANSWERED or seconds > CUT_SHORT_SECONDS:
+                probes.append(Probe(sent_at, seconds, problem))
         await asyncio.sleep(max(0.0, sent_at + pause_seconds - clock()))
 
 
@@ -154,6 +161,7 @@ async def witness(base_url: str, key: str, model: str, patience_seconds: float) 
     await asyncio.gather(*streams)
     for task in asking:
         task.cancel()
+    await asyncio.wait(asking)
     return Witnessed([stream_of(exchange, load) for exchange in client.exchanges], fresh, kept, requests)
 
 
