@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,10 +54,15 @@ class APIKeyScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer", "description": "An API key: `ck_live_…` or `ck_test_…`."}
 
 
+_making = Lock()
+"""Held while the document is made: once is enough, and drf-spectacular fails in two threads at once."""
+
+
 @only_read
 def document(request: HttpRequest) -> HttpResponse:
     """`GET /openapi.json`."""
-    return HttpResponse(_document(), content_type="application/json")
+    with _making:
+        return HttpResponse(_document(), content_type="application/json")
 
 
 @cache
