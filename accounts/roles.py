@@ -8,6 +8,7 @@ _VIEWER = frozenset(
     {
         *(f"accounts.view_{name}" for name in ("organization", "project", "member", "apikey", "ratelimit")),
         *(f"usage.view_{name}" for name in ("generation", "ledgerentry", "hourlyusage", "budget", "budgetlimit", "credit", "discount")),
+        "usage.view_refusedrequests",
     }
 )
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -19,7 +20,8 @@ from accounts import access
 from accounts.pages.read_only_admin import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage import exports, receipts
-from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price
+from usage.database.clock import database_now
+from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price, RefusedRequests
 from usage.pages import (
     budget_admin,  # noqa: F401  registers its pages
     table_exports,
@@ -333,4 +335,50 @@ class HourlyUsageAdmin(RecordAdmin):
     @display(description="Hour (UTC)", ordering="hour")
     def hour_utc(self, row: HourlyUsage) -> str:
         """The hour that begins then."""
+        return f"{row.hour:%Y-%m-%d %H:00}"
+
+
+class CodeFilter(admin.SimpleListFilter):
+    """By error code: those that requests were refused with in the last week."""
+
+    title = "code"
+    parameter_name = "code"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The codes in the rows that this person may see."""
+        recent = access.seen_by(request.user, RefusedRequests.objects.filter(hour__gte=database_now() - timedelta(days=7)))
+        return [(code, code) for code in recent.order_by("code").values_list("code", flat=True).distinct()]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows with the chosen code."""
+        return rows.filter(code=self.value()) if self.value() else rows
+
+
+@admin.register(RefusedRequests)
+class RefusedRequestsAdmin(RecordAdmin):
+    """Requests of known keys that were refused before anything ran, by hour."""
+
+    nothing_yet = "No request of a known key was refused: rate limits, budgets and mistakes in requests are counted here within seconds."
+    list_display = ["hour_utc", "who", "key_short", "http_status", "code", "requests_count"]
+    list_filter = ["organization", "project", "api_key", CodeFilter, "hour"]
+    search_fields = ["project__name", "api_key__name", "api_key__public"]
+    search_help_text = "Search by project, key, or the 12 characters after ck_live_."
+    time = "hour"
+    ordering = ["-hour", "-id"]
+    readonly_fields = ["hour_utc", "project_name", "key_name", "http_status", "requests_count"]
+    fields = ["hour_utc", "organization", "project_name", "key_name", "http_status", "code", "requests_count"]
+
+    @display(description="Requests", ordering="requests")
+    def requests_count(self, row: RefusedRequests) -> str:
+        """The number of refused requests."""
+        return f"{row.requests:,}"
+
+    @display(description="Status", ordering="status", empty_value="several")
+    def http_status(self, row: RefusedRequests) -> int | None:
+        """The HTTP status of the answers; None: several."""
+        return row.status or None
+
+    @display(description="Hour (UTC)", ordering="hour")
+    def hour_utc(self, row: RefusedRequests) -> str:
+        """The start of the hour."""
         return f"{row.hour:%Y-%m-%d %H:00}"

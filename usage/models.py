@@ -10,6 +10,7 @@ from django.db.models import Q
 from accounts.models import APIKey, Organization, Project
 from usage.outcome import Outcome
 from usage.pricing import Price as PriceValue
+from usage.refused_request_models import RefusedRequests
 from usage.retention_models import RetentionHorizon
 from usage.rollup_models import ClosedDay, DailyFirstTokens, DailyTotals, DailyUsage, Dimension, HourlyUsage
 from usage.verification_models import LedgerCheck
@@ -17,7 +18,7 @@ from usage.verification_models import LedgerCheck
 __all__ = [
     "CHARGED", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension",
     "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "Outcome", "Period",
-    "Price", "RetentionHorizon", "Scope", "State", "UsageSource",
+    "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageSource",
 ]  # fmt: skip
 
 

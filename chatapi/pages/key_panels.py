@@ -11,7 +11,7 @@ from django.utils import timezone
 from accounts import access
 from accounts.access import Person
 from accounts.models import APIKey, RateLimit
-from usage import spending
+from usage import refused_requests, spending
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, Scope
 from usage.pages import sparkline
@@ -54,6 +54,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
         "activity": activity,
         "activity_days": DAYS,
         "sparkline": sparkline.draw(activity.requests_by_day, activity.first_day, "requests"),
+        "refused": refused_requests.of_key(row.pk, timezone.now()),
         "rate_limits": list(_rate_limits(row)),
         "budgets": list(_budgets(row)),
         "may_add_rate_limit": access.may(person, "accounts.add_ratelimit", row),

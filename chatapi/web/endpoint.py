@@ -20,6 +20,7 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import Dialect, OpenAI
 from usage.errors import DatabaseUnavailable
 from usage.failpoints import failpoint
+from usage.refused_requests import Refusal, refused_requests
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,14 @@ class Endpoint(EventStreamConsumer):
         return False
 
     def told(self, error: Exception) -> Failed:
-        """What the client is told about the error, one that nobody foresaw is logged; the headers that go with it are made ready."""
+        """What the client is told about the error; one before the answer began is counted as a refusal of its key."""
+        failure = self._told(error)
+        if self.api_key_id is not None and not self.is_started:
+            refused_requests.count(Refusal(self.api_key_id, failure.status, failure.code))
+        return failure
+
+    def _told(self, error: Exception) -> Failed:
+        """What the client is told, one that nobody foresaw is logged; the headers that go with it are made ready."""
         if isinstance(error, RateLimited):
             self.identifying += error.headers()
         if (away := _AWAY.get(type(error))) is not None:

@@ -33,6 +33,7 @@ from chatapi.web.tickets import Tickets
 from usage import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
+from usage.refused_requests import refused_requests
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Services:
             cls._starting = None
         services.in_background(for_ever(services.rates.renew))
         services.in_background(for_ever(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
+        services.in_background(for_ever(partial(refused_requests.write_for_ever, services.commits)))
         cls._instance = services
         return services
 

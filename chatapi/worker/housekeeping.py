@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 
-from usage import idempotency, seals
+from usage import idempotency, refused_requests, seals
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable, UsageError
 from usage.models import LedgerCheck
@@ -51,6 +51,7 @@ async def _count_first_tokens(commits: GroupCommit) -> None:
 
 async def _forget_old(commits: GroupCommit) -> None:
     await commits.write(idempotency.forget_old, None)
+    await commits.write(refused_requests.forget_old, None)
 
 
 async def _for_some_days(commits: GroupCommit, step: Callable[[], date | None]) -> None:

@@ -23,7 +23,9 @@ from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, join, run
-from usage.models import Budget, BudgetLimit, Credit, Discount, HourlyUsage, LedgerEntry, Price
+from usage import refused_requests
+from usage.models import Budget, BudgetLimit, Credit, Discount, HourlyUsage, LedgerEntry, Price, RefusedRequests
+from usage.refused_requests import Refusal
 
 LEAST_FIRST = ["viewer", "member", "admin", "owner"]
 OPERATOR, NOBODY, ANYONE = "operator", "nobody", "anyone"
@@ -41,6 +43,7 @@ MODELS = {
     "usage_generation": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_ledgerentry": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_hourlyusage": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "usage_refusedrequests": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budget": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budgetlimit": ("viewer", "admin", "viewer", "admin", "admin"),
     "usage_credit": ("viewer", NOBODY, "viewer", OPERATOR, NOBODY),
@@ -141,6 +144,7 @@ class House:
         BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**12)
         Credit.objects.create(organization=acme)
         Discount.objects.create(organization=acme, effective_from=generation.admitted_at, basis_points=100)
+        refused_requests.add(generation.admitted_at, [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}])
         APIKey.objects.filter(pk=alice.api_key.pk).update(previous_public="x" * 12, previous_expires_at="2099-01-01T00:00:00Z")
         self.of: dict[str, Model] = {
             "accounts_organization": acme,
@@ -152,7 +156,7 @@ class House:
             "auth_user": bob.user,
             "auth_group": Group.objects.create(name="clerks"),
         }
-        for shown in (RateLimit, BudgetLimit, Credit, Discount, Price, LedgerEntry, HourlyUsage, Budget, Deployment):
+        for shown in (RateLimit, BudgetLimit, Credit, Discount, Price, LedgerEntry, HourlyUsage, RefusedRequests, Budget, Deployment):
             row = shown._default_manager.first()
             assert row is not None
             self.of[f"{shown._meta.app_label}_{shown._meta.model_name}"] = row

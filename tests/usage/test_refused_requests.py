@@ -1,0 +1,159 @@
+"""Refused requests are counted by key, status, code and hour; nothing is lost while the database is away, and memory stays bounded."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from tests.admin_pages import client_of
+from tests.cast import Person
+from usage import refused_requests
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
+from usage.errors import DatabaseUnavailable
+from usage.models import RefusedRequests
+from usage.refused_requests import KEPT, OTHER, Refusal, RefusedRequestCounter
+from usage.rollups import hour_of
+
+
+class Door:
+    """Takes the place of `GroupCommit`: runs each operation at once, or is away."""
+
+    is_away = False
+
+    async def write(self, operation: Any, item: Any) -> None:
+        if self.is_away:
+            raise DatabaseUnavailable("away")
+        self.written: Sequence[Any] = [*getattr(self, "written", ()), item]
+
+
+def rows() -> list[tuple[int, int, str, int]]:
+    return list(RefusedRequests.objects.order_by("id").values_list("api_key_id", "status", "code", "requests"))
+
+
+def refuse(alice: Person, charlie: Person) -> None:
+    """Requests of a key of each organization."""
+    counts = {Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}
+    refused_requests.add(database_now(), [counts])
+
+
+def test_counts_of_an_hour_add_up_in_one_row(alice: Person, bob: Person) -> None:
+    now = database_now()
+    late, early = Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"), Refusal(bob.api_key.pk, 402, "insufficient_quota")
+    refused_requests.add(now, [{late: 2, early: 1}, {late: 3}])
+    refused_requests.add(now, [{late: 5}])
+    assert rows() == [(*late, 10), (*early, 1)]
+    row = RefusedRequests.objects.get(code="rate_limit_exceeded")
+    assert (row.organization_id, row.project_id, row.hour) == (alice.project.organization_id, alice.project.pk, hour_of(now))
+    refused_requests.add(now + timedelta(hours=1), [{late: 1}])
+    assert [row[-1] for row in rows()] == [10, 1, 1]
+
+
+def test_a_key_that_does_not_exist_any_more_stops_no_other(alice: Person) -> None:
+    refused_requests.add(database_now(), [{Refusal(999_999_999, 429, "rate_limit_exceeded"): 7, Refusal(alice.api_key.pk, 400, "x"): 1}])
+    assert rows() == [(alice.api_key.pk, 400, "x", 1)]
+
+
+def test_counts_of_long_ago_are_deleted(alice: Person) -> None:
+    now = database_now()
+    for age in (KEPT + timedelta(hours=1), KEPT - timedelta(hours=1)):
+        refused_requests.add(now - age, [{Refusal(alice.api_key.pk, 400, "x"): 1}])
+    refused_requests.forget_old(now, [None])
+    assert [row.hour for row in RefusedRequests.objects.all()] == [hour_of(now - KEPT + timedelta(hours=1))]
+
+
+def test_a_keys_last_day_is_summed_by_code(alice: Person) -> None:
+    now = database_now()
+    for hours_ago, code, requests in [(0, "b", 1), (23, "b", 2), (5, "a", 2), (24, "a", 100)]:
+        refused_requests.add(now - timedelta(hours=hours_ago), [{Refusal(alice.api_key.pk, 400, code): requests}])
+    assert refused_requests.of_key(alice.api_key.pk, now) == [(400, "b", 3), (400, "a", 2)]
+
+
+async def test_while_the_database_is_away_counts_are_kept() -> None:
+    door: Any = Door()
+    counter = RefusedRequestCounter()
+    counter.count(Refusal(1, 429, "a"))
+    door.is_away = True
+    await counter.write(door)
+    counter.count(Refusal(1, 429, "a"))
+    door.is_away = False
+    await counter.write(door)
+    await counter.write(door)
+    assert door.written == [{Refusal(1, 429, "a"): 2}]
+
+
+async def test_memory_is_bounded_and_what_exceeds_it_is_counted_together() -> None:
+    door: Any = Door()
+    counter = RefusedRequestCounter(max_entries=2)
+    for code in "abcd":
+        counter.count(Refusal(1, 400, code))
+    counter.count(Refusal(1, 400, "a"))
+    for api_key_id in range(2, 100):
+        counter.count(Refusal(api_key_id, 400, "a"))
+    await counter.write(door)
+    (written,) = door.written
+    assert written[Refusal(1, 400, "a")] == 2
+    assert written[Refusal(1, 0, OTHER)] == 2
+    assert len(written) == 4
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_process_that_ends_writes_what_it_has_counted() -> None:
+    door: Any = Door()
+    counter = RefusedRequestCounter()
+    counter.count(Refusal(1, 429, "a"))
+    writing = asyncio.create_task(counter.write_for_ever(door))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert door.written == [{Refusal(1, 429, "a"): 1}]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_counter_writes_through_the_one_door(alice: Person) -> None:
+    async def count_and_write() -> None:
+        commits = GroupCommit()
+        try:
+            counter = RefusedRequestCounter()
+            counter.count(Refusal(alice.api_key.pk, 429, "a"), 3)
+            await counter.write(commits)
+        finally:
+            await commits.close()
+
+    asyncio.run(count_and_write())
+    assert rows() == [(alice.api_key.pk, 429, "a", 3)]
+
+
+def test_people_see_their_organizations_refusals_only(alice: Person, charlie: Person) -> None:
+    refused_requests.add(
+        database_now(), [{Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}]
+    )
+    page = reverse("admin:usage_refusedrequests_changelist")
+    shown = client_of(alice.user).get(page).content.decode()
+    assert "of_acme" in shown
+    assert "of_umbrella" not in shown
+    assert client_of(alice.user).get(page, {"code": "of_umbrella"}).content.decode().count("of_umbrella</td>") == 0
+    of_key = client_of(alice.user).get(reverse("admin:accounts_apikey_change", args=[alice.api_key.pk])).content.decode()
+    assert "Refused in the last 24 hours" in of_key
+    assert "of_acme" in of_key
+
+
+def test_an_operator_filters_by_organization_project_key_and_code(admin_client: Any, alice: Person, charlie: Person) -> None:
+    refused_requests.add(
+        database_now(), [{Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}]
+    )
+    page = reverse("admin:usage_refusedrequests_changelist")
+    filters = [
+        {"organization__name__exact": "Acme"},
+        {"project__id__exact": alice.project.pk},
+        {"api_key__id__exact": alice.api_key.pk},
+        {"api_key__name__exact": alice.api_key.name},
+        {"code": "of_acme"},
+        {"q": alice.api_key.public},
+    ]
+    for query in filters:
+        listed = admin_client.get(page, query).context["cl"].result_list
+        assert [row.code for row in listed] == ["of_acme"], query
