@@ -68,7 +68,7 @@ class Endpoint(EventStreamConsumer):
         """What the client is told about the error; one before the answer began is counted as a refusal of its key."""
         failure = self._told(error)
         if self.api_key_id is not None and not self.is_started:
-            refused_requests.count(Refusal(self.api_key_id, failure.status, failure.code))
+            refused_requests.count(Refusal(self.api_key_id, failure.status, failure.code or failure.type))
         return failure
 
     def _told(self, error: Exception) -> Failed:

@@ -1,0 +1,66 @@
+"""What the hot routes refuse a known key is counted within seconds, and when the web process ends; a served request is not."""
+
+import json
+import signal
+
+import pytest
+
+from tests.bad_input.bodies import CHAT
+from tests.chatapi.http_client import Client
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+MAKE = """
+import json
+from accounts.keys import create_key, get_or_create_project
+from accounts.models import RateLimit
+project = get_or_create_project("Refused", "default")
+rights = {"narrow": {"scopes": ["models"]}, "limited": {}, "ending": {}, "wrong": {}}
+made = {name: create_key(project, name=f"refused-{name}", **each) for name, each in rights.items()}
+RateLimit.objects.create(api_key=made["limited"][0], requests_per_minute=1)
+print(json.dumps({name: secret for name, (_, secret) in made.items()}))
+"""
+COUNTED = """
+import json
+from usage.models import RefusedRequests
+rows = RefusedRequests.objects.filter(api_key__name="refused-{name}")
+print(json.dumps(sorted([row.status, row.code, row.requests] for row in rows)))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(installation: Installation) -> dict[str, Client]:
+    """Clients whose keys only this module uses."""
+    secrets: dict[str, str] = json.loads(shell(installation, MAKE))
+    return {name: Client(installation.url, secret) for name, secret in secrets.items()}
+
+
+def shell(installation: Installation, script: str) -> str:
+    done = installation.manage("shell", "--no-imports", "-c", script)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def counted(installation: Installation, name: str) -> list[list[object]]:
+    rows: list[list[object]] = json.loads(shell(installation, COUNTED.format(name=name)))
+    return rows
+
+
+def test_every_kind_of_refusal_is_counted_by_its_code(installation: Installation, made: dict[str, Client]) -> None:
+    wrong, narrow, limited = made["wrong"], made["narrow"], made["limited"]
+    codes = [answer.error["code"] or answer.error["type"] for answer in (wrong.send("POST", CHAT, b"{"), wrong.complete("no-such-model"))]
+    assert wrong.complete("no-such-model").status == 404
+    assert narrow.complete("five").status == 403
+    assert [limited.complete("five").status for _ in range(3)] == [200, 429, 429]
+    wait_for(lambda: counted(installation, "limited") == [[429, "rate_limit_exceeded", 2]], "the counts", timeout_s=20)
+    assert counted(installation, "narrow") == [[403, "permission_denied", 1]]
+    assert counted(installation, "wrong") == [[400, codes[0], 1], [404, codes[1], 2]]
+
+
+def test_a_process_that_ends_loses_none(installation: Installation, made: dict[str, Client]) -> None:
+    with installation.another_web() as another:
+        refused = [Client(another.url, made["ending"].key).complete("no-such-model").status for _ in range(3)]
+        assert refused == [404, 404, 404]
+        assert another.end("web", signal.SIGTERM) == 0
+    assert counted(installation, "ending") == [[404, "model_not_found", 3]]
