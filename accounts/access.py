@@ -101,6 +101,21 @@ def may(user: Person, permission: str, row: Model) -> bool:
     return where_may(user, permission, type(row)._default_manager.filter(pk=row.pk)).exists()
 
 
+def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[APIKey]:
+    """The keys without the admin keys of organizations in which the person's role does not make admin keys."""
+    if is_operator(user):
+        return keys
+    administered = [organization_id for organization_id, role in roles_of(user).items() if role in roles.ADMINISTERS_KEYS]
+    return keys.filter(Q(is_admin=False) | Q(project__organization__in=administered))
+
+
+def may_make_admin_keys(user: Person, organization_id: int | None) -> bool:
+    """Whether the person may make admin keys of that organization; None: of any."""
+    if is_operator(user):
+        return True
+    return any(role in roles.ADMINISTERS_KEYS for each, role in roles_of(user).items() if organization_id in (None, each))
+
+
 def is_tenants(model: type[Model]) -> bool:
     """Whether rows of this kind belong to organizations."""
     return model._meta.label in _BELONGING or any(hasattr(model, name) for name in ("organization_id", "scope_id"))

@@ -28,6 +28,9 @@ What is the installation's has no place here: models, deployments, prices, disco
 and organizations themselves: their name, their time zone (which says when a day's budget ends) and whether they are active.
 """
 
+ADMINISTERS_KEYS = frozenset({Role.ADMIN, Role.OWNER})
+"""The roles that make and change admin keys, which read what the whole organization used and spent."""
+
 _FROM_LEAST = (Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OWNER)
 
 

@@ -90,6 +90,13 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         """Never: the ledger speaks of it."""
         return False
 
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A member changes no admin key: widening, enabling or rotating one is as good as making one."""
+        if not super().has_change_permission(request, obj):
+            return False
+        row = obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))  # the theme has only the id
+        return row is None or not row.is_admin or access.may_make_admin_keys(request.user, row.project.organization_id)
+
     def has_key_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whoever may change this key, as long as it is not revoked."""
         return self._changeable(request, object_id) is not None
@@ -165,7 +172,8 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         """What is asked for, or shown; never a digest."""
         may_change = obj is None or self.has_change_permission(request, obj)
         rights = ["scopes", "allowed_models"] if may_change else ["scopes_shown", "allowed_models_shown"]
-        rights += ["is_admin", "default_dialect", "expires_at"]
+        rights += [] if obj is None and not access.may_make_admin_keys(request.user, None) else ["is_admin"]
+        rights += ["default_dialect", "expires_at"]
         if obj is None:
             return [(None, {"fields": ["project", "name", "test_key"]}), ("What it may do", {"fields": rights})]
         known = ["name", "redacted", "project", "kind", "status", "created_at"]
@@ -176,11 +184,16 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """What a key is stays; what it may do can change."""
         shown_only = ["redacted", "project", "kind", "status", "created_at", "previous_secret", "revoked_at"]
-        return [*shown_only, "scopes_shown", "allowed_models_shown"] if obj else []
+        if obj is None:
+            return []
+        may_make_admin = access.may_make_admin_keys(request.user, obj.project.organization_id)
+        return [*shown_only, "scopes_shown", "allowed_models_shown", *([] if may_make_admin else ["is_admin"])]
 
     def get_form(self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any) -> Any:
         """A new key also has a project and a kind."""
-        return super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
+        form = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
+        form.person = request.user
+        return form
 
     def render_change_form(self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any) -> HttpResponse:
         """With what the key did, and what limits it."""
@@ -335,7 +348,8 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     def _changeable_rows(self, request: HttpRequest, rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
         """Of what a person sees, what they may change: their roles in several organizations can differ."""
-        return access.where_may(request.user, self.permission("change"), APIKey.objects.filter(pk__in=rows.values("pk")))
+        changeable = access.where_may(request.user, self.permission("change"), APIKey.objects.filter(pk__in=rows.values("pk")))
+        return access.without_others_admin_keys(request.user, changeable)
 
 
 def _keys(count: int) -> str:

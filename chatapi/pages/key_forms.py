@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
+from accounts import access
 from accounts.models import APIKey, KeyScope
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
@@ -43,6 +44,9 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         help_text=APIKey._meta.get_field("default_dialect").help_text,
     )
 
+    person: access.Person
+    """The person who fills in the form."""
+
     class Meta:
         model = APIKey
         fields = ["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"]
@@ -52,6 +56,14 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         field = self.fields.get("allowed_models")  # there is none for who may only look
         if field is not None:
             field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
+
+    def clean_is_admin(self) -> bool:
+        """An admin key is made by an owner or an admin of its organization."""
+        is_admin: bool = self.cleaned_data["is_admin"]
+        project = self.cleaned_data.get("project") or (self.instance.project if self.instance.pk else None)
+        if is_admin and project is not None and not access.may_make_admin_keys(self.person, project.organization_id):
+            raise ValidationError("Only owners and admins of the organization can make an admin key.")
+        return is_admin
 
 
 class NewKeyForm(KeyForm):

@@ -18,8 +18,8 @@ from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEnt
 
 ROLES = [Role.OWNER, Role.ADMIN, Role.MEMBER, Role.VIEWER]
 LISTS = ["accounts_organization", "accounts_project", "accounts_member", "accounts_apikey", "accounts_ratelimit",
-         "usage_generation", "usage_ledgerentry", "usage_hourlyusage", "usage_budget", "usage_budgetlimit", "usage_credit",
-         "usage_discount"]  # fmt: skip
+         "usage_generation", "usage_ledgerentry", "usage_hourlyusage", "usage_refusedrequests",
+         "usage_budget", "usage_budgetlimit", "usage_credit", "usage_discount"]  # fmt: skip
 
 
 def colleague(acme: Organization, role: Role) -> Client:

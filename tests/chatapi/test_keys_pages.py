@@ -319,3 +319,47 @@ def test_a_keys_page_costs_as_many_queries_as_before_with_more_limits(
     root.get(page(alice.api_key))
     with django_assert_max_num_queries(18):
         root.get(page(alice.api_key))
+
+
+# ---- admin keys
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.ADMIN])
+def test_owners_and_admins_make_admin_keys(acme: Organization, role: Role) -> None:
+    person = join("boss", role, acme, "default")
+    client = signed_in(person.user)
+    assert look_up(secret_in(client.post(ADD, EMPTY | {"project": person.project.pk, "name": "new", "is_admin": "on"}))).is_admin
+    assert client.post(page(person.api_key), EMPTY | {"name": "boss", "is_admin": "on"}).status_code == 302
+    assert look_up(person.key).is_admin
+
+
+def test_a_member_makes_no_admin_key(acme: Organization, bob: Person) -> None:
+    client = signed_in(bob.user)
+    assert 'name="is_admin"' not in client.get(ADD).content.decode()
+    client.post(ADD, EMPTY | {"project": bob.project.pk, "name": "new", "is_admin": "on"})
+    client.post(page(bob.api_key), EMPTY | {"name": "bob", "is_admin": "on"})
+    assert not APIKey.objects.filter(is_admin=True).exists()
+
+
+def test_a_role_elsewhere_makes_no_admin_key_here(bob: Person, charlie: Person) -> None:
+    """Bob is a member of Acme, and an admin of Umbrella."""
+    Member.objects.create(organization=charlie.project.organization, user=bob.user, role=Role.ADMIN)
+    client = signed_in(bob.user)
+    shown = client.post(ADD, EMPTY | {"project": bob.project.pk, "name": "new", "is_admin": "on"})
+    assert "Only owners and admins of the organization" in text(shown)
+    assert not APIKey.objects.filter(name="new").exists()
+    assert secret_in(client.post(ADD, EMPTY | {"project": charlie.project.pk, "name": "theirs", "is_admin": "on"}))
+
+
+def test_a_member_changes_no_admin_key_in_any_way(alice: Person, bob: Person) -> None:
+    APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True, is_active=False, scopes=["models"])
+    before = APIKey.objects.filter(pk=alice.api_key.pk).values().get()
+    client = signed_in(bob.user)
+    assert client.get(page(alice.api_key)).status_code == 200
+    assert client.post(page(alice.api_key), EMPTY | {"name": "mine"}).status_code == 403
+    for action in ("rotate", "end-previous", "enable", "disable", "revoke"):
+        form = {"public": alice.api_key.public, "overlap": "0"}
+        assert client.post(page(alice.api_key, action), form).status_code == 403, action
+    for action in ("enable_selected", "disable_selected", "revoke_selected"):
+        client.post(LIST, {"action": action, "_selected_action": [alice.api_key.pk]})
+    assert APIKey.objects.filter(pk=alice.api_key.pk).values().get() == before
