@@ -22,6 +22,11 @@ def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
     return nearest
 
 
+def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
+    """Whether the socket's peer is a trusted proxy, whose `X-Forwarded-…` headers count."""
+    return _is_in(peer, _networks(tuple(trusted_proxies)))
+
+
 def household(address: str) -> str:
     """What one party has at least: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
     found = _parsed(address)

@@ -6,7 +6,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
+from channels.security.websocket import WebsocketDenier
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
@@ -17,6 +17,7 @@ from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions 
 from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
 from chatapi.web.probes import healthz, readyz  # noqa: E402
+from chatapi.web.websocket_origin import SameOrigin  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
 from usage.pages.live_feed import LiveFeed  # noqa: E402
 
@@ -36,7 +37,7 @@ _routes = ProtocolTypeRouter(
                 re_path(r"", django_application),  # type: ignore[arg-type]  # Channels routes to ASGI applications
             ]
         ),
-        "websocket": AllowedHostsOriginValidator(
+        "websocket": SameOrigin(
             AuthMiddlewareStack(
                 URLRouter(
                     [

@@ -118,7 +118,7 @@ class Server(DaphneServer):
         self.ws_factory.protocol = WebSocketConnection
         self.ws_factory.setProtocolOptions(
             autoPingTimeout=self.ping_timeout,
-            allowNullOrigin=True,  # whom to trust is the application's decision, by AllowedHostsOriginValidator
+            allowNullOrigin=True,  # whom to trust is the application's decision, by SameOrigin
             openHandshakeTimeout=self.websocket_handshake_timeout,
             maxMessagePayloadSize=self.websocket_max_message_size,
             maxFramePayloadSize=self.websocket_max_frame_size,
