@@ -94,6 +94,7 @@ INSTALLED_APPS = [
     "chatapi",
 ]
 MIDDLEWARE = [
+    "chatapi.api.middleware.ForwardedProtoMiddleware",
     "chatapi.api.middleware.IdentifyingMiddleware",
     "chatapi.api.middleware.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
@@ -139,7 +140,16 @@ STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 SESSION_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("CHATAPI_SECURE_COOKIES", default=False)
+SECURE_COOKIES = env.bool("CHATAPI_SECURE_COOKIES", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
+# Sent only with answers to requests that came by HTTPS, as a trusted proxy says (ForwardedProtoMiddleware).
+SECURE_HSTS_SECONDS = 365 * 24 * 60 * 60 if SECURE_COOKIES else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SILENCED_SYSTEM_CHECKS = [
+    "security.W005",  # HSTS for subdomains: other services may be there, and not all of them by HTTPS
+    "security.W008",  # a redirect to HTTPS is the proxy's: here it would loop behind one that does not tell the scheme, and end probes
+    "security.W021",  # HSTS preloading is the domain owner's decision
+]
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 

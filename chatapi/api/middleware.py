@@ -2,9 +2,11 @@
 
 import time
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
+from accounts import client_address
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
 
@@ -23,6 +25,15 @@ class AnyHostMiddleware(MiddlewareMixin):
         """Give the request a name that nothing refuses; before `CommonMiddleware`, which asks for it."""
         if request.path in WITHOUT_SESSION or is_client_route(request.path):
             request.get_host = lambda: "localhost"  # type: ignore[method-assign]
+
+
+class ForwardedProtoMiddleware(MiddlewareMixin):
+    """Drops `X-Forwarded-Proto` unless a trusted proxy sent it: with it, Django takes a request for one that came by HTTPS."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Before anything asks whether the request is secure."""
+        if not client_address.is_trusted(request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES):
+            request.META.pop("HTTP_X_FORWARDED_PROTO", None)
 
 
 class IdentifyingMiddleware(MiddlewareMixin):

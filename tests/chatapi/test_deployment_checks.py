@@ -1,0 +1,56 @@
+"""`check --deploy` has nothing to say about production settings; HTTPS is known from trusted proxies, and nothing is redirected."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+PRODUCTION = {
+    "CHATAPI_SECRET_KEY": "5b1ae02c" * 8,
+    "CHATAPI_KEY_PEPPER": "91f3d06e" * 8,
+    "CHATAPI_ALLOWED_HOSTS": "chat.example.com",
+    "CHATAPI_CSRF_TRUSTED_ORIGINS": "https://chat.example.com",
+    "CHATAPI_SECURE_COOKIES": "on",
+}
+
+
+def check(tmp_path: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
+    environment = os.environ | {"CHATAPI_STATE_DIR": str(tmp_path)} | environment
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_production_settings_pass_the_deployment_checks(tmp_path: Path) -> None:
+    done = check(tmp_path, **PRODUCTION)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("System check identified no issues")
+
+
+def test_cookies_that_are_not_secure_are_warned_of(tmp_path: Path) -> None:
+    done = check(tmp_path, **PRODUCTION | {"CHATAPI_SECURE_COOKIES": "off"})
+    assert done.returncode != 0
+    assert all(f"security.{number}" in done.stderr for number in ("W004", "W012", "W016"))
+
+
+@pytest.fixture
+def behind_https(settings: Settings) -> None:
+    """As `CHATAPI_SECURE_COOKIES` sets it, behind a proxy that ends TLS."""
+    settings.SECURE_HSTS_SECONDS = 60
+    settings.TRUSTED_PROXIES = ["10.0.0.5"]
+
+
+@pytest.mark.usefixtures("behind_https")
+@pytest.mark.parametrize("path", ["/healthz", "/admin/login/"])
+@pytest.mark.parametrize(
+    ("peer", "proto", "is_secure"), [("10.0.0.5", "https", True), ("10.0.0.5", "http", False), ("10.0.0.6", "https", False)]
+)
+def test_only_a_trusted_proxy_says_that_a_request_is_secure(db: None, path: str, peer: str, proto: str, is_secure: bool) -> None:
+    response: Any = Client().get(path, headers={"x-forwarded-proto": proto}, REMOTE_ADDR=peer)
+    assert response.status_code == 200, "a probe inside a cluster speaks plain HTTP"
+    assert ("strict-transport-security" in response.headers) == is_secure
