@@ -199,7 +199,11 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname).1s %(name)s: %(message)s", "datefmt": "%H:%M:%S"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"one_line": {"()": "chatapi.refusal_log.OneLine"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+        "refusals": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["one_line"]},
+    },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "celery": {"level": "WARNING"},
@@ -207,6 +211,7 @@ LOGGING = {
         # Below that it repeats what anybody sends in a request's first line.
         "daphne": {"level": "INFO"},
         "django.request": {"level": "ERROR"},
+        "django.security": {"handlers": ["refusals"], "propagate": False},
         # Anyone can send any Host: that is answered with 400, and is no error of ours.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
     },

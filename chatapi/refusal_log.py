@@ -1,0 +1,50 @@
+"""How the log tells a request that Django refuses as suspicious, such as a list filtered by a column that it does not offer: by one line.
+
+Django logs each with its traceback, which is always the same 90 lines, and repeats in it what the client has sent.
+"""
+
+import logging
+import threading
+import time
+
+MAX_LINES_PER_MINUTE = 20
+MAX_CHARACTERS = 300
+
+
+class OneLine(logging.Filter):
+    """Makes each record a line without a traceback, and lets a bounded number of lines pass in a minute."""
+
+    def __init__(self, max_lines_per_minute: int = MAX_LINES_PER_MINUTE) -> None:
+        super().__init__()
+        self._max_lines_per_minute = max_lines_per_minute
+        self._lock = threading.Lock()
+        self._minute_ends_at = 0.0
+        self._lines = self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written; it is changed for good, so its handler must be the only one."""
+        with self._lock:
+            left_out = self._take_line()
+        if left_out is None:
+            return False
+        request = getattr(record, "request", None)
+        where = "" if request is None else f"{request.method} {request.path}: "
+        text = f"{where}{record.getMessage()}".encode("unicode_escape").decode("ascii")
+        more = f" ({left_out} more lines were left out)" if left_out else ""
+        record.msg, record.args = f"{text[:MAX_CHARACTERS]}{more}", ()
+        record.exc_info = record.exc_text = record.stack_info = None
+        # The client's mistake, not the server's.
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+    def _take_line(self) -> int | None:
+        """The number of records left out since the last line; None: the minute has no line left."""
+        now = time.monotonic()
+        if now >= self._minute_ends_at:
+            self._minute_ends_at, self._lines = now + 60, 0
+        if self._lines >= self._max_lines_per_minute:
+            self._left_out += 1
+            return None
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
