@@ -26,8 +26,11 @@ Person = AbstractBaseUser | AnonymousUser
 
 
 def visible_to(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Those rows that belong to the caller's project; their model has `organization_id` and `project_id`."""
-    return rows.filter(organization_id=caller.organization_id, project_id=caller.project_id)
+    """Those rows that belong to the caller's project and are, as the caller, of test keys or not.
+
+    Their model has `organization_id`, `project_id` and `is_test`. Test and live keys see nothing of each other, admin keys neither.
+    """
+    return rows.filter(organization_id=caller.organization_id, project_id=caller.project_id, is_test=caller.is_test)
 
 
 def usable_keys() -> QuerySet[APIKey]:

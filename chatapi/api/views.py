@@ -115,7 +115,7 @@ class Receipt(ClientRoute):
 
     @describe("retrieveGeneration", "Show a generation's receipt", "Receipt", 404, generation_id="In any dialect's form.")
     def get(self, request: Request, generation_id: str) -> Response:
-        """The receipt, for keys of the generation's own project."""
+        """The receipt, for keys of the generation's own project; test keys see those of test keys, live keys those of live keys."""
         uuid = identity.parse_id(generation_id)
         row = access.visible_to(_caller(request), Generation.objects.filter(id=uuid)).first() if uuid else None
         if row is None:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.bad_input.bodies import CHAT, TICKETS, body_for, refusal
-from tests.chatapi.http_client import Client
+from tests.chatapi.http_client import HELLO, Client
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(120)]
@@ -29,6 +29,50 @@ def test_another_tenants_generation_is_as_unknown_as_none(client: Client, strang
     real, unknown = (stranger.send(method, f"/v1/generations/{name}{suffix}", b"{}") for name in (generation_id, UNKNOWN_ID))
     assert real.status in {404, 405}
     assert (real.status, real.body.replace(generation_id.encode(), UNKNOWN_ID.encode())) == (unknown.status, unknown.body)
+
+
+OTHER_KIND = """
+import json
+from accounts.keys import create_key, get_or_create_project
+project = get_or_create_project("Tests", "default")
+kinds = {"test": (True, False), "test admin": (True, True), "live": (False, False), "live admin": (False, True)}
+made = {name: create_key(project, name=name, is_test=test, is_admin=admin)[1] for name, (test, admin) in kinds.items()}
+print(json.dumps(made))
+"""
+
+
+@pytest.fixture(scope="module")
+def kinds(installation: Installation) -> dict[str, Client]:
+    """Clients with each kind of key of one project."""
+    done = installation.manage("shell", "--no-imports", "-c", OTHER_KIND)
+    assert done.returncode == 0, done.stderr
+    return {name: Client(installation.url, key) for name, key in json.loads(done.stdout).items()}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "POST", "PATCH"])
+@pytest.mark.parametrize("suffix", ["", "/cancel", "/stream"])
+@pytest.mark.parametrize(("owner", "others"), [("live", ("test", "test admin")), ("test", ("live", "live admin"))])
+def test_test_and_live_keys_of_a_project_see_nothing_of_each_other(
+    kinds: dict[str, Client], owner: str, others: tuple[str, ...], method: str, suffix: str
+) -> None:
+    generation_id = kinds[owner].complete("five").headers["x-generation-id"]
+    for other in others:
+        real, unknown = (kinds[other].send(method, f"/v1/generations/{name}{suffix}", b"{}") for name in (generation_id, UNKNOWN_ID))
+        assert real.status in {404, 405}
+        assert (real.status, real.body.replace(generation_id.encode(), UNKNOWN_ID.encode())) == (unknown.status, unknown.body)
+    assert kinds[f"{owner} admin"].send("GET", f"/v1/generations/{generation_id}").status == 200
+
+
+def test_a_test_key_cannot_cancel_a_live_generation(kinds: dict[str, Client]) -> None:
+    later = kinds["live"].send(
+        "POST", CHAT, json.dumps({"model": "steady", "stream": True, "messages": HELLO}).encode(), prefer="respond-async"
+    )
+    path = f"/v1/generations/{later.json['id']}"
+    try:
+        assert kinds["test"].send("POST", f"{path}/cancel").status == 404
+        assert kinds["live"].send("GET", path).json["state"] in {"admitted", "running"}
+    finally:
+        assert kinds["live"].send("POST", f"{path}/cancel").status == 202
 
 
 FORMS = ["{hex}", "chatcmpl-{hex}", "cmpl-{hex}", "stream:chat:{hex}"]
