@@ -13,6 +13,10 @@ MAX_VALUES: Final = 262_144
 """Values in the whole body (413): an empty array is 2 bytes on the wire and 64 in memory."""
 MAX_DIGITS: Final = 400
 """Of a number in a body of more than MAX_VALUES bytes; the largest float has 309."""
+MAX_EXPONENTS: Final = 256
+"""Numbers whose exponent has three or more digits: to read one takes a hundred times as long as any other number."""
+MAX_NAMES_COMPARED: Final = 2_048
+"""Names in a body in which one is doubled, if the refusal is to say which."""
 
 # Chat
 MAX_MESSAGES: Final = 2_048

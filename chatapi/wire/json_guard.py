@@ -4,6 +4,9 @@ msgspec is strict about the grammar (RFC 8259), UTF-8, lone surrogates and numbe
 refused here: too deep a nesting (its own bound is Python's recursion limit), too many values, NUL, and duplicate keys, of which
 the last would win here and perhaps the first elsewhere. Every step is one pass in C over the bytes; none is a loop in Python
 over what a client sends.
+
+64 KiB are decoded on the event loop of a web process, so that everything here together costs a few milliseconds for them, whatever they
+hold: tests/wire/test_requests_hostile.py has the worst that we know of.
 """
 
 import json
@@ -15,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from chatapi.wire.caps import MAX_DEPTH, MAX_DIGITS, MAX_NAME_CHARS, MAX_VALUES
+from chatapi.wire.caps import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENTS, MAX_NAME_CHARS, MAX_NAMES_COMPARED, MAX_VALUES
 from chatapi.wire.invalid_request import InvalidRequest
 
 
@@ -25,7 +28,8 @@ def _all_but(kept: bytes) -> bytes:
 
 _NO_BRACKET, _NO_SEPARATOR = _all_but(b'"{}[]'), _all_but(b'",{[')
 _STEPS = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")  # as signed bytes: one down, one up
-_ALL_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_ALL_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
+_LONG_EXPONENT = b"e000"
 _SURROGATE_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _decoder = msgspec.json.Decoder()
@@ -40,7 +44,8 @@ def decode(body: bytes) -> dict[str, Any]:
     """
     if len(body) > MAX_VALUES:  # a value takes a byte at least
         _check_size(body)
-        _check_numbers(body)
+        _check_digits(body)
+    _check_exponents(body)
     _check_depth(body)
     if _count_escapes(body, rb"\u0000"):
         raise InvalidRequest("Invalid body: NUL characters (\\u0000) are not allowed.")
@@ -49,8 +54,7 @@ def decode(body: bytes) -> dict[str, Any]:
         raise InvalidRequest("Invalid body: expected a JSON object.", code="invalid_json")
     # A key that came twice is decoded once, so written out again it lacks quotes. (\u0022 comes out as \", one quote more.)
     if body.count(b'"') + _count_escapes(body, rb"\u0022") != _encoder.encode(found).count(b'"'):
-        key = _repeated_key(body)
-        raise InvalidRequest(f"Duplicate parameter: '{key}'.", key, "duplicate_parameter")
+        raise _duplicate(body)
     return found
 
 
@@ -78,12 +82,22 @@ def _check_size(body: bytes) -> None:
         raise InvalidRequest(f"The body has more than {MAX_VALUES} values.", code="request_too_large", status=413)
 
 
-def _check_numbers(body: bytes) -> None:
+def _check_digits(body: bytes) -> None:
     """No endless integers: to read and write one of 4300 digits takes half a millisecond."""
     if not _has_long_number(body):
         return
     if _has_long_number(_outside_strings(body, b"")):
         raise InvalidRequest(f"A number in the body has {MAX_DIGITS} digits or more.")
+
+
+def _check_exponents(body: bytes) -> None:
+    """At most MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 microseconds to read, where others take 0.1."""
+    if _count_long_exponents(body) > MAX_EXPONENTS and _count_long_exponents(_outside_strings(body, b"")) > MAX_EXPONENTS:
+        raise InvalidRequest(f"The body has more than {MAX_EXPONENTS} numbers with an exponent of three or more digits.")
+
+
+def _count_long_exponents(text: bytes) -> int:
+    return text.translate(_ALL_ZEROS, b"+-").count(_LONG_EXPONENT)
 
 
 def _has_long_number(text: bytes) -> bool:
@@ -121,13 +135,20 @@ def _why_unreadable(body: bytes, error: Exception) -> str:
     return str(error)
 
 
-def _repeated_key(body: bytes) -> str:
-    """Which key came twice; only a refused request pays for this slower look."""
+def _duplicate(body: bytes) -> InvalidRequest:
+    """The refusal of a name that came twice; which one it is takes a slower look, for which a body may have too many names."""
+    if body.count(b":") > MAX_NAMES_COMPARED:
+        return InvalidRequest("Duplicate parameter: an object in the body has the same name twice.", code="duplicate_parameter")
+    name = _repeated_name(body)
+    return InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+
+
+def _repeated_name(body: bytes) -> str:
     repeated: list[str] = []
 
     def note(members: list[tuple[str, Any]]) -> None:
-        if len(dict(members)) < len(members):
-            repeated.append(Counter(key for key, _ in members).most_common(1)[0][0])
+        if not repeated and len(dict(members)) < len(members):
+            repeated.append(Counter(name for name, _ in members).most_common(1)[0][0])
 
-    json.loads(body, object_pairs_hook=note)
+    json.loads(body, object_pairs_hook=note, parse_float=len, parse_int=len)  # no number is of interest, and some take long to read
     return repeated[0][:MAX_NAME_CHARS]

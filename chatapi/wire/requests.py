@@ -138,6 +138,8 @@ def _asks_for_stream(body: bytes) -> bool:
 
 def _sorted(sent: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """The known parameters by name, the others in `extras` and `ignored`, null nowhere."""
+    if len(sent) > len(known) + len(ENGINE_PARAMETERS) + caps.MAX_IGNORED:
+        raise _too_many_unknown()  # without a look at each: there can be a quarter of a million
     found: dict[str, Any] = {}
     extras: dict[str, Any] = {}
     ignored: list[str] = []
@@ -163,8 +165,12 @@ def _check_extras(extras: dict[str, Any]) -> None:
 def _printable(names: list[str]) -> tuple[str, ...]:
     """The names as they may stand in a header or a log line."""
     if len(names) > caps.MAX_IGNORED:
-        raise InvalidRequest(f"The body has more than {caps.MAX_IGNORED} unknown parameters.", code="unknown_parameter")
+        raise _too_many_unknown()
     return tuple(_NOT_IN_A_NAME.sub("?", name[: caps.MAX_NAME_CHARS]) for name in names)
+
+
+def _too_many_unknown() -> InvalidRequest:
+    return InvalidRequest(f"The body has more than {caps.MAX_IGNORED} unknown parameters.", code="unknown_parameter")
 
 
 def _out_of_range(body: bytes, request_type: type[_R]) -> InvalidRequest:
