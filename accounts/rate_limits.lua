@@ -149,12 +149,35 @@ local function take(member, lease_ms, tokens, wanted, running, receipt, receipt_
       redis.call('PEXPIRE', slot[1], lease_ms)
     end
   end
+  -- A request that tokens or places refuse takes one from its key's own requests, where they have room; the wait that it is told covers that.
+  if refusing > #wanted or (refusing > 0 and wanted[refusing][5]) then
+    for i, want in ipairs(wanted) do
+      if want[6] and wait(buckets[i], want[4]) == 0 then
+        charge(buckets[i], want[4])
+        keep(buckets[i])
+        longest = math.max(longest, wait(buckets[i], want[4]))
+      end
+    end
+  end
   local standings = {}
   for i, bucket in ipairs(buckets) do
     standings[i] = standing(bucket)
     -- From now on time pays for it, at this rate: not only once it is as late as this server's clock was when it was kept, and not at
     -- the rate of the limit that was.
     if refusing > 0 and (bucket.is_ahead or bucket.has_changed) then keep(bucket) end
+  end
+  return {refusing, math.ceil(longest / 1000), standings}
+end
+
+-- Answers as `take` does whether these limits have room, and takes nothing.
+local function look(wanted)
+  local refusing, longest, standings = 0, 0, {}
+  for i, want in ipairs(wanted) do
+    local bucket = open_under(want[2], want[1], want[3])
+    local us = wait(bucket, want[4])
+    if us > longest then refusing, longest = i, us end
+    standings[i] = standing(bucket)
+    if us > 0 and (bucket.is_ahead or bucket.has_changed) then keep(bucket) end
   end
   return {refusing, math.ceil(longest / 1000), standings}
 end
@@ -202,7 +225,7 @@ local function renew(lease_ms, running, receipts, is_certain)
 end
 
 -- Those who give back come first: there is room then, and a take that a full Redis refuses, which ends the script, does not end them.
-local operations, replies = {take = take, give_back = give_back, undo = undo, renew = renew}, {}
+local operations, replies = {take = take, look = look, give_back = give_back, undo = undo, renew = renew}, {}
 local asked = cmsgpack.unpack(ARGV[1])
 for _, is_first in ipairs({true, false}) do
   for i, operation in ipairs(asked) do

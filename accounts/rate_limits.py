@@ -99,8 +99,24 @@ class RateLimits:
         refusing, wait_ms, states = await self._ask(operation)
         standings = tuple(Standing(limit, *state) for limit, state in zip(rates, states, strict=True))
         if refusing:
-            raise RateLimited([*rates, *places][refusing - 1], standings, wait_ms or RUNNING_RETRY_MS)
+            is_place = refusing > len(rates)
+            raise RateLimited([*rates, *places][refusing - 1], standings, max(wait_ms, RUNNING_RETRY_MS) if is_place else wait_ms)
         return replace(asked, standings=standings)
+
+    async def look(self, known: Iterable[Limit]) -> None:
+        """Raise `RateLimited` unless the limits of requests that apply to every model have room for one more; takes nothing."""
+        limits_of_requests = _of_requests(known)
+        _refuse_what_is_shut(limits_of_requests)
+        if limits_of_requests:
+            wanted = [self._wanted(limit, 0) for limit in limits_of_requests]
+            refusing, wait_ms, states = await self._ask(("look", wanted))
+            if refusing:
+                standings = tuple(Standing(limit, *state) for limit, state in zip(limits_of_requests, states, strict=True))
+                raise RateLimited(limits_of_requests[refusing - 1], standings, wait_ms)
+
+    async def take_refused(self, known: Iterable[Limit], generation_id: UUID) -> None:
+        """Count a request that was refused before it could take anything; raises `RateLimited` where there is no room."""
+        await self.take(_of_requests(known), generation_id, model="", tokens=0)
 
     def asked(self, known: Iterable[Limit], generation_id: UUID, *, model: str) -> Taken:
         """What `take` takes if it does: to be undone by whom its answer has not reached."""
@@ -153,10 +169,12 @@ class RateLimits:
         except TimeoutError as error:
             raise RedisTimeoutError("Redis does not answer") from error
 
-    def _wanted(self, limit: Limit, tokens: int) -> tuple[str, int, int, int, bool]:
-        """Only tokens go on the receipt: a request is never given back."""
+    def _wanted(self, limit: Limit, tokens: int) -> tuple[str, int, int, int, bool, bool]:
+        """Only tokens go on the receipt: a request is never given back. Last: whether requests that other limits refuse count here."""
         counts_tokens = limit.counts is Counts.TOKENS
-        return self._key(limit), limit.most, limit.window_ms * 1_000, tokens if counts_tokens else 1, counts_tokens
+        amount = tokens if counts_tokens else 1
+        counts_refused = not counts_tokens and limit.scope == "key"
+        return self._key(limit), limit.most, limit.window_ms * 1_000, amount, counts_tokens, counts_refused
 
     def _key(self, limit: Limit) -> str:
         return self._prefix + limit.id
@@ -164,6 +182,10 @@ class RateLimits:
 
 def _applying(known: Iterable[Limit], model: str) -> list[Limit]:
     return [limit for limit in known if limit.model in {"", model}]
+
+
+def _of_requests(known: Iterable[Limit]) -> list[Limit]:
+    return [limit for limit in known if limit.counts is Counts.REQUESTS and not limit.model]
 
 
 async def _patiently(taken: Taken, ask: Callable[[], Awaitable[Any]]) -> None:

@@ -113,6 +113,17 @@ def method_not_allowed(method: str, allowed: str) -> APIError:
     return APIError(Failed(f"{method} is not allowed here. Use {allowed}.", INVALID, "method_not_allowed", status=405))
 
 
+def body_too_large(message: str = "The request body is too large.") -> APIError:
+    """413."""
+    return APIError(Failed(message, INVALID, "request_too_large", status=413))
+
+
+def too_many_refused_bytes(retry_after_ms: int) -> APIError:
+    """429 for a key whose large requests were refused again and again."""
+    message = f"Too many large requests of your API key were refused. Try again in {duration(retry_after_ms)}, or send smaller ones."
+    return APIError(Failed(message, "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=retry_after_ms))
+
+
 def unsupported_media_type() -> APIError:
     """415."""
     message = "Send the body with one header 'Content-Type: application/json'."

@@ -73,6 +73,12 @@ def already_admitted(api_key_id: int, key: Idempotency) -> AlreadyAdmitted | Non
     return None if holder is None or holder.is_expired else holder.answer_to(key)
 
 
+def is_known(api_key_id: int, digest: str) -> bool:
+    """Whether the key stands for a generation, whatever that one asks for."""
+    holder = _holders(database_now(), [(api_key_id, digest)]).get((api_key_id, digest))
+    return holder is not None and not holder.is_expired
+
+
 def release(generation_ids: Iterable[UUID]) -> None:
     """Give back the keys of requests that were not admitted after all, or came to nothing."""
     ids = [db_value(generation_id) for generation_id in generation_ids]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -18,6 +19,7 @@ from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
 from chatapi.web import idempotency
+from chatapi.web.body_room import NoRoom, Room
 from chatapi.web.endpoint import Endpoint
 from chatapi.web.relay import CLOSING, LOST, Patience, relay
 from chatapi.web.resumption import follow, is_kept
@@ -26,12 +28,13 @@ from chatapi.wire import requests
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
-from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest
+from chatapi.wire.parsed_request import TEXT, RequestSummary, parse
+from chatapi.wire.requests import InvalidRequest
 from chatapi.wire.sse import PING
 from usage import ledger, pricing
 from usage.errors import AlreadyAdmitted, NotPriced
 from usage.failpoints import failpoint
-from usage.idempotency import Idempotency, already_admitted
+from usage.idempotency import Idempotency, already_admitted, is_known
 from usage.models import Generation, Outcome, State
 from usage.pricing import FREE, Price
 from usage.settlement import MAY_FARE_BETTER
@@ -49,8 +52,8 @@ MOST_SHOWN = 32
 PIECE_DELTAS = 256
 """So many deltas are encoded and sent at once."""
 
-CHAT, TEXT = "chat.completions", "completions"
-"""The endpoints, as a generation's row names them."""
+PATIENCE_S = 1.0
+"""How often a body that arrives slowly is asked to give way."""
 
 
 class Asked(NamedTuple):
@@ -59,7 +62,7 @@ class Asked(NamedTuple):
     id: UUID
     caller: Caller
     dialect: Dialect
-    request: ChatRequest | TextRequest
+    request: RequestSummary
     model: CatalogModel
     price: Price
     """Of this caller: less its organization's discount, nothing for a test key."""
@@ -70,9 +73,21 @@ class Completions(Endpoint):
 
     endpoint: ClassVar[str]
     required_scope = KeyScope.COMPLETIONS
+    takes_body = True
+    is_ticket: ClassVar[bool] = False
+    """The request is kept for an EventSource, which streams."""
+    services: Services
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.content = b""
+        """The validated request, until it is handed to the workers."""
+        self.room: Room | None = None
+        """What a large body takes up, until its request is queued."""
+        self.large_bytes = 0
+        """How much of a large body was read."""
+        self.has_taken = False
+        """The request counts in the caller's rate limits."""
         self.answer: OpenAI | None = None
         self.used_tokens: int | None = None
         """What the generation used, when this process has seen its end."""
@@ -108,7 +123,78 @@ class Completions(Endpoint):
         """The model of a request that names none, in a dialect whose document does not ask for one."""
         return None if self.dialect is None or self.dialect.chat.requires_model else settings.DEFAULT_MODEL
 
-    async def asked(self, services: Services, caller: Caller, request: ChatRequest | TextRequest) -> Asked:
+    async def handle(self) -> None:
+        """Answer one request; the room that its body took is free afterwards."""
+        try:
+            await super().handle()
+        finally:
+            if self.room is not None:
+                self.room.release()
+
+    async def posted(self, services: Services) -> Asked:
+        """The request in the body, by whoever posts it; a large body is only read for a key whose limits have room."""
+        caller = await self.posted_by(services)
+        is_large = await self.has_large_body()
+        await self._check_limits(services, caller, is_large)
+        if is_large:
+            pieces = await self._read_large(services, caller)
+            parsed = await services.parser.parse(pieces, self.endpoint, self.default_model, is_ticket=self.is_ticket)
+        else:
+            parsed = parse(await self.read_body(), self.endpoint, self.default_model, is_ticket=self.is_ticket)
+        self.content = parsed.content
+        return await self.asked(services, caller, parsed.summary)
+
+    async def _check_limits(self, services: Services, caller: Caller, is_large: bool) -> None:
+        """Raises `RateLimited` or 429 for what would be refused anyway, before its body is parsed and, if it is large, read."""
+        try:
+            services.rates.check(caller)
+            if is_large:
+                await services.rates.look(caller)
+        except RateLimited:
+            if not await self._may_be_repeated(services, caller):
+                raise
+        if is_large and (wait_ms := services.refused_bytes.wait_ms(caller.api_key_id)):
+            raise errors.too_many_refused_bytes(wait_ms)
+
+    async def _may_be_repeated(self, services: Services, caller: Caller) -> bool:
+        """Whether the idempotency key stands for a request already: its answer needs no room."""
+        header = self.header(b"idempotency-key")
+        digest = idempotency.digest_of(header) if header else None
+        return digest is not None and await services.commits.read(is_known, caller.api_key_id, digest)
+
+    async def _read_large(self, services: Services, caller: Caller) -> list[bytes]:
+        """The pieces of a large body, once there is room for it; raises 413 or `NoRoom`."""
+        most_bytes = settings.MAX_BODY_BYTES if self.announced_bytes is None else self.announced_bytes
+        if most_bytes > settings.MAX_BODY_BYTES:
+            raise errors.body_too_large()
+        room = self.room = await services.room.acquire(caller.organization_id, most_bytes)
+        pieces = []
+        while (piece := await self._next_piece_in_time(room)) is not None:
+            pieces.append(piece)
+            self.large_bytes += len(piece)
+            if self.large_bytes > most_bytes:
+                raise errors.body_too_large()
+        return pieces
+
+    async def _next_piece_in_time(self, room: Room) -> bytes | None:
+        while not room.must_give_way:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    return await self.next_piece()
+        raise NoRoom("a slow body gave way")
+
+    def note_refusal(self, caller: Caller, error: Exception, failure: Failed) -> None:
+        """Count the refused request in the caller's limits, as a repeated one is, and the bytes that were read for it.
+
+        A 429 takes nothing here, so that whoever waits as long as told gets in.
+        """
+        super().note_refusal(caller, error, failure)
+        if self.large_bytes:
+            self.services.refused_bytes.add(caller.api_key_id, self.large_bytes)
+        if not self.has_taken and failure.status != 429:
+            self.services.in_background(self.services.rates.take_refused(caller, self.generation_id))
+
+    async def asked(self, services: Services, caller: Caller, request: RequestSummary) -> Asked:
         """The request with its model; raises what is wrong with either for this dialect and model."""
         assert self.dialect is not None, "the dialect is chosen before the request is read"
         if self.dialect.chat.usage_is_opt_in:  # elsewhere the options mean nothing, with a stream or without
@@ -133,7 +219,7 @@ class Completions(Endpoint):
     async def complete(self, services: Services, asked: Asked) -> None:
         """Take from the limits, admit and enqueue, then answer; a request that was sent before has that one's answer."""
         later = "respond-async" in _preferences(self.header(b"prefer") or "")
-        key = idempotency.of(self.header(b"idempotency-key"), self.endpoint, asked.request)
+        key = idempotency.of(self.header(b"idempotency-key"), asked.request)
         admission = _admission(asked, self.endpoint, key)
         try:
             await self._complete(services, asked, admission, later)
@@ -141,21 +227,28 @@ class Completions(Endpoint):
             if not error.is_same_request:
                 raise
             self.is_repeated = True
+            self._hand_over()
             await self._respond_again(services, await visible_generation(services, asked.caller, error.generation_id), later)
 
     async def _complete(self, services: Services, asked: Asked, admission: ledger.Admission, later: bool) -> None:
         """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is given back."""
         taken = await self._take(services, asked, admission)
+        self.has_taken = True
         self.identifying += taken.headers()
         inbox = "" if later else services.inbox.name
-        job = _job(asked.request, admission, inbox, taken)
-        starting = services.in_background(_start(services, admission, job))
+        starting = services.in_background(_start(services, admission, _job(self._hand_over(), admission, inbox, taken), self.room))
+        self.room = None
         try:
             await (
                 self._respond_later(services, asked, admission, starting) if later else self._respond(services, asked, admission, starting)
             )
         finally:
             services.in_background(_give_back(services, taken, self.used_tokens, starting))
+
+    def _hand_over(self) -> bytes:
+        """The request's content, which is not needed here any more: its stream may run for hours."""
+        content, self.content = self.content, b""
+        return content
 
     async def _take(self, services: Services, asked: Asked, admission: ledger.Admission) -> Taken:
         """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was sent before: that needs none."""
@@ -325,22 +418,26 @@ def answer_to(row: Generation, dialect: Dialect) -> OpenAI:
     return (dialect.text if row.endpoint == TEXT else dialect.chat)(answer)
 
 
-def _answer(generation_id: UUID, request: ChatRequest | TextRequest) -> Answer:
+def _answer(generation_id: UUID, request: RequestSummary) -> Answer:
     include_usage = request.stream and request.include_usage
     return Answer(generation_id.hex, identity.created(generation_id), request.model, request.choices_count, include_usage)
 
 
-def _job(request: ChatRequest | TextRequest, admission: ledger.Admission, inbox: str, taken: Taken) -> Job:
+def _job(content: bytes, admission: ledger.Admission, inbox: str, taken: Taken) -> Job:
     runs_on = admission.idempotency is not None or not inbox
-    return Job(inbox, requests.to_bytes(request), runs_on, replace(taken, standings=()) if taken.receipt else None)
+    return Job(inbox, content, runs_on, replace(taken, standings=()) if taken.receipt else None)
 
 
-async def _start(services: Services, admission: ledger.Admission, job: Job) -> None:
+async def _start(services: Services, admission: ledger.Admission, job: Job, room: Room | None) -> None:
     """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left behind."""
-    await services.commits.write(ledger.admit, admission)
-    failpoint("admit.after_commit")
-    await services.enqueue(admission.id, job)
-    failpoint("enqueue.after")
+    try:
+        await services.commits.write(ledger.admit, admission)
+        failpoint("admit.after_commit")
+        await services.enqueue(admission.id, job)
+        failpoint("enqueue.after")
+    finally:
+        if room is not None:
+            room.release()
 
 
 async def _give_back(services: Services, taken: Taken, used_tokens: int | None, starting: "asyncio.Task[None]") -> None:

@@ -10,13 +10,13 @@ from redis.exceptions import RedisError
 from accounts import authentication
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
-from chatapi.web.completions import CHAT, TEXT, Asked, Completions
+from chatapi.web.completions import Asked, Completions
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket, TooManyTickets
-from chatapi.wire import requests
+from chatapi.wire import parsed_request
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import Answer, Dialect, OpenAI
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.parsed_request import CHAT, TEXT, RequestSummary
 
 log = logging.getLogger(__name__)
 
@@ -30,22 +30,16 @@ class _Chat(Completions):
         """A chat completion."""
         return dialect.chat(answer)
 
-    async def posted(self, services: Services, body: bytes) -> Asked:
-        """The chat request in the body, by whoever posts it."""
-        caller = await self.posted_by(services)
-        request = requests.parse_chat(body, default_model=self.default_model, remote_media_allowed=True)
-        return await self.asked(services, caller, request)
-
 
 class ChatCompletions(_Chat):
     """`POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion"), and its form for an EventSource:
     `GET /v1/chat/completions?ticket=…`."""
 
-    async def answer_request(self, body: bytes) -> None:
+    async def answer_request(self) -> None:
         """A GET with a ticket streams what was posted for it; all else is a POST, or should be."""
-        services = await Services.get()
+        services = self.services = await Services.get()
         secret = self._ticket()
-        asked = await self.posted(services, body) if secret is None else await self._redeemed(services, secret)
+        asked = await self.posted(services) if secret is None else await self._redeemed(services, secret)
         await self.complete(services, asked)
 
     def _ticket(self) -> str | None:
@@ -56,6 +50,8 @@ class ChatCompletions(_Chat):
 
     async def _redeemed(self, services: Services, secret: str) -> Asked:
         """What the ticket stands for, if its key is still good."""
+        if await self.has_large_body():
+            raise errors.body_too_large("A GET takes no request body.")
         try:
             ticket = await services.tickets.redeem(secret)
         except (RedisError, OSError) as error:
@@ -63,21 +59,24 @@ class ChatCompletions(_Chat):
         if ticket is None:
             raise errors.invalid_ticket()
         caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
-        self.api_key_id = caller.api_key_id
+        self.know(caller)
         caller.require(self.required_scope)
         self.choose_dialect(ticket.dialect)
-        return await self.asked(services, caller, _request_of(ticket))
+        self.content = ticket.request
+        return await self.asked(services, caller, _summary_of(ticket))
 
 
 class ChatTickets(_Chat):
     """`POST /v1/chat/completions/tickets`: the address at which an EventSource gets this chat's stream, once."""
 
-    async def answer_request(self, body: bytes) -> None:
+    is_ticket = True
+
+    async def answer_request(self) -> None:
         """201 with the ticket; nothing is admitted or charged before it is used."""
-        services = await Services.get()
-        asked = await self.posted(services, body)
-        request = requests.to_bytes(msgspec.structs.replace(asked.request, stream=True))
-        ticket = Ticket(asked.id, asked.caller.api_key_id, asked.dialect.name, request)
+        services = self.services = await Services.get()
+        asked = await self.posted(services)
+        summary = msgspec.structs.replace(asked.request, stream=True)
+        ticket = Ticket(asked.id, asked.caller.api_key_id, asked.dialect.name, self.content, summary=summary)
         try:
             secret = await services.tickets.issue(ticket)
         except TooManyTickets as error:
@@ -99,18 +98,18 @@ class TextCompletions(Completions):
         """A text completion."""
         return dialect.text(answer)
 
-    async def answer_request(self, body: bytes) -> None:
+    async def answer_request(self) -> None:
         """Answer the text request in the body."""
-        services = await Services.get()
-        caller = await self.posted_by(services)
-        request = requests.parse_text(body, default_model=self.default_model)
-        await self.complete(services, await self.asked(services, caller, request))
+        services = self.services = await Services.get()
+        await self.complete(services, await self.posted(services))
 
 
-def _request_of(ticket: Ticket) -> ChatRequest | TextRequest:
+def _summary_of(ticket: Ticket) -> RequestSummary:
     """What was posted; raises 401 for what another version has validated, so that it is posted again."""
+    if ticket.summary is not None:
+        return ticket.summary
     try:
-        return requests.from_bytes(ticket.request)
+        return parsed_request.read(ticket.request, CHAT).summary
     except msgspec.DecodeError as error:
         log.error("a ticket's request can't be read: %s", error)
         raise errors.invalid_ticket() from None

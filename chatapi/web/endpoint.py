@@ -13,6 +13,8 @@ from accounts.errors import RateLimited
 from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
+from chatapi.web.body_parser import ParserUnavailable
+from chatapi.web.body_room import LARGE_BYTES, NoRoom
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
@@ -25,6 +27,7 @@ from usage.refused_requests import Refusal, refused_requests
 log = logging.getLogger(__name__)
 
 JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+MOST_LENGTH_DIGITS = 19
 OPENAI_VERSION = (b"openai-version", identity.OPENAI_VERSION.encode())
 
 
@@ -33,6 +36,8 @@ class Endpoint(EventStreamConsumer):
 
     required_scope: ClassVar[KeyScope]
     """What a key that is narrowed to some scopes needs here."""
+    takes_body: ClassVar[bool] = False
+    """Whether a body of more than `LARGE_BYTES` can be meant for this endpoint."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,15 +47,19 @@ class Endpoint(EventStreamConsumer):
         self.generation_id = identity.new_id()
         self.dialect: Dialect | None = None
         self.api_key_id: int | None = None
+        self.known_caller: Caller | None = None
+        """Who asks, once the key is known to be good; its scopes may still refuse the request."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         """Answer one request; every failure before the first byte is a JSON error with its own status."""
         self.request_headers = _by_name(self.scope["headers"])
         wish = self.request_headers.get(b"x-request-id")
         self.identifying = [(b"x-request-id", identity.request_id(wish, self.generation_id)), OPENAI_VERSION]
-        await self.answer_request(body)
+        if not self.takes_body and await self.has_large_body():
+            raise errors.body_too_large("This route takes no request body.")
+        await self.answer_request()
 
-    async def answer_request(self, body: bytes) -> None:
+    async def answer_request(self) -> None:
         """Check the request and answer it."""
         raise NotImplementedError
 
@@ -80,6 +89,8 @@ class Endpoint(EventStreamConsumer):
         found = errors.from_exception(error).failure
         if found.code == "internal_error":
             log.error("a request failed", exc_info=error)
+        if self.known_caller is not None and 400 <= found.status < 500:
+            self.note_refusal(self.known_caller, error, found)
         if found.status in _NOT_NOW and self.api_key_id is not None:
             # Nothing else knows of these: the books begin with what is admitted. What the client has said is not told, its own
             # request id neither: it may be a key, or a part of a prompt.
@@ -87,6 +98,9 @@ class Endpoint(EventStreamConsumer):
             ours = identity.request_id(None, self.generation_id).decode()
             log.info("%s of key %d is refused: %d %s%s", ours, self.api_key_id, found.status, found.code, why)
         return found
+
+    def note_refusal(self, caller: Caller, error: Exception, failure: Failed) -> None:
+        """Called once for each request of a good key that is refused. Override it to count them."""
 
     # ---- what comes in
 
@@ -100,10 +114,26 @@ class Endpoint(EventStreamConsumer):
     async def caller(self, services: Services) -> Caller:
         """Who asks, whose dialect is chosen herewith; raises an `AccountsError` or `UnknownDialect`."""
         caller = await services.authenticate(self.header(b"authorization"), self.client_address)
-        self.api_key_id = caller.api_key_id
+        self.know(caller)
         caller.require(self.required_scope)
         self.choose_dialect(caller.default_dialect)
         return caller
+
+    async def has_large_body(self) -> bool:
+        """Whether the body has more than `LARGE_BYTES`; reads no more of it than that."""
+        if self.announced_bytes is not None:
+            return self.announced_bytes > LARGE_BYTES
+        return await self.has_body_above(LARGE_BYTES)
+
+    @property
+    def announced_bytes(self) -> int | None:
+        """The body's length, if the client tells it."""
+        length = self.request_headers.get(b"content-length", b"")
+        return int(length) if length.isdigit() and len(length) < MOST_LENGTH_DIGITS else None
+
+    def know(self, caller: Caller) -> None:
+        """Remember who asks: from now on, refusals are the caller's."""
+        self.known_caller, self.api_key_id = caller, caller.api_key_id
 
     def choose_dialect(self, usual: str) -> Dialect:
         """Header, then URL prefix, then what is usual for this caller, then the server's default."""
@@ -154,6 +184,8 @@ _QUOTING = frozenset({"model_not_allowed"})
 _AWAY: dict[type[Exception], str] = {
     StreamUnavailable: "The service can't reach its workers right now.",
     DatabaseUnavailable: "The service can't reach its books right now.",
+    ParserUnavailable: "The service can't read large requests right now.",
+    NoRoom: "Too many large requests arrive at the same time.",
 }
 
 

@@ -5,17 +5,20 @@ Channels' own AsyncHttpConsumer reads no message while `handle` runs, so a lost 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 
-from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPRequestEvent, HTTPScope
 from channels.consumer import AsyncConsumer
 
 
 class EventStreamConsumer(AsyncConsumer):
     """Handles one HTTP request; subclasses write `handle`.
 
-    If the client leaves before the response is complete, `handle` is cancelled where it awaits. It may clean up in `finally`, which
-    is waited for. After the last `send_body` it is left to finish in peace.
+    `handle` runs as soon as the first piece of the body is there, and asks for the others with `next_piece` or `read_body`; a server may
+    leave them unread until then. If the client leaves before the response is complete, `handle` is cancelled where it awaits, if it has
+    read the whole body, or else in its next call of `next_piece`. It may clean up in `finally`, which is waited for. After the last
+    `send_body` it is left to finish in peace.
     """
 
     is_started: bool
@@ -31,13 +34,22 @@ class EventStreamConsumer(AsyncConsumer):
         self.scope = scope
         self.base_send = send
         self.is_started = self.is_complete = False
-        body = await _receive_body(receive)
-        if body is not None:
-            await self._handle_while_connected(body, receive)
+        self._receive = receive
+        self._pieces: deque[bytes] = deque()
+        self._has_body = asyncio.Event()
+        first = await receive()
+        if first["type"] == "http.request":
+            self._arrived(first)
+            await self._handle_while_connected()
 
-    async def _handle_while_connected(self, body: bytes, receive: ASGIReceiveCallable) -> None:
-        handling = asyncio.create_task(self._handle(body))
-        leaving = asyncio.create_task(_wait_for_disconnect(receive))
+    def _arrived(self, message: HTTPRequestEvent) -> None:
+        self._pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            self._has_body.set()
+
+    async def _handle_while_connected(self) -> None:
+        handling = asyncio.create_task(self._handle())
+        leaving = asyncio.create_task(self._wait_for_disconnect())
         try:
             await asyncio.wait((handling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if self.is_complete:  # servers report a disconnect at the end of a response as well
@@ -50,7 +62,51 @@ class EventStreamConsumer(AsyncConsumer):
             if not task.cancelled():
                 task.result()
 
-    async def handle(self, body: bytes) -> None:
+    async def _wait_for_disconnect(self) -> None:
+        await self._has_body.wait()  # until then, messages are pieces of the body
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    # ---- the body
+
+    @property
+    def has_more_body(self) -> bool:
+        """Whether there is more of the body than what has arrived."""
+        return not self._has_body.is_set()
+
+    @property
+    def unread_bytes(self) -> int:
+        """The length of what has arrived and has not been read."""
+        return sum(map(len, self._pieces))
+
+    async def next_piece(self) -> bytes | None:
+        """The next piece of the body; None behind the last one. Raises `CancelledError` if the client leaves."""
+        if not self._pieces and self.has_more_body:
+            await self._receive_piece()
+        return self._pieces.popleft() if self._pieces else None
+
+    async def has_body_above(self, n_bytes: int) -> bool:
+        """Whether the unread body is longer than that; waits until so much has arrived, or all of it."""
+        while self.has_more_body and self.unread_bytes <= n_bytes:
+            await self._receive_piece()
+        return self.unread_bytes > n_bytes
+
+    async def read_body(self) -> bytes:
+        """The rest of the body."""
+        pieces = []
+        while (piece := await self.next_piece()) is not None:
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def _receive_piece(self) -> None:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            raise asyncio.CancelledError("the client has left while it sent the body")
+        self._arrived(message)
+
+    # ---- the response
+
+    async def handle(self) -> None:
         """Answers the request with `send_headers` and `send_body`."""
         raise NotImplementedError
 
@@ -68,25 +124,8 @@ class EventStreamConsumer(AsyncConsumer):
         self.is_complete = not more
         await self.send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _handle(self, body: bytes) -> None:
+    async def _handle(self) -> None:
         try:
-            await self.handle(body)
+            await self.handle()
         except Exception as error:
             await self.handle_error(error)
-
-
-async def _receive_body(receive: ASGIReceiveCallable) -> bytes | None:
-    """The whole request body, or None if the client left before it was complete."""
-    pieces = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(pieces)
-
-
-async def _wait_for_disconnect(receive: ASGIReceiveCallable) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -39,7 +39,7 @@ class GenerationStream(_OfGeneration):
     encoder: OpenAI | None = None
     """Writes the stream, once it can be had."""
 
-    async def answer_request(self, body: bytes) -> None:
+    async def answer_request(self) -> None:
         """Replay, then follow to the end. Whoever leaves this stream cancels nothing."""
         self.allow("GET")
         services = await Services.get()
@@ -83,7 +83,7 @@ class GenerationStream(_OfGeneration):
 class GenerationCancel(_OfGeneration):
     """`POST /v1/generations/{id}/cancel`: stop it now; its stream ends normally, with the usage of what was generated."""
 
-    async def answer_request(self, body: bytes) -> None:
+    async def answer_request(self) -> None:
         """202 when the workers have been told, 200 when it had ended already."""
         self.allow("POST")
         services = await Services.get()

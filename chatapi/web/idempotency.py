@@ -3,19 +3,24 @@
 import hashlib
 import re
 
-from chatapi.wire import requests
-from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest
+from chatapi.wire.parsed_request import RequestSummary
+from chatapi.wire.requests import InvalidRequest
 from usage.idempotency import Idempotency
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-def of(header: str | None, endpoint: str, request: ChatRequest | TextRequest) -> Idempotency | None:
+def of(header: str | None, request: RequestSummary) -> Idempotency | None:
     """What the header and the request stand for in the books; None without a header. Raises `InvalidRequest`."""
     if header is None:
         return None
-    if not _KEY.fullmatch(header):
+    digest = digest_of(header)
+    if digest is None:
         message = "Invalid 'Idempotency-Key' header: expected 1 to 255 printable ASCII characters without spaces."
         raise InvalidRequest(message, "Idempotency-Key", is_stream=request.stream)
-    asked = hashlib.sha256(endpoint.encode() + b"\n" + requests.to_bytes(request))
-    return Idempotency(hashlib.sha256(header.encode()).hexdigest(), asked.hexdigest())
+    return Idempotency(digest, request.digest)
+
+
+def digest_of(header: str) -> str | None:
+    """The header's value as the books have it; None if it is not valid."""
+    return hashlib.sha256(header.encode()).hexdigest() if _KEY.fullmatch(header) else None

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from redis.exceptions import RedisError
 
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
+from accounts.limits import Counts, Limit, Standing
 from accounts.rate_limits import RateLimits, Taken
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import RUN_TTL_MS
@@ -21,7 +24,20 @@ RENEW_S = 5.0
 ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
 """Waits between questions for the end of a generation whose end this process did not see: as long as any may run."""
 
+REMEMBERED_S = 1.0
+"""How long a process refuses by what it remembers of a limit of requests, without asking Redis again."""
+MOST_REMEMBERED = 10_000
+
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]
+
+
+class _Full(NamedTuple):
+    """A limit of requests that had no room."""
+
+    standings: Sequence[Standing]
+    room_at: float
+    forget_at: float
+    """By `time.monotonic`, as is the moment above; not later than that."""
 
 
 class Rates:
@@ -35,6 +51,48 @@ class Rates:
         self._left: set[UUID] = set()
         """Of them: those whose clients have gone. They may have ended, and their worker have given back."""
         self._undoing: set[asyncio.Task[None]] = set()
+        self._full: dict[Limit, _Full] = {}
+
+    def check(self, caller: Caller) -> None:
+        """Raise `RateLimited` if a limit of requests was full a moment ago, and still is; asks nobody."""
+        now = time.monotonic()
+        for limit in caller.rate_limits:
+            full = self._full.get(limit)
+            if full is None:
+                continue
+            if now >= full.forget_at:
+                del self._full[limit]
+            else:
+                raise RateLimited(limit, full.standings, max(1, round((full.room_at - now) * 1_000)))
+
+    async def look(self, caller: Caller) -> None:
+        """Raise `RateLimited` unless there is room for one more request; takes nothing. Raises `StreamUnavailable`, too."""
+        try:
+            await self._limits.look(caller.rate_limits)
+        except RateLimited as error:
+            self._remember(error)
+            raise
+        except (RedisError, OSError) as error:
+            raise StreamUnavailable(str(error)) from error
+
+    async def take_refused(self, caller: Caller, generation_id: UUID) -> None:
+        """Count a request that was refused before it could take anything, as far as there is room."""
+        try:
+            await self._limits.take_refused(caller.rate_limits, generation_id)
+        except RateLimited as error:
+            self._remember(error)
+        except (RedisError, OSError) as error:
+            log.warning("a refused request is not counted: %r", error)
+
+    def _remember(self, error: RateLimited) -> None:
+        """Waits are told by Redis, and never by more than what is left of them: whoever waits as long as told gets in."""
+        limit, wait_ms = error.limit, error.retry_after_ms
+        if limit.counts is not Counts.REQUESTS or limit.model or wait_ms is None:
+            return
+        if len(self._full) >= MOST_REMEMBERED:
+            self._full.clear()
+        now, wait_s = time.monotonic(), wait_ms / 1_000
+        self._full[limit] = _Full(error.standings, now + wait_s, now + min(wait_s, REMEMBERED_S))
 
     async def take(self, caller: Caller, generation_id: UUID, *, model: str, tokens: int) -> Taken:
         """Take from every limit that applies, or from none; raises `RateLimited` or `StreamUnavailable`."""
@@ -42,6 +100,9 @@ class Rates:
         taking = asyncio.ensure_future(self._limits.take(known, generation_id, model=model, tokens=tokens))
         try:
             taken = await asyncio.shield(taking)
+        except RateLimited as error:
+            self._remember(error)
+            raise
         except (asyncio.CancelledError, RedisError, OSError) as error:
             # Nothing runs, and nobody knows whether it is taken: a Redis that is frozen takes it when it goes on.
             self._undo(taking, self._limits.asked(known, generation_id, model=model))

@@ -27,8 +27,11 @@ from chatapi.for_ever import for_ever
 from chatapi.recent import MAX_AGE_S, Recent
 from chatapi.redis_client import Command, Line, connect
 from chatapi.task_queue import TaskQueue
+from chatapi.web.body_parser import BodyParser
+from chatapi.web.body_room import BodyRoom
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import Rates
+from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.tickets import Tickets
 from usage import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
@@ -73,6 +76,9 @@ class Services:
         self.discounts: Recent[dict[int, int]] = Recent(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
+        self.room = BodyRoom(settings.MAX_BODY_BYTES)
+        self.parser = BodyParser()
+        self.refused_bytes = RefusedBytes()
         self.is_closing = False
         """Set shortly before the process ends: streams that still run must end now."""
         self._background: set[asyncio.Task[Any]] = set()

@@ -18,6 +18,8 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from chatapi.wire.parsed_request import RequestSummary
+
 log = logging.getLogger(__name__)
 
 _TICKET_BYTES = 32
@@ -31,9 +33,11 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     api_key_id: int
     dialect: str
     request: bytes
-    """A validated request, as `requests.to_bytes` writes it."""
+    """A validated request: `ParsedRequest.content`."""
     counter: str = ""
     """The key in Redis that counts its bytes until it is used."""
+    summary: RequestSummary | None = None
+    """Of the request; None in a ticket of the version before."""
 
 
 class TooManyTickets(Exception):

@@ -125,12 +125,6 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
         written = sum(len(msgspec.json.encode(self.extras[name])) for name in _TEMPLATE_PARAMETERS if name in self.extras)
         return len(self.prompt_text.encode()) + _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + tools + written
 
-    def prompt_tokens_bound(self, context_window: int) -> int:
-        """The most prompt tokens that can be charged: a full context window for what we can't measure, media and web pages."""
-        if self.has_media or self.web_search_options is not None:
-            return context_window
-        return min(self.prompt_bytes, context_window)
-
 
 def _check_name(param: str, name: str, names: set[str]) -> None:
     if name not in names:

@@ -5,14 +5,13 @@ out is cheap to pass on, and nobody has to decode or encode the request again.
 """
 
 import hashlib
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from chatapi.wire import requests
 from chatapi.wire.requests import ChatRequest, TextRequest
 
-Endpoint = Literal["chat.completions", "completions"]
 CHAT: Final = "chat.completions"
 TEXT: Final = "completions"
 """The endpoints, as a generation's row names them."""
@@ -58,25 +57,29 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
     """The request as `requests.from_bytes` reads it."""
 
 
-def parse(body: bytes, endpoint: str, default_model: str | None) -> ParsedRequest:
-    """The request that `body` holds, whose pictures may be remote; raises `InvalidRequest`."""
+def parse(body: bytes, endpoint: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
+    """The request that `body` holds, whose pictures may be remote; raises `InvalidRequest`.
+
+    The content of a ticket's request asks for a stream, whatever the body asks for; the summary is the body's.
+    """
     request: ChatRequest | TextRequest
     if endpoint == CHAT:
         request = requests.parse_chat(body, default_model, remote_media_allowed=True)
     else:
         request = requests.parse_text(body, default_model)
-    return _parsed(request, endpoint)
+    return _parsed(request, endpoint, msgspec.structs.replace(request, stream=True) if is_ticket else request)
 
 
 def read(content: bytes, endpoint: str) -> ParsedRequest:
     """The parsed request with this content, which another version may have validated; raises `msgspec.DecodeError`."""
-    return _parsed(requests.from_bytes(content), endpoint)
+    request = requests.from_bytes(content)
+    return _parsed(request, endpoint, request)
 
 
-def _parsed(request: ChatRequest | TextRequest, endpoint: str) -> ParsedRequest:
-    content = requests.to_bytes(request)
-    is_chat = isinstance(request, ChatRequest)
-    is_measured = not (is_chat and (request.has_media or request.web_search_options is not None))
+def _parsed(request: ChatRequest | TextRequest, endpoint: str, kept: ChatRequest | TextRequest) -> ParsedRequest:
+    content = requests.to_bytes(kept)
+    prompts_count = len(request.prompts) if isinstance(request, TextRequest) else 1
+    is_measured = isinstance(request, TextRequest) or not (request.has_media or request.web_search_options is not None)
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,
@@ -85,7 +88,7 @@ def _parsed(request: ChatRequest | TextRequest, endpoint: str) -> ParsedRequest:
         choices_count=request.choices_count,
         sampled_count=request.sampled_count,
         max_output_tokens=request.max_output_tokens,
-        prompts_count=1 if is_chat else len(request.prompts),
+        prompts_count=prompts_count,
         prompt_bytes=request.prompt_bytes if is_measured else None,
         remote_media_param=next(iter(request.remote_media()), None),
         ignored=request.ignored,

@@ -9,7 +9,8 @@ Rules that belong to a dialect or to a served model are the caller's: a default 
 """
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -45,14 +46,37 @@ def parse_text(body: bytes, default_model: str | None = None) -> TextRequest:
     return _parse(body, TextRequest, default_model)
 
 
-def refuse_remote_media(request: ChatRequest | TextRequest) -> None:
+class Facts(Protocol):
+    """What the rules of dialects and models ask of a request, or of its summary."""
+
+    @property
+    def stream(self) -> bool:
+        """It asks for a stream."""
+
+    @property
+    def has_stream_options(self) -> bool:
+        """The client sent `stream_options`."""
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names of the parameters that no deployment can receive."""
+
+    @property
+    def extras(self) -> Iterable[str]:
+        """Names of the engine parameters that were sent."""
+
+    def remote_media(self) -> Iterable[str]:
+        """The paths of remote pictures' addresses, at least of the first."""
+
+
+def refuse_remote_media(request: Facts) -> None:
     """Raises `InvalidRequest` when there is a picture that someone would have to fetch. We never do."""
     for param in request.remote_media():
         message = f"Invalid value for '{param}': remote pictures are not allowed here, send a data: URL."
         raise InvalidRequest(message, param, "unsupported_media", is_stream=request.stream)
 
 
-def refuse_idle_stream_options(request: ChatRequest | TextRequest) -> None:
+def refuse_idle_stream_options(request: Facts) -> None:
     """Raises `InvalidRequest` for `stream_options` without `stream`, as OpenAI does; OpenToken's document says: ignored."""
     if request.has_stream_options and not request.stream:
         raise InvalidRequest("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
@@ -68,7 +92,7 @@ def from_bytes(data: bytes) -> ChatRequest | TextRequest:
     return _decoder.decode(data)
 
 
-def ignored_parameters(request: ChatRequest | TextRequest, extra_parameters: frozenset[str]) -> tuple[str, ...]:
+def ignored_parameters(request: Facts, extra_parameters: frozenset[str]) -> tuple[str, ...]:
     """What is not forwarded to a deployment that may receive `extra_parameters`."""
     return request.ignored + tuple(name for name in request.extras if name not in extra_parameters)
 

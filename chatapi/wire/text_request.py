@@ -104,10 +104,6 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
         bound = len(self.prompt_text.encode()) + self.prompt_overhead_tokens
         return bound + _PROMPT_TOKENS_BOUND * len(self.prompts)
 
-    def prompt_tokens_bound(self, context_window: int) -> int:
-        """The most prompt tokens that can be charged: each prompt may fill the context window."""
-        return min(self.prompt_bytes, context_window * len(self.prompts))
-
 
 def _check_prompts(prompts: Prompts) -> None:
     kinds = {type(prompt) for prompt in prompts}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chatapi.wire.parsed_request import CHAT, TEXT, RequestSummary, parse
 from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest, parse_chat, parse_text
 
 HELLO = {"role": "user", "content": "Hello!"}
@@ -29,6 +30,13 @@ def chat(**members: Any) -> ChatRequest:
 
 def text(**members: Any) -> TextRequest:
     return parse_text(text_body(**members))
+
+
+def summary(**members: Any) -> RequestSummary:
+    """What a web process keeps of a request: a text's if there is a `prompt`, else a chat's."""
+    if "prompt" in members:
+        return parse(text_body(**members), TEXT, None).summary
+    return parse(chat_body(**members), CHAT, None).summary
 
 
 def refusal(body: bytes, parse: Callable[[bytes], Any] = parse_chat) -> InvalidRequest:

@@ -18,7 +18,7 @@ from chatapi.wire.requests import (
     to_bytes,
     upstream_body,
 )
-from tests.wire.request_bodies import CUSTOM, FUNCTION, HELLO, chat, chat_body, chat_refusal, refusal, text, text_body
+from tests.wire.request_bodies import CUSTOM, FUNCTION, HELLO, chat, chat_body, chat_refusal, refusal, summary, text, text_body
 
 NOTHING: frozenset[str] = frozenset()
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"é"}'}}
@@ -201,7 +201,7 @@ def test_what_an_engine_is_told_to_write_into_the_prompt_is_bounded_too() -> Non
     ],
 )
 def test_what_can_not_be_measured_may_fill_the_context_window(members: dict[str, Any], bound: int) -> None:
-    assert chat(**members).prompt_tokens_bound(8_192) == bound
+    assert summary(**members).prompt_tokens_bound(8_192) == bound
 
 
 def test_all_text_of_a_chat_is_part_of_the_prompt() -> None:

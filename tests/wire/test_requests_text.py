@@ -6,7 +6,7 @@ import pytest
 
 from chatapi.wire.caps import MAX_CHOICES, MAX_PROMPTS, MAX_SUFFIX_CHARS
 from chatapi.wire.requests import TextRequest, parse_text, upstream_body
-from tests.wire.request_bodies import text, text_refusal
+from tests.wire.request_bodies import summary, text, text_refusal
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_all_answers_that_are_shown_can_be_streamed() -> None:
 
 
 def test_each_prompt_may_fill_the_context_window() -> None:
-    assert text(prompt=["a" * 9_000, "b" * 9_000]).prompt_tokens_bound(8_192) == 16_384
-    assert text(prompt=[[7] * 100, [7] * 50]).prompt_tokens_bound(8_192) == 150 + 2 * 16
-    assert text(prompt=[7] * 9_000, n=3).prompt_tokens_bound(8_192) == 8_192
+    assert summary(prompt=["a" * 9_000, "b" * 9_000]).prompt_tokens_bound(8_192) == 16_384
+    assert summary(prompt=[[7] * 100, [7] * 50]).prompt_tokens_bound(8_192) == 150 + 2 * 16
+    assert summary(prompt=[7] * 9_000, n=3).prompt_tokens_bound(8_192) == 8_192
 
 
 def test_prompt_bytes_bound_the_tokens_of_every_form() -> None:

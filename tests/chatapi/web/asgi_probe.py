@@ -33,7 +33,7 @@ farewell = asyncio.Event()
 class Flood(EventStreamConsumer):
     """Sends `?bytes=` bytes as fast as the client takes them and notes in `?watch=` how far it came."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         query = _query(self.scope)
         watch = watches[query["watch"]]
         try:
@@ -54,7 +54,7 @@ class Flood(EventStreamConsumer):
 class Ticks(EventStreamConsumer):
     """Sends a tick every `?every=` seconds, `?count=` times or until the process says farewell."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         query = _query(self.scope)
         watch = watches[query["watch"]]
         try:
@@ -76,7 +76,7 @@ class Ticks(EventStreamConsumer):
 class Lingering(EventStreamConsumer):
     """Completes its response and goes on working; the client hangs up meanwhile."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         watch = watches[_query(self.scope)["watch"]]
         try:
             await self.send_headers(200, [])
@@ -91,7 +91,7 @@ class Lingering(EventStreamConsumer):
 class Failing(EventStreamConsumer):
     """Fails before its response, or with `?after=` in the middle; with `?handled=` it answers for itself."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         if "after" in _query(self.scope):
             await self.send_headers(200, [])
             await self.send_body(b"the first half")
@@ -107,7 +107,7 @@ class Failing(EventStreamConsumer):
 class Report(EventStreamConsumer):
     """Waits until the stream `?watch=` has ended and tells what became of it."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         watch = watches[_query(self.scope)["watch"]]
         await watch.ended.wait()
         tasks = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
@@ -117,17 +117,17 @@ class Report(EventStreamConsumer):
 class Echo(EventStreamConsumer):
     """Answers with what it was asked; the body's length stands for the body."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         scope = self.scope
         headers = [[name.decode(), value.decode("latin-1")] for name, value in scope["headers"]]
         parts = {"method": scope["method"], "path": scope["path"], "root_path": scope["root_path"], "headers": headers}
-        await _answer(self, {**parts, "body_bytes": len(body)})
+        await _answer(self, {**parts, "body_bytes": len(await self.read_body())})
 
 
 class TwoPieces(EventStreamConsumer):
     """Sends its body in two pieces, whatever the method."""
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         await self.send_headers(200, [(b"content-length", b"8")])
         await self.send_body(b"half")
         await self.send_body(b"half", more=False)

@@ -43,7 +43,7 @@ class Waiting(EventStreamConsumer):
         self.log = log
         self.started = started
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self) -> None:
         self.started.set()
         try:
             await asyncio.Event().wait()
@@ -93,18 +93,51 @@ def test_a_connection_serves_one_request_after_the_other(probe: Probe) -> None:
 
 async def test_it_joins_the_body() -> None:
     class Measuring(EventStreamConsumer):
-        async def handle(self, body: bytes) -> None:
-            await self.send_body(body, more=False)
+        async def handle(self) -> None:
+            await self.send_body(await self.read_body(), more=False)
 
     exchange = Exchange(Measuring, {"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"})
     await exchange.task
     assert exchange.sent == [{"type": "http.response.body", "body": b"abc", "more_body": False}]
 
 
-async def test_it_does_not_handle_a_request_whose_client_left_before_its_end() -> None:
-    exchange = Exchange(EventStreamConsumer, {"type": "http.request", "body": b"ab", "more_body": True}, DISCONNECT)
+async def test_it_reads_nothing_that_handle_does_not_ask_for() -> None:
+    class Refusing(EventStreamConsumer):
+        async def handle(self) -> None:
+            await self.send_body(b"no", more=False)
+
+    exchange = Exchange(Refusing, {"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"})
     await exchange.task
-    assert exchange.sent == []
+    assert exchange.sent == [{"type": "http.response.body", "body": b"no", "more_body": False}]
+    assert exchange.incoming.qsize() == 1
+
+
+async def test_a_client_that_leaves_while_it_sends_the_body_ends_handle() -> None:
+    ends: list[str] = []
+
+    class Reading(EventStreamConsumer):
+        async def handle(self) -> None:
+            try:
+                await self.read_body()
+            finally:
+                ends.append("read")
+            ends.append("handled")
+
+    exchange = Exchange(Reading, {"type": "http.request", "body": b"ab", "more_body": True}, DISCONNECT)
+    await exchange.task
+    assert (ends, exchange.sent) == (["read"], [])
+
+
+async def test_a_client_that_leaves_behind_the_body_ends_handle() -> None:
+    class Reading(EventStreamConsumer):
+        async def handle(self) -> None:
+            await self.read_body()
+            await asyncio.Event().wait()
+
+    pieces = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}]
+    exchange = Exchange(Reading, *pieces, DISCONNECT)
+    async with asyncio.timeout(5):
+        await exchange.task
 
 
 async def test_it_waits_for_the_clean_up_of_a_handle_that_it_cancels() -> None:
@@ -135,7 +168,7 @@ async def test_it_leaves_no_task_behind_when_it_is_cancelled_itself() -> None:
 
 async def test_an_error_is_the_servers_unless_a_subclass_answers_it() -> None:
     class Failing(EventStreamConsumer):
-        async def handle(self, body: bytes) -> None:
+        async def handle(self) -> None:
             raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):

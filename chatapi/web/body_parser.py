@@ -1,0 +1,136 @@
+"""Parses large request bodies in a child process, so that no other request waits while one is parsed (`wire/parser_process.py`).
+
+There is one child in a web process, started by the first large body and again after its death. It works on one body at a time; who is
+next is decided by `BodyRoom`, before a body is read.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.parsed_request import ParsedRequest
+from chatapi.wire.parser_process import LENGTH, Outcome, Task
+
+log = logging.getLogger(__name__)
+
+CPU_LIMIT_S = 5.0
+"""CPU time that one body may take: ten times as much as the slowest of 8 MiB that we know of."""
+ANSWER_TIMEOUT_S = 30.0
+"""Time by the clock that one body may take, on a machine that is busy or stands still."""
+_COMMAND = (sys.executable, "-m", "chatapi.wire.parser_process")
+_ROOT = Path(__file__).parent.parent.parent
+_outcome_decoder = msgspec.msgpack.Decoder(Outcome)
+_PIECE_BYTES = 1 << 16
+
+
+class ParserUnavailable(Exception):
+    """The child died, or did not answer in time, through no fault of the body."""
+
+
+class _Child:
+    """The child process and the socket that is its standard input and output."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls) -> "_Child":
+        process, ours = await asyncio.to_thread(_spawn)  # a fork of a large process stops its thread for milliseconds
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return cls(process, reader, writer)
+
+    async def parse(self, task: Task, pieces: Sequence[bytes]) -> tuple[Outcome, bytes]:
+        """Raises `OSError` or `EOFError` when the child dies."""
+        header = msgspec.msgpack.encode(task)
+        self._writer.write(LENGTH.pack(len(header)) + header + LENGTH.pack(sum(map(len, pieces))))
+        for piece in pieces:
+            for start in range(0, len(piece), _PIECE_BYTES):
+                self._writer.write(piece[start : start + _PIECE_BYTES])
+                await self._writer.drain()
+        outcome = _outcome_decoder.decode(await self._read_frame())
+        return outcome, await self._read_frame()
+
+    async def _read_frame(self) -> bytes:
+        (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        pieces = []
+        while length:
+            piece = await self._reader.read(min(length, _PIECE_BYTES))
+            if not piece:
+                raise EOFError("the parser has closed its output")
+            pieces.append(piece)
+            length -= len(piece)
+        return b"".join(pieces)
+
+    async def end(self) -> int:
+        """Kill the child, if it still lives, and answer how it ended."""
+        self._writer.transport.abort()
+        self.process.kill()
+        return await asyncio.to_thread(self.process.wait)
+
+
+class BodyParser:
+    """The parser of a web process."""
+
+    def __init__(self, *, cpu_limit_s: float = CPU_LIMIT_S, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._cpu_limit_s = cpu_limit_s
+        self._answer_timeout_s = answer_timeout_s
+        self._child: _Child | None = None
+        self._turn = asyncio.Lock()
+
+    async def parse(self, pieces: Sequence[bytes], endpoint: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
+        """The request that the pieces of a body hold; raises `InvalidRequest` or `ParserUnavailable`.
+
+        If the caller is cancelled while its body is being parsed, the child is killed.
+        """
+        task = Task(endpoint, default_model, is_ticket, self._cpu_limit_s)
+        async with self._turn:
+            outcome, content = await self._ask(task, pieces)
+        if outcome.refusal is not None:
+            raise outcome.refusal.error()
+        assert outcome.summary is not None
+        return ParsedRequest(outcome.summary, content)
+
+    async def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end()
+
+    async def _ask(self, task: Task, pieces: Sequence[bytes]) -> tuple[Outcome, bytes]:
+        try:
+            async with asyncio.timeout(self._answer_timeout_s):
+                if self._child is None:
+                    self._child = await _Child.start()
+                return await self._child.parse(task, pieces)
+        except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
+            status = await self._end_child()
+            if status == -signal.SIGPROF:
+                raise InvalidRequest("The body takes too long to be read: send a simpler or a smaller one.") from None
+            log.error("the parser of large bodies ended with %s: %r", status, error)
+            raise ParserUnavailable(repr(error)) from error
+        except BaseException:  # cancelled in the middle of a conversation: what the child says next belongs to nobody
+            await asyncio.shield(self._end_child())
+            raise
+
+    async def _end_child(self) -> int | None:
+        child, self._child = self._child, None
+        return None if child is None else await child.end()
+
+
+def _spawn() -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    """Start a child that inherits nothing but its channel: no environment, which has secrets, and no other descriptor."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = theirs.fileno()
+        process = subprocess.Popen(_COMMAND, cwd=_ROOT, env={}, stdin=channel, stdout=channel, close_fds=True)  # noqa: S603  no input
+    return process, ours

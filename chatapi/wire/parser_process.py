@@ -1,0 +1,100 @@
+"""Parses large request bodies for a web process, one after the other: `python -m chatapi.wire.parser_process`.
+
+msgspec and `re` keep the interpreter to themselves for as long as they work on a body, in whatever thread; so a body that takes
+longer than a turn of the event loop may take is parsed here. Both ends of the conversation are below.
+
+    standard input    frames: a `Task`, then the body
+    standard output   frames: an `Outcome`, then the request's content (empty for a refusal)
+
+A frame is its length in 8 bytes and that many bytes. The process ends when its input does, that is with the web process, and by itself
+when a body takes more CPU time than it may (SIGPROF). It imports nothing but `chatapi.wire`, and knows no secret and no socket.
+"""
+
+import signal
+import struct
+import sys
+from typing import BinaryIO, Final
+
+import msgspec
+
+from chatapi.wire import parsed_request
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.parsed_request import RequestSummary
+
+LENGTH: Final = struct.Struct(">Q")
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """How to parse the body that follows, as `parsed_request.parse` has it."""
+
+    endpoint: str
+    default_model: str | None
+    is_ticket: bool
+    cpu_limit_s: float
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """An `InvalidRequest`."""
+
+    message: str
+    param: str | None
+    code: str | None
+    status: int
+    is_stream: bool
+
+    def error(self) -> InvalidRequest:
+        """The error that it stands for."""
+        return InvalidRequest(self.message, self.param, self.code, self.status, is_stream=self.is_stream)
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one body: either a valid request's summary or its refusal."""
+
+    summary: RequestSummary | None = None
+    refusal: Refusal | None = None
+
+
+_task_decoder = msgspec.msgpack.Decoder(Task)
+_outcome_encoder = msgspec.msgpack.Encoder()
+
+
+def main() -> None:
+    """Serve the process at the other end of standard input and output until it is gone."""
+    for interruption in (signal.SIGINT, signal.SIGTERM):  # they may reach a whole group of processes; the web process decides
+        signal.signal(interruption, signal.SIG_IGN)
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while (frame := _read_frame(source)) is not None:
+        body = _read_frame(source)
+        if body is None:
+            return
+        outcome, content = _parse(_task_decoder.decode(frame), body)
+        del frame, body
+        for part in (_outcome_encoder.encode(outcome), content):
+            sink.write(LENGTH.pack(len(part)))
+            sink.write(part)
+        sink.flush()
+
+
+def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes]:
+    signal.setitimer(signal.ITIMER_PROF, task.cpu_limit_s)  # without a handler, the signal ends the process
+    try:
+        parsed = parsed_request.parse(body, task.endpoint, task.default_model, is_ticket=task.is_ticket)
+    except InvalidRequest as error:
+        return Outcome(refusal=Refusal(error.message, error.param, error.code, error.status, error.is_stream)), b""
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return Outcome(parsed.summary), parsed.content
+
+
+def _read_frame(source: BinaryIO) -> bytes | None:
+    """The next frame; None at the end of the input."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    frame = source.read(length)
+    return frame if len(frame) == length else None
+
+
+if __name__ == "__main__":
+    main()
