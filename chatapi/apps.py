@@ -34,6 +34,7 @@ MOST = {
     "DATABASE_POOL_SIZE": 1_000,
     "WORKER_CONCURRENCY": 100_000,
     "MAX_BODY_BYTES": 1024 * 1024 * 1024,
+    "REFUSED_BODY_BYTES_PER_MINUTE": 1024 * 1024 * 1024 * 1024,
     "KEY_CACHE_MS": WEEK_MS,
     "FAILED_AUTHENTICATIONS_PER_MINUTE": 1_000_000,
     "LEASE_MS": WEEK_MS,
@@ -47,7 +48,7 @@ MOST = {
     "DRAIN_MS": WEEK_MS,
 }
 """The largest value of each number: far above what is of use, and below what a database, Redis or a timer can't take."""
-MAY_BE_ZERO = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE")
+MAY_BE_ZERO = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE", "REFUSED_BODY_BYTES_PER_MINUTE")
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")

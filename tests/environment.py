@@ -17,4 +17,5 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the first proc
         "CHATAPI_KEY_PEPPER": "only-for-tests-" + "y" * 50,
         # All wrong keys of all tests come from one address. Tests of this limit set it.
         "CHATAPI_FAILED_AUTHENTICATIONS_PER_MINUTE": "0",
+        "CHATAPI_REFUSED_BODY_BYTES_PER_MINUTE": "0",
     }

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from accounts import authentication
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
+from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.completions import Asked, Completions
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket, TooManyTickets
@@ -106,7 +107,7 @@ class TextCompletions(Completions):
 
 def _summary_of(ticket: Ticket) -> RequestSummary:
     """What was posted; raises 401 for what another version has validated, so that it is posted again."""
-    if ticket.summary is not None:
+    if ticket.summary is not None and len(ticket.request) > LARGE_BYTES:  # whether a worker can read it is seen there
         return ticket.summary
     try:
         return parsed_request.read(ticket.request, CHAT).summary

@@ -7,8 +7,6 @@ bound is free again after a minute without refusals.
 import time
 from typing import Final
 
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""Refused in a minute."""
 WINDOW_S: Final = 60.0
 MOST_KEYS: Final = 10_000
 
@@ -16,18 +14,23 @@ MOST_KEYS: Final = 10_000
 class RefusedBytes:
     """The counts of all keys."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        """`most_bytes`: of refused bodies in a minute; 0: no bound."""
         self._most_bytes = most_bytes
         self._owed: dict[int, tuple[float, float]] = {}
 
     def add(self, api_key_id: int, n_bytes: int) -> None:
         """Count a refused body."""
+        if not self._most_bytes:
+            return
         if len(self._owed) >= MOST_KEYS:
             self._owed = {key: found for key, found in self._owed.items() if self._owed_bytes(key)}
         self._owed[api_key_id] = self._owed_bytes(api_key_id) + n_bytes, time.monotonic()
 
     def wait_ms(self, api_key_id: int) -> int:
         """How long until the key may send a large body again; 0 if it may now."""
+        if not self._most_bytes:
+            return 0
         surplus_bytes = self._owed_bytes(api_key_id) - self._most_bytes
         return 0 if surplus_bytes < 0 else max(1, round(surplus_bytes * WINDOW_S / self._most_bytes * 1_000))
 

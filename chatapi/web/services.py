@@ -78,7 +78,7 @@ class Services:
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
         self.parser = BodyParser()
-        self.refused_bytes = RefusedBytes()
+        self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.is_closing = False
         """Set shortly before the process ends: streams that still run must end now."""
         self._background: set[asyncio.Task[Any]] = set()

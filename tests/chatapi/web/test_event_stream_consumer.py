@@ -134,7 +134,7 @@ async def test_a_client_that_leaves_behind_the_body_ends_handle() -> None:
             await self.read_body()
             await asyncio.Event().wait()
 
-    pieces = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}]
+    pieces: list[dict[str, Any]] = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}]
     exchange = Exchange(Reading, *pieces, DISCONNECT)
     async with asyncio.timeout(5):
         await exchange.task

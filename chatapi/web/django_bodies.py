@@ -1,0 +1,129 @@
+"""Bounds the request bodies that reach Django: nobody but a person who is signed in sends more than 64 KiB.
+
+Django reads a whole body before it looks at anything else. Of its routes only pages of the admin take large forms and files, and the
+management API takes no body at all.
+"""
+
+from http.cookies import CookieError, SimpleCookie
+from importlib import import_module
+from typing import Any
+
+from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
+from channels.db import database_sync_to_async
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest
+
+from accounts import access
+from chatapi import errors, identity
+from chatapi.delta_log import StreamUnavailable
+from chatapi.errors import APIError
+from chatapi.web.body_room import LARGE_BYTES, NoRoom, Room
+from chatapi.web.services import Services
+from chatapi.wire.dialects import OpenAI
+
+_ADMIN = "/admin/"
+
+
+class BoundedBodies:
+    """An ASGI application in front of Django's."""
+
+    def __init__(self, application: ASGI3Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Let the request through; a large body only as far as it may be sent."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        body = _Body(scope, receive)
+        try:
+            await self._application(scope, body.receive, send)
+        except _Refused as refused:  # while Django reads the body, it has answered nothing
+            await _answer(refused.error, send)
+        finally:
+            if body.room is not None:
+                body.room.release()
+
+
+class _Refused(Exception):
+    """The body is not read any further."""
+
+    def __init__(self, error: APIError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Body:
+    """The body of one request as it arrives."""
+
+    def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable) -> None:
+        self.room: Room | None = None
+        self._scope = scope
+        self._receive = receive
+        length = _header(scope, b"content-length")
+        self._announced_bytes = int(length) if length.isdigit() else 0
+        self._arrived_bytes = 0
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The next message; raises `_Refused` instead of reading what may not be sent."""
+        await self._check()
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._arrived_bytes += len(message.get("body", b""))
+            await self._check()
+        return message
+
+    async def _check(self) -> None:
+        n_bytes = max(self._announced_bytes, self._arrived_bytes)
+        if n_bytes > settings.MAX_BODY_BYTES:
+            raise _Refused(errors.body_too_large())
+        if n_bytes > LARGE_BYTES and self.room is None:
+            self.room = await self._find_room()
+
+    async def _find_room(self) -> Room:
+        person_id = await self._signed_in() if self._is_form else None
+        if person_id is None:
+            raise _Refused(errors.body_too_large())
+        try:
+            room = (await Services.get()).room
+            return await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)  # no organization's number
+        except (NoRoom, StreamUnavailable) as error:
+            raise _Refused(errors.unavailable("The service can't take large requests right now.")) from error
+
+    @property
+    def _is_form(self) -> bool:
+        return self._scope["method"] == "POST" and self._scope["path"].startswith(_ADMIN)
+
+    async def _signed_in(self) -> int | None:
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(_header(self._scope, b"cookie").decode("latin-1"))
+        except CookieError:
+            return None
+        session = cookies.get(settings.SESSION_COOKIE_NAME)
+        return None if session is None else await database_sync_to_async(_person_of)(session.value)
+
+
+def _person_of(session_key: str) -> int | None:
+    """The id of the person whose session this is, if they may enter the admin."""
+    request: Any = HttpRequest()
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+    person = get_user(request)
+    return person.pk if person.is_authenticated and access.may_enter(person) else None
+
+
+def _header(scope: HTTPScope, name: bytes) -> bytes:
+    return next((value for key, value in scope["headers"] if key == name), b"")
+
+
+async def _answer(error: APIError, send: ASGISendCallable) -> None:
+    body = OpenAI.error_body(error.failure)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", identity.request_id(None, identity.new_id())),
+        *errors.headers(error.failure),
+    ]
+    await send({"type": "http.response.start", "status": error.failure.status, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
