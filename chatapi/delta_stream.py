@@ -183,6 +183,12 @@ class DeltaStream:
         """The command that keeps the job, so that keeping and enqueueing cost one round trip."""
         return "SET", self.key("job", generation_id.hex), self._job_encoder.encode(job), "PX", RUN_TTL_MS
 
+    async def keep_again(self, generation_id: UUID, job: Job) -> bool:
+        """Keep the job of a generation if Redis has none; returns whether it had none. Raises `RedisError`."""
+        command, key, encoded, *ttl = self.keeping(generation_id, job)
+        async with in_time():
+            return await self.redis.execute_command(command, key, encoded, *ttl, "NX") is not None  # type: ignore[no-untyped-call]
+
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
         """Each one's job, None when it has expired or Redis has lost it; and whether the generation is cancelled already."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]

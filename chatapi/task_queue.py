@@ -6,11 +6,15 @@ The message's `v` is the version of its arguments, so that old and new workers c
 """
 
 import base64
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 from celery import Celery
 from kombu import Connection
 from kombu.utils.json import dumps
+from redis.asyncio import Redis
+
+from chatapi.redis_client import in_time
 
 ARGUMENTS_VERSION = 1
 
@@ -26,6 +30,23 @@ BROKER_OPTIONS: Final[dict[str, Any]] = {
     "health_check_interval": 5,
 }
 """How a worker talks to Redis through kombu; a broker that has gone unnoticed is missed within seconds."""
+
+REPEAT_MS = 2_000
+"""How long all workers together wait before they enqueue the same generation once more."""
+
+# KEYS: the queue, then one flag per generation. ARGV: how long a flag lasts in ms, then one message per generation.
+# Returns the positions of the messages that were enqueued; none while the queue holds any message, which may be one of these.
+_ENQUEUE_LOST = """
+local enqueued = {}
+if redis.call('LLEN', KEYS[1]) > 0 then return enqueued end
+for i = 2, #KEYS do
+  if redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[1]) then
+    redis.call('LPUSH', KEYS[1], ARGV[i])
+    enqueued[#enqueued + 1] = i - 2
+  end
+end
+return enqueued
+"""
 
 _ID = "<generation id>"
 _BODY = "<base64 body>"
@@ -47,6 +68,17 @@ class TaskQueue:
         """One message for the list `key`. The id (letters, digits, hyphens) is also the task's id and the delivery tag."""
         body = base64.b64encode(self._body.replace(_ID.encode(), generation_id.encode()))
         return self._envelope.replace(_ID.encode(), generation_id.encode()).replace(_BODY.encode(), body)
+
+    async def enqueue_lost(self, redis: Redis, generation_ids: Sequence[str]) -> list[str]:
+        """Enqueue the generations again if the queue is empty; returns those that were enqueued. Raises `RedisError`.
+
+        Each is enqueued at most once in `REPEAT_MS`, however many workers ask.
+        """
+        flags = [f"{self.key}:enqueued-again:{generation_id}" for generation_id in generation_ids]
+        messages = [self.message(generation_id) for generation_id in generation_ids]
+        async with in_time():
+            enqueue = redis.eval(_ENQUEUE_LOST, 1 + len(flags), self.key, *flags, REPEAT_MS, *messages)
+            return [generation_ids[at] for at in cast(list[int], await enqueue)]
 
 
 def _probe(app: Celery, task_name: str, queue: str) -> dict[str, Any]:

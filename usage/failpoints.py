@@ -17,6 +17,7 @@ NAMES = (
     "admit.before_commit",
     "admit.after_commit",
     "enqueue.after",
+    "claim.before",
     "claim.after",
     "upstream.connected",
     "delta.before_publish",

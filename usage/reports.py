@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from accounts import access
 from usage.database.clock import database_now
-from usage.models import Generation, State
+from usage.models import OPEN, Generation, State
 from usage.pricing import Tokens
 
 
@@ -24,6 +26,26 @@ class End:
     """Whether those who listened were told that it has finished: not when their client had left."""
     tokens: Tokens
     settled_ms_ago: int
+
+
+def waiting_since(min_age_ms: int, limit: int) -> list[UUID]:
+    """Returns the generations that no worker has claimed `min_age_ms` after their admission, the oldest first.
+
+    Generations whose time in the queue is over are left out: the reaper closes them.
+    """
+    return list(_waiting_since(min_age_ms).order_by("lease_expires_at").values_list("id", flat=True)[:limit])
+
+
+def is_waiting_since(min_age_ms: int, generation_id: UUID) -> bool:
+    """Whether no worker has claimed the generation `min_age_ms` after its admission."""
+    return _waiting_since(min_age_ms).filter(id=generation_id).exists()
+
+
+def _waiting_since(min_age_ms: int) -> QuerySet[Generation]:
+    now = database_now()
+    # The partial index of open generations serves the first two conditions, however many are settled.
+    waiting = Generation.objects.filter(OPEN, lease_expires_at__gt=now, state=State.ADMITTED)
+    return waiting.filter(admitted_at__lt=now - timedelta(milliseconds=min_age_ms))
 
 
 def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:

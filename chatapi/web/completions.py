@@ -227,8 +227,12 @@ class Completions(Endpoint):
             if not error.is_same_request:
                 raise
             self.is_repeated = True
-            self._hand_over()
-            await self._respond_again(services, await visible_generation(services, asked.caller, error.generation_id), later)
+            content = self._forget_content()
+            row = await visible_generation(services, asked.caller, error.generation_id)
+            if row.state == State.ADMITTED:
+                # Follows the log and has no inbox; the first request's limits are released by its own process, or by the reaper.
+                await services.enqueue_again(row.id, Job("", content, runs_on=True))
+            await self._respond_again(services, row, later)
 
     async def _complete(self, services: Services, asked: Asked, admission: ledger.Admission, later: bool) -> None:
         """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is given back."""
@@ -236,7 +240,7 @@ class Completions(Endpoint):
         self.has_taken = True
         self.identifying += taken.headers()
         inbox = "" if later else services.inbox.name
-        starting = services.in_background(_start(services, admission, _job(self._hand_over(), admission, inbox, taken), self.room))
+        starting = services.in_background(_start(services, admission, _job(self.content, admission, inbox, taken), self.room))
         self.room = None
         try:
             await (
@@ -245,8 +249,8 @@ class Completions(Endpoint):
         finally:
             services.in_background(_give_back(services, taken, self.used_tokens, starting))
 
-    def _hand_over(self) -> bytes:
-        """The request's content, which is not needed here any more: its stream may run for hours."""
+    def _forget_content(self) -> bytes:
+        """Give up the request's content, and return it: the stream that follows may run for hours."""
         content, self.content = self.content, b""
         return content
 
@@ -272,6 +276,7 @@ class Completions(Endpoint):
         try:
             # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
             await asyncio.shield(starting)
+            self._forget_content()
             self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
             await self._tell(relay(services, follower, _patience()), asked.request.stream)
             is_wanted = False
@@ -285,6 +290,7 @@ class Completions(Endpoint):
         """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this generation, once it has that."""
         try:
             await asyncio.shield(starting)
+            self._forget_content()
             answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
             self.identifying.append((b"x-generation-id", answer.public_id.encode()))
             await self._send_accepted(answer.public_id, asked.dialect.name)

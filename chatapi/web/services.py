@@ -47,6 +47,8 @@ NEW_MODEL_S = 0.1
 MEBIBYTE = 1 << 20
 MOST_TICKET_BODIES = 4
 """So many bodies of the greatest length, or so many MiB if that is more, may be in a key's unused tickets."""
+ENQUEUES_WITHIN_MS = 1_000
+"""How long after its admission a generation may still be enqueued by the process that has admitted it."""
 CANCEL_RETRY_S = (0.5, 1, 2, 5)
 """Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
 
@@ -146,6 +148,19 @@ class Services:
         except (RedisError, OSError) as error:
             if await self._withdraw(generation_id):
                 raise StreamUnavailable(str(error)) from error
+
+    async def enqueue_again(self, generation_id: UUID, job: Job) -> None:
+        """Enqueue an admitted generation whose request is not in Redis: it never was, or Redis was emptied.
+
+        Raises `StreamUnavailable` or `DatabaseUnavailable`.
+        """
+        try:
+            was_lost = await self.stream.keep_again(generation_id, job)
+            # The process that has admitted it may be about to enqueue it, with the name of its inbox in the job.
+            if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
+                await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
+        except (RedisError, OSError) as error:
+            raise StreamUnavailable(str(error)) from error
 
     async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
         keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]

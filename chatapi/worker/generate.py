@@ -49,6 +49,7 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 async def generate(services: Services, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
+    failpoint("claim.before")
     with services.awaiting(generation_id) as heard:
         taking = asyncio.gather(_job(services, generation_id), _claim(services, generation_id))
         ((job, cancelled), claimed), must_end = await unbroken(taking)

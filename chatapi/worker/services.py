@@ -15,12 +15,14 @@ from redis.exceptions import RedisError
 
 from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.batch import Batch
+from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
 from chatapi.models import Engine as EngineName
 from chatapi.recent import Recent
 from chatapi.redis_client import connect
+from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
 from chatapi.worker import deployments
 from chatapi.worker.deployments import Health, Route
@@ -29,6 +31,7 @@ from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.forgetting import keep_forgetting
 from chatapi.worker.left_behind import LeftBehind
+from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.publisher import Publisher
 from chatapi.worker.reaper import Reaper
 from chatapi.worker.run import KEY_REVOKED, Run
@@ -52,7 +55,9 @@ class Services:
     def __init__(self) -> None:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
         self.commits = GroupCommit()
-        self.stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        streams = connect(settings.STREAMS_URL)
+        self._broker = streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
+        self.stream = DeltaStream(streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.jobs = Batch(self.stream.jobs)
         self.publisher = Publisher(self.stream)
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
@@ -70,7 +75,9 @@ class Services:
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
         forgetting = partial(keep_forgetting, self.commits, self.stream)
-        work = (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run, forgetting)
+        queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
+        work = (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run, forgetting, lost_messages.run)
         loops = [asyncio.create_task(for_ever(loop)) for loop in work]
         try:
             yield self
@@ -85,7 +92,12 @@ class Services:
             for engine in self.engines.values():
                 await engine.close()
             await self.stream.redis.aclose()
+            await self._broker.aclose()
             await self.commits.close()
+
+    def _has_free_slot(self) -> bool:
+        slots: int = settings.WORKER_CONCURRENCY
+        return len(self.running) + len(self._awaited) < slots
 
     async def _beat(self) -> None:
         """Keep the leases of everything that runs here. Needs the database only, so that Redis can't cost a lease."""

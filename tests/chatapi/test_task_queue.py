@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from tests.chatapi.worker.probe_app import QUEUE
 from tests.chatapi.worker.probe_app import app as probe_app
@@ -46,6 +47,17 @@ def test_each_message_carries_its_own_id_everywhere() -> None:
     assert b"first" not in second
     assert decoded(first.replace(b"first", b"second"))["headers"] == decoded(second)["headers"]
     assert decoded(second)["body"][:2] == [["second"], {"v": 1}]
+
+
+async def test_a_lost_message_is_enqueued_once_and_only_into_an_empty_queue(valkey: Valkey) -> None:
+    queue, redis = TaskQueue(probe_app, "note", QUEUE), connect(f"unix://{valkey.socket}")
+    assert await queue.enqueue_lost(redis, ["first", "second"]) == ["first", "second"]
+    valkey.client.rpop(queue.key)
+    assert await queue.enqueue_lost(redis, ["first", "third"]) == []
+    valkey.client.delete(queue.key)
+    assert await queue.enqueue_lost(redis, ["first", "third"]) == ["third"]
+    assert valkey.client.lrange(queue.key, 0, -1) == [queue.message("third").decode()]
+    await redis.aclose()
 
 
 def test_a_real_worker_executes_it(valkey: Valkey, tmp_path: Path) -> None:

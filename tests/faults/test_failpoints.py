@@ -1,7 +1,7 @@
 """Every failpoint, struck in every way: whatever dies, fails or freezes there, the books are right and the client knows the end.
 
 The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by the commit);
-FAULTS=all (`make faults`) takes all 102, FAULTS=few those around commits, for the other database.
+FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other database.
 """
 
 import os

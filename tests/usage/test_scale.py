@@ -17,6 +17,7 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from tests.cast import Person, admit, run
+from usage import reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, overage, series, top
 from usage.models import Generation, LedgerEntry, Outcome
@@ -115,6 +116,13 @@ def test_no_route_looks_through_all_requests(used: Generation, alice: Person, ro
 def test_no_metric_looks_through_all_requests(used: Generation, report: Callable[[], object]) -> None:
     with never_all_rows():
         report()
+
+
+def test_lost_messages_are_looked_for_among_the_open_generations(used: Generation) -> None:
+    with never_all_rows(), CaptureQueriesContext(connection) as queries:
+        reports.waiting_since(1_000, 10)
+    (sql,) = [query["sql"] for query in queries if "usage_generation" in query["sql"]]
+    assert any("open_generations" in step for step in _plan(sql))
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")

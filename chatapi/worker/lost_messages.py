@@ -1,0 +1,56 @@
+"""Finds generations whose queue message was lost, and enqueues them again.
+
+A worker claims a generation within milliseconds after it has popped its message. So a message is lost if the queue is empty, a worker
+has a free slot, and the database has a generation that was admitted a second ago and is not claimed. There are three causes: Redis was
+emptied, a worker was killed between the pop and the claim, or a web process was killed between the commit and the enqueueing.
+
+If the request is lost too, the worker that claims the generation voids it with `request_lost`. A second message for the same
+generation changes nothing, because only one claim succeeds.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from chatapi.task_queue import TaskQueue
+from usage import reports
+from usage.database.group_commit import GroupCommit
+from usage.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+MIN_AGE_MS = 1_000
+"""How long after its admission an unclaimed generation counts as lost."""
+BATCH = 1_000
+
+
+class LostMessages:
+    """Looks for lost messages; every worker does, beside the others."""
+
+    def __init__(self, commits: GroupCommit, broker: Redis, queue: TaskQueue, has_free_slot: Callable[[], bool]) -> None:
+        self._commits = commits
+        self._broker = broker
+        self._queue = queue
+        self._has_free_slot = has_free_slot
+
+    async def run(self) -> None:
+        """Look twice a second, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                if self._has_free_slot():
+                    await self.look()
+            except (RedisError, OSError, UsageError) as error:
+                log.warning("lost messages: %r", error)
+
+    async def look(self) -> None:
+        """Enqueue what was lost. Raises `RedisError`, OSError or `UsageError`."""
+        waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
+        if not waiting:
+            return
+        for generation_id in await self._queue.enqueue_lost(self._broker, [each.hex for each in waiting]):
+            log.warning("%s is enqueued again: its message was lost", generation_id)
