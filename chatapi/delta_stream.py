@@ -5,6 +5,7 @@
     inbox:<name>  stream, one a web process: the deltas of all its clients, one entry a tick
     web:<name>    there while that web process lives
     cancelled:<id>, channel `cancel`    nobody wants the answer any more
+    channel `worker:<name>`             its subscriber lives: that worker's connection
 
 Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has sealed a log
 under a newer fence, what an older holder still writes is refused, and in the same script kept out of the inbox. It also makes
@@ -40,6 +41,12 @@ INBOX_TTL_MS = 60_000
 
 CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
 """What those hear who still listen to a cancelled generation: it must not look like a good end."""
+WORKER_LOST = Failed(
+    "The worker was lost while it generated. What was generated is charged; see the receipt.", code="worker_lost", status=502
+)
+"""What clients of a generation are told whose worker has died, by the reaper or by their own web process."""
+NOT_STARTED = Failed("No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000)
+"""What clients of a generation are told whose time in the queue is over."""
 
 _FRAME = struct.Struct(">32sQIBI")  # generation in hex, fence, first seq, 1 for a generation's last, length of the batch that follows
 
@@ -336,12 +343,22 @@ class DeltaStream:
             found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
         return {generation_id: _cancellation(flag) for generation_id, flag in zip(ids, found, strict=True) if flag is not None}
 
-    async def cancellations(self) -> AsyncIterator[tuple[UUID, Cancellation]]:
-        """Generations that are cancelled, as it happens; ends with `RedisError` when the connection is lost."""
+    async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
+        """Generations that are cancelled, as it happens; ends with `RedisError` when the connection is lost.
+
+        The connection shows that this worker lives (`connected_workers`), because the kernel closes it when the process dies.
+        """
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(f"{self._prefix}cancel")
+            await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
             async for message in channel.listen():
                 yield UUID(bytes=message["data"][:16]), _cancellation(message["data"][16:])
+
+    async def connected_workers(self) -> set[str]:
+        """Return the names of all workers that listen for cancellations."""
+        prefix = f"{self._prefix}worker:"
+        async with in_time():
+            channels = cast(list[bytes], await self.redis.pubsub_channels(f"{prefix}*"))
+        return {channel.decode().removeprefix(prefix) for channel in channels}
 
     # ---- which web processes live
 

@@ -48,6 +48,29 @@ def _waiting_since(min_age_ms: int) -> QuerySet[Generation]:
     return waiting.filter(admitted_at__lt=now - timedelta(milliseconds=min_age_ms))
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a generation stands, for whoever hears nothing of it."""
+
+    state: str
+    fence: int
+    worker: str
+    was_claimed: bool
+    overdue_ms: int
+    """For how long its lease, or its time in the queue, is over; negative before."""
+
+
+def standings(ids: Sequence[UUID]) -> dict[UUID, Standing]:
+    """Return how those of the generations stand that there are."""
+    rows = Generation.objects.filter(id__in=ids)
+    found = list(rows.values_list("id", "state", "fence", "worker", "claimed_at", "lease_expires_at"))
+    now = database_now()
+    return {
+        generation_id: Standing(state, fence, worker, claimed_at is not None, _ms_between(lease_expires_at, now))
+        for generation_id, state, fence, worker, claimed_at, lease_expires_at in found
+    }
+
+
 def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
     """Those generations whose key may not be used any more: revoked, expired, or its project or organization switched off."""
     return set(Generation.objects.filter(id__in=ids).exclude(api_key__in=access.usable_keys()).values_list("id", flat=True))

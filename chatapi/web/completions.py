@@ -21,7 +21,7 @@ from chatapi.delta_stream import Job
 from chatapi.web import idempotency
 from chatapi.web.body_room import NoRoom, Room
 from chatapi.web.endpoint import Endpoint
-from chatapi.web.relay import CLOSING, LOST, Patience, relay
+from chatapi.web.relay import CLOSING, LOST, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire import requests
@@ -278,7 +278,7 @@ class Completions(Endpoint):
             await asyncio.shield(starting)
             self._forget_content()
             self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
-            await self._tell(relay(services, follower, _patience()), asked.request.stream)
+            await self._tell(relay(services, follower, settings.PING_MS), asked.request.stream)
             is_wanted = False
         finally:
             services.inbox.leave(follower)
@@ -468,7 +468,3 @@ def _preferences(header: str) -> set[str]:
 
 def _has_failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _patience() -> Patience:
-    return Patience(settings.PING_MS, settings.LEASE_MS + settings.REAPER_MS)

@@ -4,6 +4,7 @@ from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
+from django.conf import settings
 
 from accounts import authentication
 from accounts.models import KeyScope
@@ -33,7 +34,7 @@ class _OfGeneration(Endpoint):
 class GenerationStream(_OfGeneration):
     """`GET /v1/generations/{id}/stream`: the stream from its beginning, or behind `Last-Event-ID` or `?starting_after=`.
 
-    Here each event has an `id`; so there are no comments, which SDKs don't bear beside ids.
+    Here each event has an `id`; so behind the first one, a keep-alive is a comment without a blank line (`PING_LINE`).
     """
 
     encoder: OpenAI | None = None
@@ -51,7 +52,9 @@ class GenerationStream(_OfGeneration):
         encoder = self.encoder = answer_to(row, self.choose_dialect(row.dialect))
         self.identifying.append((b"x-generation-id", encoder.public_id.encode()))
         await self.send_head(200, STREAM_HEADERS)
-        async for frames in remainder(services, encoder, row.id, after, partial(self._authorize, services)):
+        await self.send_body(b"")  # sends the head, for nothing may have been generated yet
+        authorize = partial(self._authorize, services)
+        async for frames in remainder(services, encoder, row.id, after, authorize, settings.PING_MS):
             await self.send_body(frames)
         await self.send_body(b"", more=False)
 

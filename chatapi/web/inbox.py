@@ -11,6 +11,7 @@ from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import DeltaStream, Frame
 from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
+from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
 
@@ -149,6 +150,8 @@ class Inbox:
     ANNOUNCE_S = 1.0
     ABSENT_MS = 3_000
     RETRY_S = 0.2
+    PROBE_S = 1.0
+    """How long Redis may take to answer when it has just failed to."""
     LOST_AFTER_S = 4.0
 
     def __init__(self, stream: DeltaStream, name: str, *, turns: FairTurns, tick_s: float) -> None:
@@ -159,7 +162,8 @@ class Inbox:
         self._stream = stream
         self._followers: dict[bytes, Follower] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._down_since: float | None = None
+        self._failing_s = 0.0
+        """How long Redis has been failing to answer; 0 when it did answer last."""
         self._read_up_to = b"0"
 
     def follow(self, generation_id: UUID, party: int) -> Follower:
@@ -175,9 +179,8 @@ class Inbox:
     def check(self, follower: Follower) -> None:
         """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this follower has waited."""
         # Who has come meanwhile got its request into a Redis that is back; that this reader hasn't noticed yet must not end it.
-        if self._down_since is None:
-            return
-        if asyncio.get_running_loop().time() - max(self._down_since, follower.began_at) > self.LOST_AFTER_S:
+        waited_s = asyncio.get_running_loop().time() - follower.began_at
+        if min(self._failing_s, waited_s) > self.LOST_AFTER_S:
             raise StreamUnavailable("Redis is out of reach")
 
     async def start(self) -> None:
@@ -194,17 +197,22 @@ class Inbox:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            is_failing = self._failing_s > 0
             # After an error the first answer is to come at once: until then new requests are refused.
-            block_ms = 1_000 if self._down_since is None else 1
+            block_ms, reply_s = (1, self.PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
+            began = loop.time()
             try:
-                entries = await self._stream.read_inbox(self.name, after=self._read_up_to, block_ms=block_ms)
-            except (RedisError, OSError) as error:
-                self._down_since = self._down_since or loop.time()
-                log.warning("inbox: %s", error)
+                async with asyncio.timeout(reply_s):
+                    entries = await self._stream.read_inbox(self.name, after=self._read_up_to, block_ms=block_ms)
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("inbox: %r", error)
+                # At most what this attempt may take: the rest of its time this event loop was late, and not Redis.
+                took_s = min(loop.time() - began, reply_s)
+                self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S
                 await asyncio.sleep(self.RETRY_S)
                 self.wake_all()
                 continue
-            self._down_since = None
+            self._failing_s = 0.0
             for self._read_up_to, frames in entries:
                 self._dispatch(frames)
 

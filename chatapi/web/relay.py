@@ -1,17 +1,19 @@
 """From a follower's deltas to one answer's end, whatever dies on the way: pings in silence, the row where the end does not come."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from typing import cast
 from uuid import UUID
 
 from redis.exceptions import RedisError
 
 from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import CANCELLED
+from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST
 from chatapi.web.inbox import Follower
 from chatapi.web.services import Services
+from chatapi.web.silence import Finding, Watch
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
 from chatapi.wire.upstream_errors import STOPPED
 from usage import reports
@@ -24,47 +26,73 @@ LOST = Failed(
 CLOSING = Failed("The server is shutting down. What was generated is charged; see the receipt.", code="server_shutting_down", status=503)
 TELLING_MS = 2_000
 """How long after a settlement its end may still come: far longer than a worker takes that lives."""
+LAST_LOOK_S = 1.0
+"""How long the row and the log are looked at for an end, when either may be out of reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a relay bears silence, in ms."""
+async def relay(services: Services, follower: Follower, ping_ms: int) -> AsyncIterator[list[AnyDelta]]:
+    """The generation's batches up to and including a terminal delta; an empty one means: the client has waited for a ping.
 
-    ping_ms: int
-    """0: the client is never pinged. Silence is noticed at the inbox's ticks: it is the last one before this that counts."""
-    row_ms: int
-    """After this long without a delta the generation's row is asked whether it has ended."""
-
-
-async def relay(services: Services, follower: Follower, patience: Patience) -> AsyncIterator[list[AnyDelta]]:
-    """The generation's batches up to and including a terminal delta; an empty one means: the client has waited for a ping."""
-    heard = pinged = asked = time.monotonic()
+    With `ping_ms` 0 the client is never pinged. Silence is noticed at the inbox's ticks: it is the last one before this that counts.
+    """
+    watch = services.silence.watch(follower.id, follower.wake)
+    pinged = time.monotonic()
     while True:
-        batch = await _next(services, follower)
+        batch = await _next(services, follower, watch)
         now = time.monotonic()
-        if not batch and (now - max(heard, asked)) * 1_000 >= patience.row_ms:
-            asked, batch = now, await _from_row(services, follower)
         if batch:
-            heard = pinged = asked = now
+            watch.heard()
+            pinged = now
             yield batch
             if isinstance(batch[-1], TERMINAL):
                 return
-        elif patience.ping_ms and now + services.inbox.tick_s - pinged > patience.ping_ms / 1_000:
+        elif ping_ms and now + services.inbox.tick_s - pinged > ping_ms / 1_000:
             pinged = now
             yield []
 
 
-async def _next(services: Services, follower: Follower) -> list[AnyDelta]:
+async def _next(services: Services, follower: Follower, watch: Watch) -> list[AnyDelta]:
     """What has come, or the failure that ends the stream when nothing can come any more."""
     try:
         batch = await follower.next()
         if not batch:
             services.inbox.check(follower)
     except (StreamUnavailable, RedisError):
-        return await _from_row(services, follower) or _given_up(services, follower, LOST)
+        return await _in_time(_from_row(services, follower)) or _given_up(services, follower, LOST)
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
         return [*batch, *_given_up(services, follower, CLOSING)]
+    if not batch and (finding := watch.take()) is not None:
+        return await _found(services, follower, finding)
     return batch
+
+
+async def _found(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
+    """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody else."""
+    if finding is Finding.SETTLED:
+        return await _in_time(_from_row(services, follower))
+    if finding is Finding.EXPIRED:
+        return [NOT_STARTED] if await services.expire(follower.id) else []
+    if finding is Finding.WORKER_LOST:
+        missed = await _in_time(_missed(follower))
+        has_ended = bool(missed) and isinstance(missed[-1], TERMINAL)
+        return missed if has_ended else [*missed, *_given_up(services, follower, WORKER_LOST)]
+    return _given_up(services, follower, LOST)
+
+
+async def _missed(follower: Follower) -> list[AnyDelta]:
+    """What the log holds beyond what was handed out, as far as Redis can tell."""
+    try:
+        return await follower.catch_up()
+    except (StreamUnavailable, RedisError):
+        return []
+
+
+async def _in_time(looking: Awaitable[list[AnyDelta]]) -> list[AnyDelta]:
+    """What is found within `LAST_LOOK_S`; else nothing, because a client that has waited for long must hear its end."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_LOOK_S):
+            return await looking
+    return []
 
 
 def _given_up(services: Services, follower: Follower, failure: Failed) -> list[AnyDelta]:

@@ -14,24 +14,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 from uuid import UUID
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from accounts.errors import AccountsError
 from chatapi import errors
 from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import NOT_STARTED, WORKER_LOST
+from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.web.inbox import Inbox
-from chatapi.web.relay import CLOSING, LOST, end_of_broken, is_to_be_told, terminal_of
+from chatapi.web.relay import CLOSING, LAST_LOOK_S, LOST, end_of_broken, is_to_be_told, terminal_of
 from chatapi.web.services import Services
+from chatapi.web.silence import Finding
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
 from chatapi.wire.dialects import OpenAI
 from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.sse import PING, PING_LINE
 from usage import reports
 from usage.errors import DatabaseUnavailable
 from usage.models import Generation, State
 
 POLL_S = 0.05
-ASK_BOOKS_S = 1.0
-"""How long the log may be silent before the books are asked whether the generation has ended."""
 ASK_RIGHTS_S = 2.0
 """How often it is asked whether the caller may still look: a revoked key's streams end within 5 s."""
 
@@ -95,11 +98,21 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
 
 
 async def remainder(
-    services: Services, encoder: OpenAI, generation_id: UUID, after: Position, authorize: Authorize | None = None
+    services: Services, encoder: OpenAI, generation_id: UUID, after: Position, authorize: Authorize | None = None, ping_ms: int = 0
 ) -> AsyncIterator[bytes]:
-    """The frames behind that position, as they come; ends with the generation's end, or when the caller may not look any more."""
+    """The frames behind that position, as they come; ends with the generation's end, or when the caller may not look any more.
+
+    After `ping_ms` of silence comes a keep-alive; with 0 never.
+    """
+    sent_at, ping = time.monotonic(), PING
     async for part in _parts(services, generation_id, authorize):
-        if frames := _frames(encoder, part, after):
+        frames = _frames(encoder, part, after)
+        if frames:
+            ping = PING_LINE
+        elif ping_ms and (time.monotonic() + POLL_S - sent_at) * 1_000 >= ping_ms:
+            frames = ping
+        if frames:
+            sent_at = time.monotonic()
             yield frames
 
 
@@ -183,25 +196,34 @@ class _Log:
     def __init__(self, services: Services, generation_id: UUID) -> None:
         self._services, self._id = services, generation_id
         self._read_up_to, self._seq = b"", 0
-        self._heard = self._asked = self._reached = time.monotonic()
+        self._failing_s = 0.0
+        """How long Redis has been failing to answer; 0 when it did answer last."""
+        self._watch = services.silence.watch(generation_id)
 
     async def next(self) -> Part:
         """What has come since; neither Redis nor the database need be there."""
         try:
             part = await self._from_log()
-            is_silent = time.monotonic() - max(self._heard, self._asked) > ASK_BOOKS_S
-            return await self._from_books() if is_silent and not part.deltas else part
+            finding = None if part.deltas else self._watch.take()
+            return part if finding is None else await self._found(finding)
         except StreamUnavailable:
             return Part(await self._broken_off())
         except (RedisError, OSError):
-            is_away = time.monotonic() - self._reached > Inbox.LOST_AFTER_S
-            return Part(await self._broken_off()) if is_away else NOTHING
-        except DatabaseUnavailable:
+            return Part(await self._broken_off()) if self._failing_s > Inbox.LOST_AFTER_S else NOTHING
+        except (DatabaseUnavailable, TimeoutError):
             return NOTHING
 
     async def _from_log(self) -> Part:
-        self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq)
-        self._reached = time.monotonic()
+        reply_s = Inbox.PROBE_S if self._failing_s else REPLY_TIMEOUT_S
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(reply_s):
+                self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq)
+        except (RedisError, OSError, TimeoutError) as error:
+            # At most what this attempt may take: the rest of its time this event loop was late, and not Redis.
+            self._failing_s += min(time.monotonic() - began, reply_s) + POLL_S
+            raise RedisConnectionError(str(error)) from error
+        self._failing_s = 0.0
         return self._read(found)
 
     def _read(self, found: list[AnyDelta]) -> Part:
@@ -209,17 +231,26 @@ class _Log:
             return NOTHING
         part = Part(found, self._seq + 1)
         self._seq += len(found)
-        self._heard = time.monotonic()
+        self._watch.heard()
         return part
 
-    async def _from_books(self) -> Part:
-        """When they say that the generation has ended: the rest of its log, or else the end that this should have had by now."""
-        self._asked = time.monotonic()
+    async def _found(self, finding: Finding) -> Part:
+        """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody else."""
+        if finding is Finding.SETTLED:
+            async with asyncio.timeout(LAST_LOOK_S):
+                return await self._settled()
+        if finding is Finding.EXPIRED:
+            return Part([NOT_STARTED]) if await self._services.expire(self._id) else NOTHING
+        if finding is Finding.NO_ROW:
+            # By restoring a backup or by hand: it will never end.
+            return Part([errors.generation_not_found().failure])
+        return Part([WORKER_LOST if finding is Finding.WORKER_LOST else LOST])
+
+    async def _settled(self) -> Part:
+        """The rest of the log, or else the end that this should have had by now."""
         end = await self._services.commits.read(reports.end_of, self._id)
         if end is None:
-            # A row that is gone, by restoring a backup or by hand, will never end.
-            is_open = await self._services.commits.read(Generation.objects.filter(id=self._id).exists)
-            return NOTHING if is_open else Part([errors.generation_not_found().failure])
+            return NOTHING
         if missed := await self._services.stream.replay(self._id, self._seq):
             return self._read(missed)
         if not self._seq and await is_to_be_told(self._services, self._id, end):
@@ -230,7 +261,8 @@ class _Log:
     async def _broken_off(self) -> list[AnyDelta]:
         """The end of a stream whose log is lost or out of reach."""
         try:
-            end = await self._services.commits.read(reports.end_of, self._id)
-        except DatabaseUnavailable:
+            async with asyncio.timeout(LAST_LOOK_S):
+                end = await self._services.commits.read(reports.end_of, self._id)
+        except (DatabaseUnavailable, TimeoutError):
             return [LOST]
         return [LOST] if end is None else end_of_broken(end)

@@ -21,7 +21,7 @@ from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import Cancellation, DeltaStream, Job
+from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
 from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
 from chatapi.recent import MAX_AGE_S, Recent
@@ -32,6 +32,7 @@ from chatapi.web.body_room import BodyRoom
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
+from chatapi.web.silence import Silence
 from chatapi.web.tickets import Tickets
 from usage import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
@@ -81,6 +82,7 @@ class Services:
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
         self.parser = BodyParser()
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
+        self.silence = Silence(self.commits, self.stream)
         self.is_closing = False
         """Set shortly before the process ends: streams that still run must end now."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -104,7 +106,8 @@ class Services:
             raise StreamUnavailable(str(error)) from error
         finally:
             cls._starting = None
-        services.in_background(for_ever(services.rates.renew))
+        for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
+            services.in_background(for_ever(loop))
         services.in_background(for_ever(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
         services.in_background(for_ever(partial(refused_requests.write_for_ever, services.commits)))
         cls._instance = services
@@ -218,6 +221,17 @@ class Services:
             except (RedisError, OSError) as error:
                 log.warning("the request of %s may stay in Redis: %s", generation_id.hex, error)
             await asyncio.sleep(wait_s)
+
+    async def expire(self, generation_id: UUID) -> bool:
+        """Void a generation whose time in the queue is over; returns whether it is. False: a worker or the reaper has it."""
+        withdrawal = ledger.Withdrawal(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
+        try:
+            await self.commits.write(ledger.withdraw, withdrawal)
+        except UsageError as error:
+            log.warning("%s can't be voided: %r", generation_id.hex, error)
+            return False
+        self.in_background(self._drop_job(generation_id))
+        return True
 
     async def _withdraw(self, generation_id: UUID) -> bool:
         """Void what could not be queued; False when a worker has it: only the answer to our message was lost then."""

@@ -10,7 +10,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from accounts.rate_limits import LEASE_MS, RateLimits
-from chatapi.delta_stream import DeltaStream, Entry, Job, Sealed
+from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
@@ -29,10 +29,6 @@ log = logging.getLogger(__name__)
 
 BATCH = 50
 CLOSE_S = 2.0
-WORKER_LOST = Failed(
-    "The worker was lost while it generated. What was generated is charged; see the receipt.", code="worker_lost", status=502
-)
-NOT_STARTED = Failed("No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000)
 NOTHING = Sealed([], 0, is_whole=False)
 
 

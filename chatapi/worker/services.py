@@ -156,7 +156,7 @@ class Services:
         """Stop what is cancelled, at once."""
         while True:
             try:
-                async for generation_id, why in self.stream.cancellations():
+                async for generation_id, why in self.stream.cancellations(self.name):
                     self._cancel(generation_id, why)
             except (RedisError, OSError) as error:
                 log.warning("cancellations: %r", error)

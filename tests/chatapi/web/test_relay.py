@@ -13,8 +13,10 @@ from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Line, connect
 from chatapi.web import relay as module
+from chatapi.web import silence
 from chatapi.web.inbox import Inbox
-from chatapi.web.relay import LOST, Patience, relay
+from chatapi.web.relay import LOST, relay
+from chatapi.web.silence import Silence
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
 from tests.cast import Person, run
@@ -23,7 +25,6 @@ from usage.database.group_commit import GroupCommit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-AT_ONCE = Patience(ping_ms=0, row_ms=0)
 TOLD: list[AnyDelta] = [Started(), Text("hello"), Text(" world")]
 GOOD_END: list[AnyDelta] = [Finished("stop"), Usage(1_000, 200, 400)]
 
@@ -43,13 +44,19 @@ class Stream(DeltaStream):
 
 
 @pytest.fixture
-async def services(valkey: Valkey) -> AsyncIterator[Any]:
-    """What a relay needs; its inbox hears nothing, and says so soon."""
+async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """What a relay needs; its inbox hears nothing, and the books are asked at once."""
+    monkeypatch.setattr(silence, "SILENT_S", 0.0)
+    monkeypatch.setattr(silence, "LOOK_S", 0.01)
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
     stream = Stream(redis, "test:", ttl_ms=5_000)
     inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.01)
     await inbox.start()
-    yield SimpleNamespace(stream=stream, inbox=inbox, commits=commits, is_closing=False)
+    watching = Silence(commits, stream)
+    asking = asyncio.create_task(watching.ask_books())
+    yield SimpleNamespace(stream=stream, inbox=inbox, commits=commits, silence=watching, is_closing=False)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
     await inbox.stop()
     await commits.close()
     await redis.aclose()
@@ -58,7 +65,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Any]:
 async def heard(services: Any, generation_id: UUID) -> list[AnyDelta]:
     """What the client of that generation gets."""
     follower = services.inbox.follow(generation_id, 1)
-    return [delta async for batch in relay(services, follower, AT_ONCE) for delta in batch]
+    return [delta async for batch in relay(services, follower, 0) for delta in batch]
 
 
 @pytest.fixture
@@ -69,6 +76,7 @@ async def settled(services: Any, alice: Person) -> UUID:
 
 
 async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(services: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENT_S", 60.0)
     follower, looked = services.inbox.follow(identity.new_id(), 1), 0
     look = follower.next
 
@@ -78,7 +86,7 @@ async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(se
         return await look()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(follower, "next", counted)
-    pings = relay(services, follower, Patience(ping_ms=int(1_500 * services.inbox.tick_s), row_ms=60_000))
+    pings = relay(services, follower, int(1_500 * services.inbox.tick_s))
     assert [await anext(pings) for _ in range(5)] == [[]] * 5
     assert looked <= 6, "the first tick may come early; at every other one it has to ping"
 

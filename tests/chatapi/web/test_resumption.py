@@ -13,11 +13,12 @@ from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
-from chatapi.web import resumption
+from chatapi.web import resumption, silence
 from chatapi.web.generations import GenerationStream
 from chatapi.web.inbox import Inbox
 from chatapi.web.relay import CLOSING, LOST
 from chatapi.web.resumption import Position
+from chatapi.web.silence import Silence
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.dialects import Answer, OpenAI
@@ -68,10 +69,16 @@ class Stream(DeltaStream):
 @pytest.fixture
 async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """What following needs: a log in Valkey and the books, which are asked soon."""
-    monkeypatch.setattr(resumption, "ASK_BOOKS_S", 0.1)
+    monkeypatch.setattr(silence, "SILENT_S", 0.1)
+    monkeypatch.setattr(silence, "LOOK_S", 0.05)
     monkeypatch.setattr(resumption, "ASK_RIGHTS_S", 0.1)
     redis, commits = connect(f"unix://{valkey.socket}"), Books()
-    yield SimpleNamespace(stream=Stream(redis, "test:", ttl_ms=5_000), commits=commits, is_closing=False)
+    stream = Stream(redis, "test:", ttl_ms=5_000)
+    watching = Silence(commits, stream)
+    asking = asyncio.create_task(watching.ask_books())
+    yield SimpleNamespace(stream=stream, commits=commits, silence=watching, is_closing=False)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
     await commits.close()
     await redis.aclose()
 
