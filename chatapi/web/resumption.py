@@ -37,6 +37,8 @@ from usage.models import Generation, State
 POLL_S = 0.05
 ASK_RIGHTS_S = 2.0
 """How often it is asked whether the caller may still look: a revoked key's streams end within 5 s."""
+ANSWER_S = 1.0
+"""How long the answer may take; without one the caller may look until it is asked again."""
 
 Authorize = Callable[[], Awaitable[None]]
 """Raises an `AccountsError` when the caller may not look any more."""
@@ -182,8 +184,9 @@ async def _parts(services: Services, generation_id: UUID, authorize: Authorize |
 async def _refusal(authorize: Authorize) -> Failed | None:
     """What the caller is told who may not look any more."""
     try:
-        await authorize()
-    except DatabaseUnavailable:
+        async with asyncio.timeout(ANSWER_S):
+            await authorize()
+    except (DatabaseUnavailable, TimeoutError):
         return None
     except AccountsError as error:
         return errors.from_exception(error).failure

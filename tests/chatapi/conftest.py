@@ -23,6 +23,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "begins-late": {"ttft_ms": 600},
     "refuses-late": {"ttft_ms": 600, "status": 500},
     "slow-to-begin": {"ttft_ms": 2_500},
+    "pauses": {"ttft_ms": 600, "tokens": 4, "rate": 2},
     "drains": {"ttft_ms": 300, "tokens": 10, "rate": 20},
     "continues": {"ttft_ms": 300},
     "never-begins": {"ttft_ms": 60_000},

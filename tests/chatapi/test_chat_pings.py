@@ -1,12 +1,15 @@
 """A stream is never silent for long: comments keep its connection open, from the first second on."""
 
+import json
+import time
 from collections.abc import Iterator
 from copy import copy
 
 import pytest
-from openai import OpenAI
+from openai import OpenAI, Stream
+from openai.types.chat import ChatCompletionChunk
 
-from tests.chatapi.http_client import Client
+from tests.chatapi.http_client import HELLO, Answer, Client
 from tests.installation import Installation, free_port
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -66,6 +69,52 @@ def test_after_a_ping_a_refusal_is_told_inside_the_stream(client: Client) -> Non
 def test_an_answer_in_one_piece_is_waited_for_in_silence(client: Client) -> None:
     assert client.complete("begins-late").json["usage"]["completion_tokens"] == 5
     assert client.complete("refuses-late").status == 502
+
+
+def follow(client: Client, model: str) -> Answer:
+    """The stream of a new generation, as somebody gets it who follows it from its beginning."""
+    return client.send("GET", accepted(client, model)["stream_url"])
+
+
+def accepted(client: Client, model: str) -> dict[str, str]:
+    body = json.dumps({"model": model, "messages": HELLO, "stream": True}).encode()
+    found: dict[str, str] = client.send("POST", "/openai/v1/chat/completions", body, prefer="respond-async").json
+    return found
+
+
+def test_who_follows_gets_the_head_before_the_first_token(installation: Installation) -> None:
+    client = Client(installation.url, installation.keys["live"])  # at the usual web process, which pings only after 15 s
+    address = accepted(client, "slow-to-begin")["stream_url"]
+    began = time.monotonic()
+    with client.exchange("GET", address, None, {}) as exchange:
+        assert exchange.response.status == 200
+        assert time.monotonic() - began < 1
+        assert exchange.read().body.endswith(b"data: [DONE]\n\n")
+
+
+def test_who_follows_is_pinged_with_blank_lines_only_before_the_first_id(client: Client) -> None:
+    head, first_id, rest = follow(client, "pauses").body.decode().partition("id: ")
+    assert first_id
+    assert head == ": ping\n\n" * head.count(":")
+    assert head
+    assert "\n: ping\n" in rest
+    assert "\n: ping\n\n" not in rest
+    # Each event begins with its id, apart from the pings before it.
+    for event in f"id: {rest}".removesuffix("\n\n").split("\n\n"):
+        assert event.replace(": ping\n", "").startswith("id: "), event
+
+
+def test_what_follows_a_ping_is_the_same_stream(client: Client) -> None:
+    accepted_one = accepted(client, "pauses")
+    pinged = client.send("GET", accepted_one["stream_url"]).body
+    assert pinged.replace(b": ping\n\n", b"").replace(b": ping\n", b"") == client.send("GET", accepted_one["stream_url"]).body
+
+
+def test_openais_client_does_not_notice_pings_behind_ids(client: Client, impatient: Installation) -> None:
+    with OpenAI(base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0) as openai:
+        path = accepted(client, "pauses")["stream_url"].removeprefix("/openai/v1")
+        chunks = list(openai.get(path, cast_to=ChatCompletionChunk, stream=True, stream_cls=Stream[ChatCompletionChunk]))
+    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == " the of and to"
 
 
 def test_openais_client_does_not_notice(impatient: Installation) -> None:

@@ -1,0 +1,175 @@
+"""Two things break at once: whoever waits gets an end within 8 s, with the time limits that everybody has by default."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+
+import pytest
+from django.conf import settings
+
+from tests.chatapi.http_client import Client
+from tests.faults.conftest import Ask
+from tests.faults.listener import Listener
+from tests.faults.test_locked_database import database_locked
+from tests.installation import Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("overlapping-faults"), pytest.mark.timeout(180)]
+
+TOLD_WITHIN_S = 8.0
+TIMES = ("LEASE_MS", "HEARTBEAT_MS", "REAPER_MS", "QUEUE_TTL_MS", "DATABASE_TIMEOUT_MS")
+ENVIRONMENT = {f"CHATAPI_{name}": str(getattr(settings, name)) for name in TIMES}
+"""Instead of the test profile's."""
+
+Fault = Callable[[Installation, ExitStack], None]
+
+
+class Resumed:
+    """Follows somebody else's stream in a thread of its own, to its end."""
+
+    def __init__(self, installation: Installation, generation_id: str) -> None:
+        self.body = b""
+        self.ended_at = 0.0
+        self._client = Client(installation.url, installation.keys["live"], 30)
+        self._path = f"/openai/v1/generations/{generation_id}/stream"
+        self._thread = Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def heard(self, text: bytes) -> "Resumed":
+        """Wait until that has come."""
+        wait_for(lambda: text in self.body, f"{text!r}")
+        return self
+
+    def end(self) -> "Resumed":
+        """Wait until the answer has ended."""
+        self._thread.join(60)
+        assert not self._thread.is_alive(), self.body[-500:]
+        return self
+
+    def _follow(self) -> None:
+        try:
+            with self._client.exchange("GET", self._path, None, {}) as exchange:
+                while line := exchange.response.readline():
+                    self.body += line
+        finally:
+            self.ended_at = time.monotonic()
+
+
+@dataclass
+class Waiting:
+    """One client of each kind."""
+
+    streaming: Listener
+    before_first_token: Listener
+    whole: Listener
+    resumed: Resumed
+    queued: Listener | None = None
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Those that have asked themselves."""
+        return [each for each in (self.streaming, self.before_first_token, self.whole, self.queued) if each is not None]
+
+
+@pytest.fixture
+def waiting(installation: Installation, ask: Ask) -> Waiting:
+    """All wait for the same worker."""
+    calls = {model: len(installation.calls(model)) for model in ("never-begins", "steady")}
+    streaming = ask("steady").heard(10)
+    before, whole = ask("never-begins"), ask("steady", stream=False)
+    wait_for(lambda: len(installation.calls("never-begins")) > calls["never-begins"], "the call")
+    wait_for(lambda: len(installation.calls("steady")) > calls["steady"] + 1, "the call")
+    return Waiting(streaming, before, whole, Resumed(installation, streaming.generation_id).heard(b'"content"'))
+
+
+def worker_dies(installation: Installation, _: ExitStack) -> None:
+    installation.end("worker")
+
+
+def valkey_dies(installation: Installation, _: ExitStack) -> None:
+    installation.end("valkey")
+
+
+def valkey_freezes(installation: Installation, after: ExitStack) -> None:
+    installation.send("valkey", signal.SIGSTOP)
+    after.callback(partial(installation.send, "valkey", signal.SIGCONT))
+
+
+def valkey_restarts_empty(installation: Installation, _: ExitStack) -> None:
+    installation.end("valkey")
+    time.sleep(2)
+    installation.start_valkey()
+
+
+def books_are_locked(installation: Installation, after: ExitStack) -> None:
+    after.enter_context(database_locked(installation))
+
+
+FAULTS: dict[str, list[Fault]] = {
+    "worker and Valkey die": [worker_dies, valkey_dies],
+    "Valkey dies, then the worker": [valkey_dies, worker_dies],
+    "the worker dies, Valkey restarts empty": [worker_dies, valkey_restarts_empty],
+    "Valkey freezes, the worker dies": [valkey_freezes, worker_dies],
+    "the books are locked, the worker dies": [books_are_locked, worker_dies],
+    "the books are locked, Valkey dies": [books_are_locked, valkey_dies],
+    "the books are locked, Valkey freezes": [books_are_locked, valkey_freezes],
+}
+
+
+@contextmanager
+def broken(installation: Installation, faults: list[Fault]) -> Iterator[float]:
+    """All these at once, until the end of the block; when the last one began."""
+    with ExitStack() as after:
+        for fault in faults:
+            began_at = time.monotonic()
+            fault(installation, after)
+        yield began_at
+
+
+@pytest.fixture(autouse=True)
+def second_reaper(installation: Installation) -> None:
+    """The worker's own dies with it."""
+    if "reaper" not in installation.processes:
+        installation.start_reaper()
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_everybody_who_waits_gets_one_end_in_time(installation: Installation, waiting: Waiting, faults: list[Fault]) -> None:
+    with broken(installation, faults) as broke_at:
+        wait_for(lambda: all(each.ended_at for each in (*waiting.listeners, waiting.resumed)), "all ends", 40)
+    ended_after_s = {name: round(each.ended_at - broke_at, 1) for name, each in vars(waiting).items() if each is not None}
+    for listener in waiting.listeners:
+        listener.end()
+        assert listener.ends == 1
+        assert listener.error["code"] in {"worker_lost", "stream_unavailable"}
+    resumed = waiting.resumed.end().body
+    assert resumed.count(b'"error"') == 1
+    assert resumed.endswith(b"data: [DONE]\n\n")
+    assert max(ended_after_s.values()) < TOLD_WITHIN_S, ended_after_s
+    installation.revive()
+    receipt = installation.receipt(waiting.streaming.generation_id)
+    charged = receipt["usage"]["completion_tokens"]
+    assert charged <= max(call["tokens"] for call in installation.calls("steady"))
+    if valkey_dies not in faults and valkey_restarts_empty not in faults:  # else the last heartbeat counts, not the log
+        assert charged >= len(waiting.streaming.words)
+
+
+def test_who_is_queued_when_worker_and_valkey_die_gets_an_end_in_time(installation: Installation, ask: Ask) -> None:
+    installation.end("worker")
+    answers = [ask("five"), ask("five", stream=False)]
+    wait_for(lambda: pending(installation) > 0, "the admissions")
+    installation.end("valkey")
+    died_at = time.monotonic()
+    for answer in answers:
+        answer.end()
+        assert (answer.status, answer.error["code"]) == (503, "stream_unavailable")
+        assert answer.ended_at - died_at < TOLD_WITHIN_S
+    installation.revive()
+
+
+def pending(installation: Installation) -> int:
+    budgets = installation.get("/v1/key", installation.keys["live"])[1]["budgets"]
+    return int(budgets[0]["pending_nanodollars"])
