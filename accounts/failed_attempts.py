@@ -18,7 +18,7 @@ from django.conf import settings
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from accounts import api_keys, client_address
+from accounts import api_keys, client_address, loop_clock
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
 
 WINDOW_MS = 60_000
@@ -90,7 +90,7 @@ class FailedAttempts:
                 pipe.incrby(key, failures)
                 pipe.pexpire(key, WINDOW_MS, nx=True)
                 pipe.pttl(key)
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
+            async with loop_clock.timeout(REPLY_TIMEOUT_S):
                 replies = await pipe.execute()
         for (address, told), total, left_ms in zip(untold.items(), replies[::3], replies[2::3], strict=True):
             self._learn(address, told, total, left_ms)

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from accounts import limits
+from accounts import limits, loop_clock
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit, Standing
 
@@ -164,7 +164,7 @@ class RateLimits:
 
     async def _run(self, operations: Sequence[Operation]) -> Sequence[Any]:
         try:
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
+            async with loop_clock.timeout(REPLY_TIMEOUT_S):
                 return cast(Sequence[Any], await self._script(args=[msgspec.msgpack.encode(operations)]))
         except TimeoutError as error:
             raise RedisTimeoutError("Redis does not answer") from error

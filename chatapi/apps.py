@@ -46,6 +46,7 @@ MOST = {
     "STREAM_TTL_MS": WEEK_MS,
     "STALL_MS": WEEK_MS,
     "DRAIN_MS": WEEK_MS,
+    "HUNG_MS": WEEK_MS,
 }
 """The largest value of each number: far above what is of use, and below what a database, Redis or a timer can't take."""
 MAY_BE_ZERO = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE", "REFUSED_BODY_BYTES_PER_MINUTE")

@@ -2,8 +2,7 @@
 
     job:<id>      what the web asks the worker for; goes with the end
     log:<id>      stream, the record: one entry a batch, named `<fence>-<first seq>`; expires minutes after the end
-    inbox:<name>  stream, one a web process: the deltas of all its clients, one entry a tick
-    web:<name>    there while that web process lives
+    inbox:<name>  stream, one a web process: the deltas of all its clients, one entry a tick; `presence.py` keeps and trims it
     cancelled:<id>, channel `cancel`    nobody wants the answer any more
     channel `worker:<name>`             its subscriber lives: that worker's connection
 
@@ -27,6 +26,7 @@ from redis.exceptions import NoScriptError
 from accounts.rate_limits import Taken
 from chatapi import delta_log
 from chatapi.delta_log import StreamUnavailable
+from chatapi.presence import INBOX_TTL_MS
 from chatapi.redis_client import Command, Line, in_time
 from chatapi.wire.deltas import AnyDelta, Failed
 
@@ -36,8 +36,6 @@ RUN_TTL_MS = 26 * 3_600_000
 """How long a job and its log live if nobody ever ends them; longer than any generation may run (`models.MAX_TIMEOUT_MS`)."""
 PAGE_ENTRIES = 256
 """The most entries of a log that are read at once."""
-INBOX_TTL_MS = 60_000
-"""How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
 
 CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
 """What those hear who still listen to a cancelled generation: it must not look like a good end."""
@@ -174,7 +172,7 @@ class DeltaStream:
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
         """`ttl_ms`: how long a log outlives its generation's end, for those who resume."""
         self.redis = redis
-        self._prefix = prefix
+        self.prefix = prefix
         self._ttl_ms = ttl_ms
         self._publishing, self._reading, self._asking = Line(redis), Line(redis), Line(redis)
         self._job_encoder = msgspec.msgpack.Encoder()
@@ -182,7 +180,7 @@ class DeltaStream:
 
     def key(self, kind: str, name: str) -> str:
         """The full name of a key."""
-        return f"{self._prefix}{kind}:{name}"
+        return f"{self.prefix}{kind}:{name}"
 
     # ---- the request
 
@@ -220,7 +218,7 @@ class DeltaStream:
             frames.setdefault(entry.inbox, []).append(entry.frame())
         # One argument for all frames: redis-py's cost is by the argument.
         arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
-        command = "EVALSHA", _PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
+        command = "EVALSHA", _PUBLISH_SHA1, 0, self.prefix, self._ttl_ms, *arguments
         try:
             refused = await self._publishing.call(*command)
         except NoScriptError:
@@ -316,7 +314,7 @@ class DeltaStream:
         cursor = None
         while cursor != b"0":
             async with in_time():
-                cursor, found = await self.redis.eval(_LASTING, 0, cursor or 0, self._prefix, self._ttl_ms)
+                cursor, found = await self.redis.eval(_LASTING, 0, cursor or 0, self.prefix, self._ttl_ms)
             yield {UUID(id_hex.decode()) for id_hex in found}
 
     async def forget(self, after_ms: Mapping[UUID, int]) -> None:
@@ -334,7 +332,7 @@ class DeltaStream:
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             # Who asks to stop it often leaves at once: that must not take the wish back.
             pipe.set(self.key("cancelled", generation_id.hex), why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
-            pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
+            pipe.publish(f"{self.prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
@@ -349,42 +347,16 @@ class DeltaStream:
         The connection shows that this worker lives (`connected_workers`), because the kernel closes it when the process dies.
         """
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
+            await channel.subscribe(f"{self.prefix}cancel", f"{self.prefix}worker:{worker}")
             async for message in channel.listen():
                 yield UUID(bytes=message["data"][:16]), _cancellation(message["data"][16:])
 
     async def connected_workers(self) -> set[str]:
         """Return the names of all workers that listen for cancellations."""
-        prefix = f"{self._prefix}worker:"
+        prefix = f"{self.prefix}worker:"
         async with in_time():
             channels = cast(list[bytes], await self.redis.pubsub_channels(f"{prefix}*"))
         return {channel.decode().removeprefix(prefix) for channel in channels}
-
-    # ---- which web processes live
-
-    async def still_alive(self, inboxes: Sequence[str]) -> set[str]:
-        """Those of the inboxes whose web process lives."""
-        async with in_time():
-            found = await self.redis.mget([self.key("web", name) for name in inboxes])
-        return {name for name, value in zip(inboxes, found, strict=True) if value is not None}
-
-    async def announce(self, inbox: str, *, ttl_ms: int, read_up_to: bytes = b"0") -> bool:
-        """Say that this web process lives; its inbox goes when it does not say so any more, and what it has read goes now.
-
-        Answers whether Redis has known it: one that has not may have lost the inbox too.
-        """
-        key = self.key("web", inbox)
-        async with in_time():
-            # Not SET at once: a Redis that is full refuses it, and workers would take this process for dead.
-            if not await self.redis.pexpire(key, ttl_ms):
-                await self.redis.set(key, b"1", px=ttl_ms)
-                return False
-            async with self.redis.pipeline(transaction=False) as pipe:
-                pipe.xtrim(self.key("inbox", inbox), minid=read_up_to, approximate=False)
-                pipe.xdel(self.key("inbox", inbox), read_up_to)
-                pipe.pexpire(self.key("inbox", inbox), INBOX_TTL_MS)
-                await pipe.execute()
-            return True
 
 
 def _cancellation(flag: bytes | str) -> Cancellation:

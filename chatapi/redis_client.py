@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from redis import Redis as ThreadRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
@@ -12,6 +13,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry as ThreadRetry
+
+from accounts import loop_clock
 
 REPLY_TIMEOUT_S = 3.0
 """How long a command may take, a blocking read included: a Redis that is frozen is as good as none."""
@@ -46,12 +50,18 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
     return Redis.from_pool(pool)
 
 
+def connect_from_thread(url: str) -> ThreadRedis:
+    """A client for a thread that no event loop is to keep waiting."""
+    retry = ThreadRetry(NoBackoff(), 0)
+    return ThreadRedis.from_url(url, socket_timeout=REPLY_TIMEOUT_S, socket_connect_timeout=2, retry=retry, health_check_interval=0)
+
+
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
     """Raises `RedisError` when what is inside takes too long."""
     # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which on Python 3.11 swallows cancellations.
     try:
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
+        async with loop_clock.timeout(REPLY_TIMEOUT_S):
             yield
     except TimeoutError as error:
         raise RedisTimeoutError("Redis does not answer") from error

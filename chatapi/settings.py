@@ -73,6 +73,7 @@ TICKET_TTL_MS = env.int("CHATAPI_TICKET_TTL_MS", default=60_000)
 STREAM_TTL_MS = env.int("CHATAPI_STREAM_TTL_MS", default=300_000)
 STALL_MS = env.int("CHATAPI_STALL_MS", default=30_000)
 DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
+HUNG_MS = env.int("CHATAPI_HUNG_MS", default=60_000)
 
 # ---- tests
 FAILPOINTS = env.str("CHATAPI_FAILPOINTS", default="")

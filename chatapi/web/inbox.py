@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from itertools import accumulate
 from uuid import UUID
 
 from redis.exceptions import RedisError
 
+from accounts import loop_clock
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import DeltaStream, Frame
 from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
+from chatapi.presence import Presence
 from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
@@ -34,7 +37,7 @@ class Follower:
         self.id = generation_id
         self._turns = turns
         self._party = party
-        self.began_at = asyncio.get_running_loop().time()
+        self.began_at = loop_clock.monotonic()
         self.seq = 0
         """The last delta handed out."""
         self._stream = stream
@@ -147,15 +150,14 @@ class Follower:
 class Inbox:
     """The one reader of a web process: takes each tick's entry apart and hands the batches to their followers."""
 
-    ANNOUNCE_S = 1.0
-    ABSENT_MS = 3_000
     RETRY_S = 0.2
     PROBE_S = 1.0
     """How long Redis may take to answer when it has just failed to."""
     LOST_AFTER_S = 4.0
 
-    def __init__(self, stream: DeltaStream, name: str, *, turns: FairTurns, tick_s: float) -> None:
-        """`tick_s`: how often a follower that hears nothing returns; one timer for all, for each would cost more than its delta."""
+    def __init__(self, stream: DeltaStream, name: str, *, url: str, turns: FairTurns, tick_s: float) -> None:
+        """`url` of the stream's Redis. `tick_s`: how often a follower that hears nothing returns; one timer for all, for each would cost
+        more than its delta."""
         self.name = name
         self.tick_s = tick_s
         self.turns = turns
@@ -165,6 +167,10 @@ class Inbox:
         self._failing_s = 0.0
         """How long Redis has been failing to answer; 0 when it did answer last."""
         self._read_up_to = b"0"
+        self._is_to_begin_anew = False
+        """Redis may have lost the inbox, and the loop has not noticed yet."""
+        self._loop = asyncio.get_running_loop()
+        self._presence = Presence(url, stream.prefix, name, read_up_to=self._position, is_unknown=self._lost)
 
     def follow(self, generation_id: UUID, party: int) -> Follower:
         """Begin to follow for that organization; call before the generation is enqueued, and `leave` in the end."""
@@ -179,35 +185,34 @@ class Inbox:
     def check(self, follower: Follower) -> None:
         """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this follower has waited."""
         # Who has come meanwhile got its request into a Redis that is back; that this reader hasn't noticed yet must not end it.
-        waited_s = asyncio.get_running_loop().time() - follower.began_at
+        waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > self.LOST_AFTER_S:
             raise StreamUnavailable("Redis is out of reach")
 
     async def start(self) -> None:
         """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
-        await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS)
-        self._tasks = [asyncio.create_task(for_ever(loop)) for loop in (self._read, self._announce, self._keep_time)]
+        await self._presence.start()
+        self._tasks = [asyncio.create_task(for_ever(loop)) for loop in (self._read, self._keep_time)]
 
     async def stop(self) -> None:
         """Stop reading."""
+        self._presence.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             is_failing = self._failing_s > 0
             # After an error the first answer is to come at once: until then new requests are refused.
             block_ms, reply_s = (1, self.PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
-            began = loop.time()
+            began = loop_clock.monotonic()
             try:
-                async with asyncio.timeout(reply_s):
+                async with loop_clock.timeout(reply_s):
                     entries = await self._stream.read_inbox(self.name, after=self._read_up_to, block_ms=block_ms)
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("inbox: %r", error)
-                # At most what this attempt may take: the rest of its time this event loop was late, and not Redis.
-                took_s = min(loop.time() - began, reply_s)
+                took_s = loop_clock.monotonic() - began
                 self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S
                 await asyncio.sleep(self.RETRY_S)
                 self.wake_all()
@@ -232,16 +237,17 @@ class Inbox:
         for follower in self._followers.values():
             follower.wake()
 
-    async def _announce(self) -> None:
-        wait_s = self.ANNOUNCE_S
-        while True:
-            await asyncio.sleep(wait_s)
-            try:
-                if not await self._stream.announce(self.name, ttl_ms=self.ABSENT_MS, read_up_to=self._read_up_to):
-                    # What comes now may have lower names, where the clock that makes them is another one. Nothing is handed out twice.
-                    self._read_up_to = b"0"
-                wait_s = self.ANNOUNCE_S
-            except (RedisError, OSError) as error:
-                log.warning("announce: %s", error)
-                # A Redis that has lost its data must hear of us before a worker misses us twice.
-                wait_s = self.RETRY_S
+    # ---- called by the thread of `presence`
+
+    def _position(self) -> bytes:
+        """What was read last; nothing while that is another inbox's."""
+        return b"" if self._is_to_begin_anew else self._read_up_to
+
+    def _lost(self) -> None:
+        self._is_to_begin_anew = True
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """What comes now may have lower names, where the clock that makes them is another one. Nothing is handed out twice."""
+        self._read_up_to, self._is_to_begin_anew = b"0", False

@@ -2,8 +2,11 @@
 
 from django.conf import settings
 
+from accounts.loop_clock import clock
 from chatapi.asgi import application
 from chatapi.serving.long_lived import settle_in
+from chatapi.serving.watchdog import watched
+from chatapi.web.event_loop import loop
 from chatapi.web.limits import Limits
 from chatapi.web.readiness import start_draining
 from chatapi.web.server import Lifecycle, serve
@@ -30,4 +33,6 @@ def run(*, host: str, port: int) -> None:
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
     settle_in()
-    serve(application, host=host, port=port, limits=limits, lifecycle=WebLifecycle())
+    clock.start(loop)
+    with watched():
+        serve(application, host=host, port=port, limits=limits, lifecycle=WebLifecycle())

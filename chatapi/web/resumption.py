@@ -17,6 +17,7 @@ from uuid import UUID
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from accounts import loop_clock
 from accounts.errors import AccountsError
 from chatapi import errors
 from chatapi.delta_log import StreamUnavailable
@@ -218,13 +219,12 @@ class _Log:
 
     async def _from_log(self) -> Part:
         reply_s = Inbox.PROBE_S if self._failing_s else REPLY_TIMEOUT_S
-        began = time.monotonic()
+        began = loop_clock.monotonic()
         try:
-            async with asyncio.timeout(reply_s):
+            async with loop_clock.timeout(reply_s):
                 self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq)
         except (RedisError, OSError, TimeoutError) as error:
-            # At most what this attempt may take: the rest of its time this event loop was late, and not Redis.
-            self._failing_s += min(time.monotonic() - began, reply_s) + POLL_S
+            self._failing_s += loop_clock.monotonic() - began + POLL_S
             raise RedisConnectionError(str(error)) from error
         self._failing_s = 0.0
         return self._read(found)

@@ -67,7 +67,7 @@ class Services:
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.turns = FairTurns()
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
-        self.inbox = Inbox(self.stream, secrets.token_hex(8), turns=self.turns, tick_s=tick_s)
+        self.inbox = Inbox(self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s)
         most_bytes = MOST_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
         self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, most_bytes=most_bytes)
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)

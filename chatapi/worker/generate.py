@@ -53,13 +53,13 @@ async def generate(services: Services, generation_id: UUID) -> None:
     with services.awaiting(generation_id) as heard:
         taking = asyncio.gather(_job(services, generation_id), _claim(services, generation_id))
         ((job, cancelled), claimed), must_end = await unbroken(taking)
-    failpoint("claim.after")
-    run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
+        failpoint("claim.after")
+        run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
+        services.running[run.id] = run
     if must_end:
         run.stop(End(Ending.FAILED, SHUTTING_DOWN))
     for why in filter(None, (cancelled, *heard)):
         run.cancel(why)
-    services.running[run.id] = run
     try:
         await _run(services, run, job)
     finally:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
+from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
@@ -113,16 +114,15 @@ class Publisher:
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write, again and again while Redis is away; a repeated write is harmless (see `delta_stream`)."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + GIVE_UP_S
+        give_up_at = loop_clock.monotonic() + GIVE_UP_S
         while True:
             try:
-                async with asyncio.timeout(ATTEMPT_S):
+                async with loop_clock.timeout(ATTEMPT_S):
                     refused = await self._stream.publish(entries)
                 break
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
-                if loop.time() > give_up_at:
+                if loop_clock.monotonic() > give_up_at:
                     self._lose(list(self._writing))
                     return
                 await asyncio.sleep(0.2)

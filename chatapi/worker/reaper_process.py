@@ -8,10 +8,12 @@ from functools import partial
 import uvloop
 from django.conf import settings
 
+from accounts.loop_clock import clock
 from chatapi.delta_stream import DeltaStream
 from chatapi.for_ever import for_ever
 from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
+from chatapi.serving.watchdog import watched
 from chatapi.worker.forgetting import keep_forgetting
 from chatapi.worker.housekeeping import keep_house
 from chatapi.worker.reaper import Reaper
@@ -34,8 +36,9 @@ async def _run() -> None:
         # What it has taken over and not closed yet, its lease gives to the next reaper.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)
     try:
+        clock.start(asyncio.get_running_loop())
         async with alive("reaper"):
-            with suppress(asyncio.CancelledError):
+            with watched(), suppress(asyncio.CancelledError):
                 await reaping
     finally:
         for task in beside:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -20,16 +19,19 @@ from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.for_ever import for_ever
 from chatapi.models import Engine as EngineName
+from chatapi.presence import signs
 from chatapi.recent import Recent
 from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
 from chatapi.worker import deployments
+from chatapi.worker.absences import Absences
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.forgetting import keep_forgetting
+from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.left_behind import LeftBehind
 from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.publisher import Publisher
@@ -39,12 +41,8 @@ from chatapi.worker.tally import End, Ending
 from usage import ledger, reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
-from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
-
-PRESUMED_DEAD_S = 2.0
-"""How long a web process may be absent from Redis: longer than it takes to announce itself to one that has just lost its data."""
 
 ENGINES: dict[str, type[Engine]] = {EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine, EngineName.SANDBOX.value: SandboxEngine}
 
@@ -67,7 +65,8 @@ class Services:
         self.left_behind = LeftBehind(RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch))
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
-        self._absent_since: dict[str, float] = {}
+        self._absences = Absences()
+        self._heartbeat = Heartbeat(self.commits, self._held, self._fence_off)
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator["Services"]:
@@ -77,8 +76,9 @@ class Services:
         forgetting = partial(keep_forgetting, self.commits, self.stream)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
-        work = (self.publisher.run, self._beat, self._listen, self._sweep, reaper.run, forgetting, lost_messages.run)
+        work = (self.publisher.run, self._listen, self._sweep, reaper.run, forgetting, lost_messages.run)
         loops = [asyncio.create_task(for_ever(loop)) for loop in work]
+        self._heartbeat.start()
         try:
             yield self
             await self.publisher.drained()
@@ -86,6 +86,7 @@ class Services:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await self._heartbeat.close()
             await reaper.close()
             with suppress(RedisError, OSError):
                 await self.left_behind.close()
@@ -99,16 +100,18 @@ class Services:
         slots: int = settings.WORKER_CONCURRENCY
         return len(self.running) + len(self._awaited) < slots
 
-    async def _beat(self) -> None:
-        """Keep the leases of everything that runs here. Needs the database only, so that Redis can't cost a lease."""
-        while True:
-            await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
-            try:
-                if self.running:
-                    failpoint("heartbeat.before")
-                    await self._prolong(list(self.running.values()))
-            except UsageError as error:
-                log.warning("heartbeat: %r", error)
+    def _held(self) -> Held:
+        """For the heartbeat, which asks from its thread: each copy is made in one step, and what is claimed is seen in one of them."""
+        claiming, runs = list(self._awaited), list(self.running.values())
+        running = [ledger.Pulse(run.id, run.fence, run.tally.pieces, run.deployment) for run in runs]
+        known = {run.id for run in runs}
+        return Held(running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known])
+
+    def _fence_off(self, lost: set[UUID]) -> None:
+        for generation_id in lost:
+            # A run that ended meanwhile has been settled by itself.
+            if run := self.running.get(generation_id):
+                run.fence_off()
 
     async def _sweep(self) -> None:
         """Notice what nobody waits for any more, and what nobody may ask for any more."""
@@ -121,14 +124,6 @@ class Services:
                 await self._mind_absent(list(self.running.values()))
             except (RedisError, OSError, UsageError) as error:
                 log.warning("sweep: %r", error)
-
-    async def _prolong(self, runs: list[Run]) -> None:
-        pulses = [ledger.Pulse(run.id, run.fence, run.tally.pieces, run.deployment) for run in runs]
-        alive = await self.commits.write(ledger.beat, ledger.Beat(pulses, settings.LEASE_MS))
-        for run in runs:
-            # A run that ended meanwhile has been settled by itself.
-            if run.id not in alive and run.id in self.running:
-                run.fence_off()
 
     async def _drop_cancelled(self, runs: list[Run]) -> None:
         """Stop what was cancelled while we did not listen."""
@@ -144,13 +139,13 @@ class Services:
     async def _mind_absent(self, runs: list[Run]) -> None:
         """Stop what a web process that died has left behind, and see to what that has taken from rate limits."""
         inboxes = {run.inbox for run in runs if run.inbox} | self.left_behind.inboxes
-        absent = inboxes - await self.stream.still_alive(sorted(inboxes)) if inboxes else set()
-        now = time.monotonic()
-        self._absent_since = {inbox: self._absent_since.get(inbox, now) for inbox in absent}
+        found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
+        dead = self._absences.dead(inboxes, found)
         for run in runs:
-            if now - self._absent_since.get(run.inbox, now) > PRESUMED_DEAD_S:
+            if run.inbox in dead:
                 run.cancel(Cancellation.CLIENT_LEFT)
-        await self.left_behind.sweep(runs, absent)
+        # Of one that is merely late, too: it renews no places meanwhile.
+        await self.left_behind.sweep(runs, inboxes - found.heard)
 
     async def _listen(self) -> None:
         """Stop what is cancelled, at once."""

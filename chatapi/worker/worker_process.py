@@ -1,5 +1,6 @@
 """The worker process: Celery with our pool, until SIGTERM."""
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,9 +10,11 @@ import celery.apps.worker
 from celery.exceptions import SecurityWarning
 from django.conf import settings
 
+from accounts.loop_clock import clock
 from chatapi.celery import app
 from chatapi.serving.liveness import alive
 from chatapi.serving.long_lived import settle_in
+from chatapi.serving.watchdog import watched
 from chatapi.worker import tasks
 from chatapi.worker.pool import run_worker
 
@@ -21,7 +24,9 @@ async def services() -> AsyncIterator[None]:
     """What the tasks need, and the sign of life from the loop that they run on."""
     async with tasks.services(), alive("worker"):
         settle_in()
-        yield
+        clock.start(asyncio.get_running_loop())
+        with watched():
+            yield
 
 
 def run() -> int:

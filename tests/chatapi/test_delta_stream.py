@@ -14,6 +14,7 @@ from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job
 from chatapi.fair_turns import FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
+from chatapi.presence import Presence, signs
 from chatapi.redis_client import Line, connect
 from chatapi.web import inbox as module
 from chatapi.web.inbox import PART_FRAMES, Follower, Inbox
@@ -26,16 +27,21 @@ END = Usage(1, 2)
 
 
 @pytest.fixture
-async def stream(request: pytest.FixtureRequest) -> AsyncIterator[DeltaStream]:
+def url(request: pytest.FixtureRequest) -> str:
     name = "valkey" if "valkey" in request.fixturenames else "shared_valkey"
-    redis = connect(f"unix://{request.getfixturevalue(name).socket}")
+    return f"unix://{request.getfixturevalue(name).socket}"
+
+
+@pytest.fixture
+async def stream(url: str) -> AsyncIterator[DeltaStream]:
+    redis = connect(url)
     yield DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=TTL_MS)
     await redis.aclose()
 
 
 @pytest.fixture
-async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
-    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.5)
+async def inbox(stream: DeltaStream, url: str) -> AsyncIterator[Inbox]:
+    inbox = Inbox(stream, "web", url=url, turns=FairTurns(), tick_s=0.5)
     await inbox.start()
     yield inbox
     await inbox.stop()
@@ -334,19 +340,28 @@ async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) ->
     assert await stream.redis.pttl(stream.key("inbox", "dead")) > 0
 
 
-async def test_nothing_stays_in_an_inbox_that_has_been_read(stream: DeltaStream) -> None:
+async def test_nothing_stays_in_an_inbox_that_has_been_read(stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process to which nothing more comes: the last words of its last answers would stay as long as it lives."""
-    generation_id = identity.new_id()
+    monkeypatch.setattr(Presence, "SAY_S", 0.02)
+    generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
     names = [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)]
-    assert not await stream.announce("web", ttl_ms=5_000)
-    await stream.announce("web", ttl_ms=5_000, read_up_to=names[1])
+    presence = Presence(url, stream.prefix, "web", read_up_to=lambda: read_up_to, is_unknown=lambda: None)
+    await presence.start()
+
+    async def has_entries(count: int) -> bool:
+        return await stream.redis.xlen(stream.key("inbox", "web")) == count
+
+    assert await has_entries(3)
+    read_up_to = names[1]
+    await eventually(lambda: has_entries(1))
     assert [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)] == names[2:]
-    await stream.announce("web", ttl_ms=5_000, read_up_to=names[2])
-    assert await stream.redis.xlen(stream.key("inbox", "web")) == 0
+    read_up_to = names[2]
+    await eventually(lambda: has_entries(0))
     await stream.publish([entry(generation_id, 4, texts(4, 4))])
     assert len(await stream.read_inbox("web", after=names[2], block_ms=1)) == 1
+    presence.stop()
 
 
 @pytest.mark.parametrize("why", Cancellation)
@@ -366,12 +381,6 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: 
     assert await stream.jobs([generation_id]) == [(None, why)]
 
 
-async def test_a_process_is_alive_while_it_says_so(stream: DeltaStream) -> None:
-    assert not await stream.announce("here", ttl_ms=5_000)
-    assert await stream.announce("here", ttl_ms=5_000)
-    assert await stream.still_alive(["gone", "here"]) == {"here"}
-
-
 async def test_everything_goes_on_when_valkey_comes_back_empty(valkey: Valkey, stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
@@ -385,7 +394,7 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(valkey: Valkey, s
     assert await to_the_end(follower) == [*texts(3, 3), END]
 
     async def is_announced() -> bool:
-        return bool(await stream.still_alive([inbox.name]))
+        return await signs(stream.redis, stream.prefix, [inbox.name]) == ({inbox.name}, {inbox.name})
 
     await eventually(is_announced)
 
@@ -394,7 +403,7 @@ async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_
     stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of what it takes from now on are lower than those that have been read."""
-    monkeypatch.setattr(Inbox, "ANNOUNCE_S", 0.05)
+    monkeypatch.setattr(Presence, "SAY_S", 0.05)
     key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()
     await stream.redis.xadd(key, {"b": frame}, id="99999999999999-0")

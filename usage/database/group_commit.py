@@ -10,8 +10,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
@@ -42,8 +43,8 @@ _used = threading.local()
 class _Waiting(NamedTuple):
     operation: Operation[Any, Any]
     item: Any
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
+    tell: Callable[[Any], object]
+    """Called in the writer's thread with the result."""
 
 
 class GroupCommit:
@@ -65,8 +66,14 @@ class GroupCommit:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(_Waiting(operation, item, future, loop))
+        self._queue.put(_Waiting(operation, item, lambda result: loop.call_soon_threadsafe(_resolve, future, result)))
         return await future
+
+    def write_from_thread(self, operation: Operation[Item, Result], item: Item) -> Result:
+        """As `write`, for a thread that no event loop is to keep waiting."""
+        future: Future[Result] = Future()
+        self._queue.put(_Waiting(operation, item, partial(_resolve, future)))
+        return future.result()
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Run a function in a thread with its own connection; raises `DatabaseUnavailable`. One that writes brings its own transactions."""
@@ -94,7 +101,7 @@ class GroupCommit:
         try:
             while batch := self._next_batch():
                 for waiting, result in self._commit(batch):
-                    waiting.loop.call_soon_threadsafe(_resolve, waiting.future, result)
+                    waiting.tell(result)
         finally:
             connection.close()
             self._turn.close()
@@ -174,7 +181,7 @@ def _leave_if_dead() -> None:
             own.close()
 
 
-def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+def _resolve(future: asyncio.Future[Any] | Future[Any], result: Any) -> None:
     if future.done():  # whoever waited has been cancelled; the work is done all the same
         return
     if isinstance(result, Exception):

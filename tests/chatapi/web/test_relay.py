@@ -50,7 +50,7 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(silence, "LOOK_S", 0.01)
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
     stream = Stream(redis, "test:", ttl_ms=5_000)
-    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.01)
+    inbox = Inbox(stream, "web", url=f"unix://{valkey.socket}", turns=FairTurns(), tick_s=0.01)
     await inbox.start()
     watching = Silence(commits, stream)
     asking = asyncio.create_task(watching.ask_books())

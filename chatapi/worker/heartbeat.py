@@ -1,0 +1,72 @@
+"""Keeps the leases of all that runs in this process, from a thread of its own: a blocked event loop does not stop it.
+
+It needs the database only, so that Redis can't cost a lease.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+
+from usage import ledger
+from usage.database.group_commit import GroupCommit
+from usage.errors import UsageError
+from usage.failpoints import failpoint
+from usage.ledger import Beat, Pulse
+
+log = logging.getLogger(__name__)
+
+
+class Held(NamedTuple):
+    """What a process has, or may have."""
+
+    running: Sequence[Pulse]
+    claiming: Sequence[Pulse]
+    """Its claim may be committed already: the event loop has yet to hear of it."""
+
+
+class Heartbeat:
+    """The thread, from `start` to `close`."""
+
+    def __init__(self, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]) -> None:
+        """`held` is called in the thread. `lost` is called on the loop, with those that ran and are no longer this process's."""
+        self._commits = commits
+        self._held = held
+        self._lost = lost
+        self._stopping = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Beat from now on."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Beat no more; to be awaited before the database's door is closed."""
+        self._stopping.set()
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(settings.HEARTBEAT_MS / 1_000):
+            try:
+                self._beat()
+            except UsageError as error:
+                log.warning("heartbeat: %r", error)
+            except Exception:
+                log.exception("the heartbeat failed")
+
+    def _beat(self) -> None:
+        held = self._held()
+        if not any(held):
+            return
+        failpoint("heartbeat.before")
+        alive = self._commits.write_from_thread(ledger.beat, Beat([*held.running, *held.claiming], settings.LEASE_MS))
+        lost = {pulse.id for pulse in held.running} - alive
+        if lost:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._lost, lost)
