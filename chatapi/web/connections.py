@@ -9,7 +9,6 @@ to a `WebSocketConnection`, but its `HTTPConnection` stays the one that knows wh
 import asyncio
 from http import HTTPStatus
 from io import BytesIO
-from time import monotonic
 from typing import Any
 
 from daphne.http_protocol import WebRequest
@@ -17,6 +16,7 @@ from daphne.ws_protocol import WebSocketProtocol
 from twisted.web import http
 from twisted.web.http import NO_BODY_CODES  # by itself: each look into the module `http` costs a microsecond
 
+from accounts.loop_clock import monotonic
 from chatapi.web import refusals
 from chatapi.web.limits import Limits
 from chatapi.web.refusals import Refusal

@@ -12,13 +12,13 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from asgiref.typing import ASGI3Application
 from daphne.ws_protocol import WebSocketFactory
 from twisted.logger import FilteringLogObserver, LogLevel, LogLevelFilterPredicate, STDLibLogObserver, globalLogBeginner
 
+from accounts.loop_clock import monotonic
 from chatapi.web.connections import ConnectionFactory, HTTPRequest, WebSocketConnection
 from chatapi.web.event_loop import DaphneServer, loop, reactor
 from chatapi.web.limits import Limits

@@ -17,6 +17,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
+from accounts import loop_clock
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
@@ -82,7 +83,7 @@ class _Exchange:
         self._call = call
         self._timeouts = call.target.timeouts
         self._loop = asyncio.get_running_loop()
-        self._opened_at = self._waiting_since = self._loop.time()
+        self._opened_at = self._waiting_since = loop_clock.monotonic()
         self._ends_at = self._opened_at + self._timeouts.total_ms / 1000
         self._parser = sse.Parser()
         self._response: aiohttp.ClientResponse | None = None
@@ -128,7 +129,7 @@ class _Exchange:
 
     def restart_clock(self) -> None:
         """The time the consumer took for a batch is not the upstream's."""
-        self._waiting_since = self._loop.time()
+        self._waiting_since = loop_clock.monotonic()
 
     async def drain(self) -> None:
         """Let the connection go back to the pool, if the body ends at once as it should."""
@@ -160,14 +161,18 @@ class _Exchange:
     async def _post(self) -> aiohttp.ClientResponse:
         """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that dies got our request."""
         while True:
+            began = loop_clock.monotonic()
             try:
                 return await self._post_once()
+            except aiohttp.ConnectionTimeoutError:
+                if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
+                    raise  # else it was our loop that was late, and nothing has been sent yet
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not self.has_old_connection:
                     raise
 
     async def _post_once(self) -> aiohttp.ClientResponse:
-        async with asyncio.timeout_at(self._deadline()):
+        async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
                 _url(self._call),
                 data=_body(self._call),
@@ -180,7 +185,7 @@ class _Exchange:
     async def _read_error(self) -> bytes:
         """The body of an error, empty where it cannot be had: the status alone says enough then."""
         try:
-            async with asyncio.timeout(ERROR_GRACE_S):
+            async with loop_clock.timeout(ERROR_GRACE_S):
                 return await self._read_body(MAX_ERROR_BYTES)
         except (UpstreamError, TimeoutError):
             return b""
@@ -199,7 +204,7 @@ class _Exchange:
         """What has come, or the next bytes to come; empty at the end."""
         self._is_waiting = True
         try:
-            if self._loop.time() >= self._deadline():  # of an upstream that never lets us wait
+            if loop_clock.monotonic() >= self._deadline():  # of an upstream that never lets us wait
                 raise TimeoutError
             data = await response.content.read(TURN_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -218,7 +223,7 @@ class _Exchange:
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
         """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else that a read does."""
-        if self._is_waiting and self._loop.time() >= self._deadline():
+        if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
             return
         if self._is_waiting and _is_broken(response):
