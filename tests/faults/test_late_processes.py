@@ -16,6 +16,8 @@ from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("late-processes"), pytest.mark.timeout(180)]
 
+ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
+"""Longer than a process is late."""
 LATE_S = 10
 STREAMS = 4
 TOKENS = 1000
