@@ -24,8 +24,8 @@ from accounts.limits import Counts, Limit, Standing
 
 log = logging.getLogger(__name__)
 
-LEASE_MS = 15_000
-"""How long a request still counts as running when nobody says so any more."""
+LEASE_MS = 30_000
+"""How long a request still counts as running when nobody says so any more: a web process may be late, and live."""
 RECEIPT_MS = 26 * 3_600_000
 """How long what a request has taken can be given back: longer than any may run."""
 UNDONE_MS = 60_000

@@ -167,10 +167,17 @@ MUTATIONS = (
     ),
     Mutation(
         "the last words stay in an inbox that was read",
-        "chatapi/delta_stream.py",
-        '                pipe.xdel(self.key("inbox", inbox), read_up_to)\n',
+        "chatapi/presence.py",
+        "                pipe.xdel(self._inbox, read_up_to)\n",
         "",
         ("tests/chatapi/test_delta_stream.py::test_nothing_stays_in_an_inbox_that_has_been_read",),
+    ),
+    Mutation(
+        "a web process that is late is taken for dead",
+        "chatapi/worker/absences.py",
+        "silent - signs.connected",
+        "silent",
+        ("tests/chatapi/test_presence.py::test_who_is_connected_is_dead_only_after_a_long_silence",),
     ),
 )
 

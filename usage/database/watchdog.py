@@ -27,7 +27,9 @@ class Watchdog:
     """Watches the threads of this process; its own begins with the first of them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[float, BaseDatabaseWrapper]] = {}
+        self._waiting: dict[int, tuple[int, BaseDatabaseWrapper]] = {}
+        self._rounds = 0
+        """A process that was stopped for a while has missed the time, but no rounds: what it waits for may be there."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -41,16 +43,16 @@ class Watchdog:
         if database.vendor == "sqlite":
             yield
             return
-        self._watch(database, time.monotonic() + statements * settings.DATABASE_TIMEOUT_MS / 1_000)
+        self._watch(database, statements * CHECKS)
         try:
             yield
         finally:
             with self._lock:
                 del self._waiting[threading.get_ident()]
 
-    def _watch(self, database: BaseDatabaseWrapper, until: float) -> None:
+    def _watch(self, database: BaseDatabaseWrapper, rounds: int) -> None:
         with self._lock:
-            self._waiting[threading.get_ident()] = until, database
+            self._waiting[threading.get_ident()] = self._rounds + rounds, database
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="database-watchdog", daemon=True)
                 self._thread.start()
@@ -59,8 +61,9 @@ class Watchdog:
         while True:
             time.sleep(settings.DATABASE_TIMEOUT_MS / 1_000 / CHECKS)
             with self._lock:  # so that a connection is not cut just as its thread has got its answer
-                for until, database in self._waiting.values():
-                    if time.monotonic() > until:
+                self._rounds += 1
+                for last_round, database in self._waiting.values():
+                    if self._rounds > last_round:
                         _cut(database)
 
 
