@@ -24,6 +24,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     function_call: bool = False
     """One call in the deprecated form instead of text."""
     prompt_tokens: int = 7
+    told_tokens: int | None = None
+    """As the usage tells them, whatever was sent."""
     finish_reason: str = ""
     """Other than what it would be; `none` leaves it out."""
     ignore_max_tokens: bool = False
@@ -73,6 +75,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     usage_on_finish: bool = False
     usage_every_chunk: bool = False
     usage_after_done: bool = False
+    usage_by_choice: bool = False
+    """Each choice ends by itself, and its own usage is told right behind it, as llama-server does."""
 
 
 def error(script: Script) -> dict[str, Any]:
@@ -110,7 +114,10 @@ class Completion:
 
     def usage(self, tokens: int) -> dict[str, Any]:
         """The usage object when so many tokens were said."""
-        prompt, completion = (0, 0) if self.script.zero_usage else (self.script.prompt_tokens, tokens)
+        script = self.script
+        prompt, completion = (
+            (0, 0) if script.zero_usage else (script.prompt_tokens, tokens if script.told_tokens is None else script.told_tokens)
+        )
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def whole(self) -> dict[str, Any]:

@@ -204,6 +204,9 @@ class _Stream:
         script = self._script
         usage = {"usage": completion.usage(self._call.tokens)}
         finish = [completion.choice(index, {}, completion.finish_reason) for index in range(completion.n)]
+        if script.usage_by_choice:
+            await self._finish_by_choice(completion, finish)
+            return
         await self._send_event(completion.chunk(finish, **(usage if script.usage_on_finish else {})))
         is_usual = not (script.usage_on_finish or script.usage_every_chunk or script.usage_after_done)
         if completion.sends_usage and is_usual:
@@ -212,6 +215,14 @@ class _Stream:
             await self.write(b"data: [DONE]\n\n")
         if script.usage_after_done:
             await self._send_event(completion.chunk([], **usage))
+
+    async def _finish_by_choice(self, completion: Completion, finish: list[dict[str, Any]]) -> None:
+        usage = {"usage": completion.usage(len(completion.deltas))}
+        for choice in finish:
+            await self._send_event(completion.chunk([choice], **(usage if completion.is_text else {})))
+            if not completion.is_text:
+                await self._send_event(completion.chunk([], **usage))
+        await self.write(b"data: [DONE]\n\n")
 
     async def _send_chunk(self, completion: Completion, delta: dict[str, Any], index: int = 0) -> None:
         usage = {"usage": completion.usage(self._call.tokens + 1)} if self._script.usage_every_chunk else {}

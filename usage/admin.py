@@ -152,6 +152,7 @@ class GenerationAdmin(RecordAdmin):
             {
                 "fields": [
                     "usage_source",
+                    "usage_note",
                     "prompt_tokens",
                     "cached_tokens",
                     "completion_tokens",

@@ -56,6 +56,8 @@ class Admission:
     price: Price
     queue_ttl_ms: int
     includes_usage: bool = False
+    max_prompt_tokens: int | None = None
+    """What fits the context: more than is held for, as what a server adds to a prompt is not known here. None: nobody knows."""
     idempotency: Idempotency | None = None
 
     @property
@@ -124,9 +126,9 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 _COLUMNS = (
     "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "includes_usage",
-    "choices_count", "max_output_tokens", "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars",
-    "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars", "reserved_nanodollars", "budget_day", "lease_expires_at",
-    "admitted_at",
+    "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens", "input_per_mtok_nanodollars",
+    "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars", "reserved_nanodollars",
+    "budget_day", "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
 
@@ -144,7 +146,9 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.is_stream,
         item.includes_usage,
         item.choices_count,
+        item.sampled_count,
         item.max_output_tokens,
+        item.max_prompt_tokens,
         item.price.input_per_mtok_nanodollars,
         item.price.cached_input_per_mtok_nanodollars,
         item.price.output_per_mtok_nanodollars,
@@ -176,6 +180,26 @@ class Claimed:
     choices_count: int
     is_test: bool
     organization_id: int
+    sampled_count: int | None = None
+    max_prompt_tokens: int | None = None
+    """None of both: admitted by code that kept none."""
+    reserved_nanodollars: int = 0
+    price: Price = pricing.FREE
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "Claimed":
+        """The values of `_CLAIMED` as the database has them."""
+        asked, priced = row[: -len(_PRICE)], row[-len(_PRICE) :]
+        return cls(to_uuid(asked[0]), *asked[1:5], bool(asked[5]), *asked[6:], price=Price(*priced))
+
+
+_PRICE = (
+    "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars",
+)  # fmt: skip
+_CLAIMED = (
+    "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id", "sampled_count", "max_prompt_tokens",
+    "reserved_nanodollars", *_PRICE,
+)  # fmt: skip
 
 
 def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolved]:
@@ -186,10 +210,10 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
         claimed_at = %s, lease_expires_at = claim.lease FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
-        RETURNING id, fence, model, max_output_tokens, choices_count, is_test, organization_id""",  # noqa: S608
+        RETURNING {", ".join(_CLAIMED)}""",  # noqa: S608
         [*parameters, db_value(now)],
     )
-    taken = {to_uuid(row[0]): Claimed(to_uuid(row[0]), row[1], row[2], row[3], row[4], bool(row[5]), row[6]) for row in rows}
+    taken = {claimed.id: claimed for claimed in map(Claimed.of, rows)}
     # Popped: a message that was delivered twice may have both its claims in one batch.
     return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
@@ -202,8 +226,8 @@ def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
     """What that worker has claimed and still holds; None when somebody else has claimed it, or taken it over since."""
     # Its name does not tell: one that was taken over keeps it, and the new holder's fence must not get to the old one.
     found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker, fence=CLAIM_FENCE)
-    row = found.values_list("id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id").first()
-    return Claimed(*row) if row else None
+    row = found.values_list(*_CLAIMED).first()
+    return Claimed.of(row) if row else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from usage.verification_models import LedgerCheck
 __all__ = [
     "CHARGED", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension",
     "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "Outcome", "Period",
-    "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageSource",
+    "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote", "UsageSource",
 ]  # fmt: skip
 
 
@@ -94,6 +94,13 @@ class UsageSource(models.TextChoices):
     NONE = "none"
 
 
+class UsageNote(models.TextChoices):
+    """What is to be known of the token counts beside their source."""
+
+    IMPLAUSIBLE = "upstream_implausible", "the upstream told more than the request can have used"
+    ADDED = "upstream_added", "the upstream told each choice's by itself, and they are added"
+
+
 class Generation(models.Model):
     """One request's run, from its admission to its settlement; its id is the public request id."""
 
@@ -109,6 +116,8 @@ class Generation(models.Model):
     includes_usage = models.BooleanField(db_default=False, help_text="Its client asked for the usage inside the stream.")
     choices_count = models.PositiveSmallIntegerField(db_default=1)
     max_output_tokens = models.PositiveIntegerField(help_text="Per choice: the cap sent upstream and held for.")
+    sampled_count = models.PositiveSmallIntegerField(null=True, help_text="Choices that are generated, of which some may not be shown.")
+    max_prompt_tokens = models.PositiveBigIntegerField(null=True, help_text="What fits the context: an upstream is believed no more.")
 
     input_per_mtok_nanodollars = models.BigIntegerField()
     cached_input_per_mtok_nanodollars = models.BigIntegerField()
@@ -136,6 +145,9 @@ class Generation(models.Model):
     attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
     attempt_log = models.JSONField(null=True, help_text="The last attempts, where one failed: `Attempt` of `usage/settlement.py` each.")
     usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)
+    usage_note = models.CharField(  # noqa: DJ001  a column that is not null would rebuild SQLite's table, without its triggers
+        max_length=24, choices=UsageNote.choices, null=True, blank=True
+    )
     prompt_tokens = models.PositiveIntegerField(db_default=0)
     cached_tokens = models.PositiveIntegerField(null=True)
     completion_tokens = models.PositiveIntegerField(db_default=0, help_text="While running: as of the last heartbeat.")

@@ -17,7 +17,7 @@ from usage import budgets, idempotency, pricing, rollups
 from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, to_date, to_uuid
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
-from usage.models import Kind, Outcome, UsageSource
+from usage.models import Kind, Outcome, UsageNote, UsageSource
 from usage.pricing import Price, Tokens
 from usage.rollups import Entry
 
@@ -52,6 +52,7 @@ class Settlement:
     attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
     last_token_ms: int | None = None
+    usage_note: UsageNote | None = None
     is_final: bool = False
     """Of a failure: the same request would fail again, or is not wanted again."""
 
@@ -165,6 +166,7 @@ _COLUMNS = {
     # column: how its value is typed in the batch (a batch of NULLs has no type of its own on PostgreSQL)
     "outcome": "VARCHAR(20)",
     "usage_source": "VARCHAR(10)",
+    "usage_note": "VARCHAR(24)",
     "finish_reason": "VARCHAR(2048)",
     "error_code": "VARCHAR(64)",
     "error_message": "VARCHAR(500)",
@@ -204,6 +206,7 @@ def _values(charge: _Charge) -> list[object]:
         charge.is_waived,
         item.outcome.value,
         item.usage_source.value,
+        item.usage_note and item.usage_note.value,
         item.finish_reason,
         item.error_code[:64],
         item.error_message[:500],

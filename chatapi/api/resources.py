@@ -165,6 +165,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     error: GenerationError | None
     usage_source: Literal["upstream", "counted", "none"] | None
+    usage_note: Literal["upstream_implausible", "upstream_added"] | None
     usage: Usage | None
     line_items: list[LineItem]
     amount_usd: str | None
@@ -229,6 +230,7 @@ def receipt(row: Generation) -> Receipt:
         finish_reason=row.finish_reason or None,
         error=GenerationError(row.error_code, row.error_message) if row.error_code else None,
         usage_source=row.usage_source if is_settled else None,  # type: ignore[arg-type]
+        usage_note=row.usage_note if is_settled else None,  # type: ignore[arg-type]
         usage=_usage(row) if is_settled else None,
         line_items=[_line_item(line) for line in receipts.line_items(row)],
         amount_usd=to_usd(row.amount_nanodollars) if is_settled else None,

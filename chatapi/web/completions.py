@@ -407,6 +407,7 @@ def _admission(asked: Asked, endpoint: str, key: Idempotency | None) -> ledger.A
         sampled_count=request.sampled_count,
         max_output_tokens=_cap(request.max_output_tokens, model.max_output_tokens),
         prompt_tokens_bound=request.prompt_tokens_bound(model.context_window),
+        max_prompt_tokens=request.max_prompt_tokens(model.context_window),
         price=asked.price,
         queue_ttl_ms=settings.QUEUE_TTL_MS,
         includes_usage=request.include_usage,

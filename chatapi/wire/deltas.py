@@ -124,6 +124,8 @@ class Usage(Delta, tag=7, frozen=True):
     completion_tokens: int
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    is_added: bool = False
+    """An upstream told it choice by choice. Between engine and books only."""
 
     @property
     def total_tokens(self) -> int:

@@ -45,8 +45,12 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
-        window_tokens = context_window * self.prompts_count
+        window_tokens = self.max_prompt_tokens(context_window)
         return window_tokens if self.prompt_bytes is None else min(self.prompt_bytes, window_tokens)
+
+    def max_prompt_tokens(self, context_window: int) -> int:
+        """The most prompt tokens that any upstream can have used: each prompt may fill the context window."""
+        return context_window * self.prompts_count
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):

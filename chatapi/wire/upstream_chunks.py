@@ -26,7 +26,6 @@ from chatapi.wire.deltas import (
     ServiceTier,
     Started,
     Text,
-    Usage,
 )
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_errors import (
@@ -41,8 +40,8 @@ from chatapi.wire.upstream_errors import (
 from chatapi.wire.upstream_limit import OutputLimit
 from chatapi.wire.upstream_logprobs import Logprobs
 from chatapi.wire.upstream_tool_calls import Fragment, Function, ToolCallReader
+from chatapi.wire.upstream_usage import UsageReader, UsageTold
 
-MAX_PLAUSIBLE_TOKENS = 1 << 31
 DONE = Event(b"[DONE]")
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -89,24 +88,9 @@ class _Choice(msgspec.Struct, gc=False):
     logprobs: Logprobs | None = None
 
 
-class _PromptDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(msgspec.Struct, gc=False):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: UsageTold | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
     error: Any = None
@@ -134,13 +118,14 @@ class ChunkReader:
     limit it was given.
     """
 
-    def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False) -> None:
+    def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False, prompts: int = 1) -> None:
+        """`prompts`: a text request may have several, of which each has as many of the choices."""
         self._expected = choices
         self._max_chunks = max_chunks
         self._is_text = is_text
         self._choices: dict[int, _ChoiceState] = {}
         self._finished = 0
-        self._usage: Usage | None = None
+        self._usage = UsageReader(choices_per_prompt=max(1, choices // prompts))
         self._started = Started()
         self.is_cut = False
         """A choice was ended by our limit: the upstream would go on."""
@@ -200,7 +185,8 @@ class ChunkReader:
             raise UpstreamError(self.failure)
         if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
             raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
-        return [] if self.is_cut or self._usage is None else [self._usage]
+        usage = None if self.is_cut else self._usage.whole(len(self._choices))
+        return [] if usage is None else [usage]
 
     def _read_chunk(self, chunk: _Chunk, batch: list[AnyDelta]) -> None:
         if not self.has_started:
@@ -208,10 +194,7 @@ class ChunkReader:
         before = len(batch)
         for position, choice in enumerate(chunk.choices or ()):
             self._read_choice(choice, position if choice.index is None else choice.index, batch)
-        if chunk.usage is not None and (usage := _usage(chunk.usage)):
-            self._usage = usage
-        elif self._usage is not None and any(not isinstance(delta, Finished | Annotations) for delta in batch[before:]):
-            self._usage = None  # It was told too early: it can't count what came after it.
+        self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: _Chunk) -> None:
         """What all chunks say alike counts as the first one says it, which may be one before the first delta."""
@@ -292,7 +275,7 @@ def _without_bad_usage(document: Any) -> Any:
     if not isinstance(document, dict):
         return document
     try:
-        msgspec.convert(document.get("usage"), _Usage | None)
+        msgspec.convert(document.get("usage"), UsageTold | None)
     except msgspec.ValidationError:
         return {**document, "usage": None}
     return document
@@ -363,22 +346,3 @@ def _finish_reason(reason: str) -> FinishReason:
     if known is None:
         raise UpstreamError(UPSTREAM_FAILED)
     return known
-
-
-def _usage(usage: _Usage) -> Usage | None:
-    """The usage, or None where the upstream left out a number or told an impossible one; a zero stays a zero."""
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    if prompt is None or completion is None or not (_is_plausible(prompt) and _is_plausible(completion)):
-        return None
-    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
-    reasoning = usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details else None
-    return Usage(prompt, completion, _at_most(prompt, cached), _at_most(completion, reasoning))
-
-
-def _is_plausible(tokens: int) -> bool:
-    return 0 <= tokens < MAX_PLAUSIBLE_TOKENS
-
-
-def _at_most(whole: int, part: int | None) -> int | None:
-    """A detail, or None when it cannot be a part of the whole."""
-    return part if part is not None and 0 <= part <= whole else None

@@ -204,7 +204,7 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 
 
 async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
-    if run.tally.usage is not None:
+    if run.tally.usage is not None and tally.is_plausible(run.claimed, run.tally.usage):
         return tally.settlement(run.claimed, request, run.tally, end)
     # We count, and a long prompt takes its time: the encoder gives up the GIL, so other streams go on.
     return await asyncio.to_thread(tally.settlement, run.claimed, request, run.tally, end)

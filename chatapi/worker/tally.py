@@ -11,8 +11,9 @@ from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason,
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
 from chatapi.worker.echo import EchoCounters
+from usage import pricing
 from usage.ledger import Claimed, Settlement
-from usage.models import Outcome, UsageSource
+from usage.models import Outcome, UsageNote, UsageSource
 from usage.pricing import Tokens
 from usage.settlement import Attempt
 
@@ -147,9 +148,14 @@ class End:
 def settlement(run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End) -> Settlement:
     """The settlement of a run that ended so.
 
-    An upstream's own usage counts, an explicit zero too. Without it we count.
+    An upstream's own usage counts, an explicit zero too. Without it, and where the request can't have used that much, we count.
     """
-    source, used = _usage(request, tally, end, run.max_output_tokens * run.choices_count)
+    told = tally.usage
+    if told is not None and is_plausible(run, told):
+        source, used, note = UsageSource.UPSTREAM, _tokens(told), UsageNote.ADDED if told.is_added else None
+    else:
+        source, used = _counted(run, request, tally, end)
+        note = UsageNote.IMPLAUSIBLE if told is not None else None
     failure = end.failure if end.ending is Ending.FAILED else None
     return Settlement(
         id=run.id,
@@ -157,6 +163,7 @@ def settlement(run: Claimed, request: ChatRequest | TextRequest | None, tally: T
         outcome=_OUTCOMES[end.ending],
         tokens=used,
         usage_source=source,
+        usage_note=note,
         finish_reason=_finish_reason(tally.finished, end.ending, run.choices_count),
         error_code=end.error_code,
         error_message=_kept(failure) if failure else "",
@@ -182,15 +189,29 @@ _OUTCOMES = {
 }
 
 
-def _usage(request: ChatRequest | TextRequest | None, tally: Tally, end: End, cap: int) -> tuple[UsageSource, Tokens]:
-    if tally.usage is not None:
-        told = tally.usage
-        return UsageSource.UPSTREAM, Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
-    counted = counted_completion(tally, cap)
+def is_plausible(run: Claimed, told: Usage) -> bool:
+    """Whether the request can have used so much: a full context, its cap for each choice, and no more than was held for it.
+
+    A server may put more before a prompt than we know of, so more than was held for the prompt may be right.
+    """
+    fits_context = run.max_prompt_tokens is None or told.prompt_tokens <= run.max_prompt_tokens
+    is_capped = told.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
+    return fits_context and is_capped and pricing.amount(_tokens(told), run.price) <= run.reserved_nanodollars
+
+
+def _tokens(told: Usage) -> Tokens:
+    return Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
+
+
+def _counted(run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End) -> tuple[UsageSource, Tokens]:
+    counted = counted_completion(tally, run.max_output_tokens * run.choices_count)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     reasoning = tally.reasoning_tokens
-    return UsageSource.COUNTED, Tokens(prompt_tokens(request), counted, None, None if reasoning is None else min(reasoning, counted))
+    prompt = prompt_tokens(request)
+    if run.max_prompt_tokens is not None:
+        prompt = min(prompt, run.max_prompt_tokens)
+    return UsageSource.COUNTED, Tokens(prompt, counted, None, None if reasoning is None else min(reasoning, counted))
 
 
 def counted_completion(tally: Tally, cap: int) -> int:

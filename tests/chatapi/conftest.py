@@ -33,6 +33,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "tells-no-usage": {"no_usage": True},
     "tells-zero-usage": {"zero_usage": True},
     "tells-usage-always": {"usage_every_chunk": True},
+    "tells-usage-by-choice": {"usage_by_choice": True},
+    "tells-too-many-tokens": {"tokens": 3, "told_tokens": 1 << 30},
+    "tells-too-long-a-prompt": {"tokens": 3, "prompt_tokens": 2_000_000_000},
     "disobeys-max-tokens": {"tokens": 50, "ignore_max_tokens": True},
     "ends-without-finish": {"finish_reason": "none", "fin_without_done": True},
     # breaks off after three tokens

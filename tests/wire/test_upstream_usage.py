@@ -6,6 +6,7 @@ import pytest
 
 from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.wire.sse import Event
+from chatapi.wire.upstream_chunks import ChunkReader
 from tests.wire.test_upstream_chunks import DONE, STOP, chunk, event, new_reader, read
 
 
@@ -37,11 +38,14 @@ def test_usage_after_done_is_ignored() -> None:
     assert reader.end() == []
 
 
-@pytest.mark.parametrize(
-    "usage", [{}, {"prompt_tokens": 3}, {"prompt_tokens": -1, "completion_tokens": 2}, {"prompt_tokens": 1, "completion_tokens": 1 << 40}]
-)
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": 3}, {"prompt_tokens": -1, "completion_tokens": 2}])
 def test_a_usage_that_cannot_be_is_no_usage(usage: dict[str, int]) -> None:
     assert read(STOP, event({"usage": usage}))[-1] == Finished("stop")
+
+
+def test_a_usage_that_is_far_too_large_is_told_for_whoever_settles_judges_it() -> None:
+    for many in (1 << 40, 1 << 70):
+        assert read(STOP, event({"usage": {"prompt_tokens": 1, "completion_tokens": many}}))[-1] == Usage(1, many)
 
 
 def test_usage_details_are_kept_when_they_can_be_parts_of_the_whole() -> None:
@@ -84,3 +88,88 @@ def test_a_usage_of_other_types_is_none_and_no_error(usage: object) -> None:
     said = [Started(), Text("a"), Finished("stop")]
     assert read(chunk({"content": "a"}, usage=usage), STOP, event({"choices": [], "usage": usage}), DONE) == said
     assert read(chunk({"content": "a"}, usage=LATE), STOP, event({"choices": [], "usage": usage}), DONE) == [*said, Usage(3, 1)]
+
+
+# ---- of several choices
+
+
+def told(prompt: int, completion: int, cached: int | None = None) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def of(index: int, delta: dict[str, Any], finish_reason: str | None = None, usage: dict[str, Any] | None = None) -> Event:
+    return event({"choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}], "usage": usage})
+
+
+def says(index: int, words: int = 1) -> list[Event]:
+    return [of(index, {"content": " the"})] * words
+
+
+def ends(index: int, usage: dict[str, Any] | None = None) -> Event:
+    return of(index, {}, "stop", usage)
+
+
+def alone(usage: dict[str, Any]) -> Event:
+    return event({"choices": [], "usage": usage})
+
+
+def heard(*events: Event, choices: int = 2, prompts: int = 1) -> Usage | None:
+    reader = ChunkReader(choices=choices, max_chunks=1_000, prompts=prompts)
+    reader.read(events)
+    (usage,) = reader.end() or [None]
+    assert usage is None or isinstance(usage, Usage)
+    return usage
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([*says(0, 3), *says(1, 5), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))], id="interleaved"),
+        pytest.param([*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 6))], id="one by one"),
+        pytest.param([*says(1, 5), *says(0, 3), ends(1), alone(told(9, 6)), ends(0), alone(told(9, 4))], id="the longer one first"),
+        pytest.param([*says(0, 3), *says(1, 5), ends(0, told(9, 4)), ends(1, told(9, 6))], id="with the end"),
+        pytest.param([*says(0), *says(1), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))], id="long chunks"),
+        pytest.param(
+            [*says(0, 3), ends(0), event({"choices": []}), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 6))], id="pings"
+        ),
+    ],
+)
+def test_a_usage_told_by_each_choice_is_added_and_the_prompt_counts_once(events: list[Event]) -> None:
+    assert heard(*events, DONE) == Usage(9, 10, is_added=True)
+    assert heard(*events) == Usage(9, 10, is_added=True)
+
+
+def test_details_are_added_too_and_each_prompt_of_a_text_request_counts() -> None:
+    events = [event for index in range(4) for event in (*says(index, 3), ends(index, told(9 + index // 2, 4, index // 2)))]
+    assert heard(*events, DONE, choices=4, prompts=2) == Usage(9 + 10, 16, 0 + 1, is_added=True)
+    assert heard(*events, DONE, choices=4) == Usage(10, 16, 1, is_added=True)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8))], id="once"),
+        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8)), alone(told(9, 8))], id="twice"),
+        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1, told(9, 8)), alone(told(9, 8))], id="with the end and again"),
+        pytest.param([*says(0, 3), *says(1, 5), ends(0, told(9, 3)), ends(1, told(9, 5)), alone(told(9, 8))], id="pieces and the whole"),
+        pytest.param([*says(0, 3), ends(0, told(9, 3)), *says(1, 5), ends(1, told(9, 8))], id="the sum so far"),
+        pytest.param(
+            [*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 10)), alone(told(9, 8))], id="then the whole"
+        ),
+    ],
+)
+def test_a_usage_told_of_all_choices_is_not_added(events: list[Event]) -> None:
+    assert heard(*events, DONE) == Usage(9, 8)
+
+
+def test_a_usage_with_every_chunk_is_of_its_choice_and_the_whole_comes_last() -> None:
+    """vLLM with `continuous_usage_stats`."""
+    said = [of(index, {"content": " the"}, usage=told(9, n)) for n in range(1, 4) for index in (0, 1)]
+    events = [*said, ends(0, told(9, 4)), ends(1, told(9, 4))]
+    assert heard(*events, alone(told(9, 8)), DONE) == Usage(9, 8)
+    assert heard(*events, DONE) == Usage(9, 8, is_added=True)
+
+
+def test_what_only_some_choices_tell_is_as_it_was_last() -> None:
+    assert heard(*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), DONE) is None
+    assert heard(*says(0, 3), ends(0), *says(1, 5), ends(1), alone(told(9, 8)), DONE) == Usage(9, 8)

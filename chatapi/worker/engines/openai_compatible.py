@@ -295,7 +295,8 @@ def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> Chunk
     """
     is_text = isinstance(request, TextRequest)
     echoed = request.prompt_bytes if isinstance(request, TextRequest) and request.echo else 0
-    return ChunkReader(choices=request.choices_count, max_chunks=max_output_tokens + echoed, is_text=is_text)
+    prompts = len(request.prompts) if isinstance(request, TextRequest) else 1
+    return ChunkReader(choices=request.choices_count, max_chunks=max_output_tokens + echoed, is_text=is_text, prompts=prompts)
 
 
 def _body(call: Call) -> bytes:

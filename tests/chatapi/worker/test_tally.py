@@ -1,6 +1,7 @@
 """From a run's deltas to what it is charged for and what its client is told."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from chatapi.wire.requests import parse_chat, parse_text
 from chatapi.worker import tally
 from chatapi.worker.tally import End, Ending, Tally
 from usage.ledger import Claimed, Settlement
-from usage.models import Generation, Outcome, UsageSource
-from usage.pricing import Tokens
+from usage.models import Generation, Outcome, UsageNote, UsageSource
+from usage.pricing import FREE, Price, Tokens
 from usage.settlement import Attempt
 
 ID = identity.new_id()
@@ -254,3 +255,59 @@ def test_without_an_echo_every_piece_counts() -> None:
 
 def test_a_lost_request_has_no_prompt_to_count() -> None:
     assert tally.prompt_tokens(None) == 0
+
+
+# ---- what an upstream tells of itself
+
+DOLLAR = 1_000_000_000
+PAID = Claimed(ID, 1, "m", 10, 1, False, 1, max_prompt_tokens=100, reserved_nanodollars=50_000, price=Price(DOLLAR, 0, DOLLAR))
+
+
+def told(usage: Usage, run: Claimed = PAID) -> tuple[UsageSource, UsageNote | None, int, int]:
+    settled = tally.settlement(run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE)
+    return settled.usage_source, settled.usage_note, settled.tokens.prompt_tokens, settled.tokens.completion_tokens
+
+
+OURS = (UsageSource.COUNTED, UsageNote.IMPLAUSIBLE, tally.prompt_tokens(REQUEST), 2)
+
+
+@pytest.mark.parametrize("usage", [Usage(7, 2), Usage(0, 0), Usage(40, 10), Usage(7, 10)])
+def test_an_upstream_is_believed_what_the_request_can_have_used(usage: Usage) -> None:
+    assert told(usage) == (UsageSource.UPSTREAM, None, usage.prompt_tokens, usage.completion_tokens)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        pytest.param(Usage(7, 11), id="more than the cap"),
+        pytest.param(Usage(7, 1 << 40), id="more than a column holds"),
+        pytest.param(Usage(101, 2), id="more than fits the context"),
+        pytest.param(Usage(45, 6), id="more than was held"),
+        pytest.param(Usage(1 << 70, 1 << 70), id="more than there is"),
+    ],
+)
+def test_beyond_that_we_count_and_say_why(usage: Usage) -> None:
+    assert told(usage) == OURS
+
+
+def test_answers_that_are_generated_and_not_shown_may_be_told() -> None:
+    best_of = replace(PAID, sampled_count=4, reserved_nanodollars=100_000)
+    assert told(Usage(7, 40), best_of) == (UsageSource.UPSTREAM, None, 7, 40)
+    assert told(Usage(7, 41), best_of) == OURS
+
+
+def test_a_row_of_an_older_version_has_its_cap_and_its_hold() -> None:
+    old = replace(PAID, sampled_count=None, max_prompt_tokens=None)
+    assert told(Usage(30, 10), old) == (UsageSource.UPSTREAM, None, 30, 10)
+    assert told(Usage(30, 11), old) == told(Usage(1_000, 1), old) == OURS
+
+
+def test_what_is_free_is_bounded_by_tokens_only() -> None:
+    free = replace(PAID, reserved_nanodollars=0, price=FREE)
+    assert told(Usage(100, 10), free) == (UsageSource.UPSTREAM, None, 100, 10)
+    assert told(Usage(101, 10), free) == OURS
+
+
+def test_a_receipt_says_that_a_usage_was_added() -> None:
+    assert told(Usage(7, 4, is_added=True)) == (UsageSource.UPSTREAM, UsageNote.ADDED, 7, 4)
+    assert told(Usage(7, 40, is_added=True)) == OURS

@@ -1,0 +1,120 @@
+"""Reads the usage that an upstream tells, wherever in its stream and in however many pieces, into one.
+
+    OpenAI, vLLM                       once, in a chunk without choices, when every choice has ended
+    vLLM with continuous_usage_stats   in every chunk, of that chunk's choice; the whole at the end as above
+    others                             with the last finish_reason, or with every chunk the sum so far, or the same twice
+    llama-server with n > 1            for each choice by itself: chats in a chunk without choices right behind the one that
+                                       ends the choice, text completions in the chunk that ends it; never the whole
+
+llama-server reads the prompt once and copies its state for each choice, yet tells all of its tokens with each. So in a sum
+the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a text request once each.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from chatapi.wire.deltas import Annotations, AnyDelta, Finished, Started, Usage
+
+HIDDEN_TOKENS = 1
+"""So many of a choice may come in no chunk: the one that ends it."""
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class UsageTold(msgspec.Struct, gc=False):
+    """A usage object of an upstream, as far as it counts here."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+    def value(self) -> Usage | None:
+        """The usage, or None where a number is missing or negative; a zero stays a zero. Whoever settles judges large ones."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if prompt is None or completion is None or prompt < 0 or completion < 0:
+            return None
+        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        reasoning = self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
+        return Usage(prompt, completion, _at_most(prompt, cached), _at_most(completion, reasoning))
+
+
+class UsageReader:
+    """Listens to one stream's usages."""
+
+    def __init__(self, *, choices_per_prompt: int) -> None:
+        self._choices_per_prompt = choices_per_prompt
+        self._latest: Usage | None = None
+        self._pieces: dict[int, Usage] = {}
+        """By the choice that had just ended when it was told, in that order."""
+        self._just_ended: int | None = None
+        """The choice that the last chunk has ended, while no usage was told for it."""
+        self._is_whole = False
+        """The latest one came where no choice's own comes."""
+        self._said = 0
+        """Chunks that said something, of which each has a token at least."""
+        self._fits_sum_so_far = True
+        """Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of all choices."""
+
+    def read(self, told: UsageTold | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
+        """Take in a chunk: its usage, and the deltas that it gave."""
+        ended = [delta.index for delta in said if isinstance(delta, Finished)]
+        has_content = len(ended) < len(said) and any(not isinstance(delta, Finished | Annotations | Started) for delta in said)
+        self._said += has_content
+        usage = told.value() if told is not None else None
+        if usage is not None:
+            self._take(usage, ended, has_choices=has_choices)
+        else:
+            if has_choices:
+                self._just_ended = ended[0] if len(ended) == 1 else None
+            if has_content:
+                self._latest = None  # It was told too early: it can't count what came after it.
+
+    def whole(self, choices: int) -> Usage | None:
+        """The usage of all choices, when every one has ended."""
+        is_in_pieces = choices > 1 and len(self._pieces) == choices and not self._is_whole
+        return self._added() if is_in_pieces and not self._fits_sum_so_far else self._latest
+
+    def _take(self, usage: Usage, ended: list[int], *, has_choices: bool) -> None:
+        index = (ended[0] if len(ended) == 1 else None) if has_choices else self._just_ended
+        previous, self._latest = self._latest, usage
+        self._just_ended = None
+        self._is_whole = index is None and not has_choices
+        if index is None:
+            return
+        self._pieces[index] = usage
+        most = self._said + HIDDEN_TOKENS * len(self._pieces)
+        grows = previous is None or usage.completion_tokens >= previous.completion_tokens
+        self._fits_sum_so_far &= grows and self._said <= usage.completion_tokens <= most
+
+    def _added(self) -> Usage:
+        by_prompt: defaultdict[int, list[Usage]] = defaultdict(list)
+        for index, piece in self._pieces.items():
+            by_prompt[index // self._choices_per_prompt].append(piece)
+        # What one choice had in the cache, all have: they began with the same state.
+        prompts = [max(pieces, key=lambda piece: (piece.prompt_tokens, piece.cached_tokens or 0)) for pieces in by_prompt.values()]
+        return Usage(
+            sum(prompt.prompt_tokens for prompt in prompts),
+            sum(piece.completion_tokens for piece in self._pieces.values()),
+            _sum([prompt.cached_tokens for prompt in prompts]),
+            _sum([piece.reasoning_tokens for piece in self._pieces.values()]),
+            is_added=True,
+        )
+
+
+def _sum(parts: list[int | None]) -> int | None:
+    """None where nobody told it; what one left out is none."""
+    return None if all(part is None for part in parts) else sum(part or 0 for part in parts)
+
+
+def _at_most(whole: int, part: int | None) -> int | None:
+    """A detail, or None when it cannot be a part of the whole."""
+    return part if part is not None and 0 <= part <= whole else None
