@@ -189,8 +189,9 @@ class Claimed:
     @classmethod
     def of(cls, row: Sequence[Any]) -> "Claimed":
         """The values of `_CLAIMED` as the database has them."""
-        asked, priced = row[: -len(_PRICE)], row[-len(_PRICE) :]
-        return cls(to_uuid(asked[0]), *asked[1:5], bool(asked[5]), *asked[6:], price=Price(*priced))
+        known = dict(zip(_CLAIMED, row, strict=True))
+        price = Price(*(known.pop(name) for name in _PRICE))
+        return cls(**known | {"id": to_uuid(known["id"]), "is_test": bool(known["is_test"]), "price": price})
 
 
 _PRICE = (

@@ -116,7 +116,7 @@ def alone(usage: dict[str, Any]) -> Event:
 def heard(*events: Event, choices: int = 2, prompts: int = 1) -> Usage | None:
     reader = ChunkReader(choices=choices, max_chunks=1_000, prompts=prompts)
     reader.read(events)
-    (usage,) = reader.end() or [None]
+    usage = next(iter(reader.end()), None)
     assert usage is None or isinstance(usage, Usage)
     return usage
 
