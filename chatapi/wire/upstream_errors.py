@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
+from chatapi.wire import upstream_words
 from chatapi.wire.deltas import Failed
 
 REQUEST_REFUSED = "The upstream refused the request."
 REQUEST_TOO_LARGE = "The request is too large for the upstream."
-MAX_MESSAGE_CHARACTERS = 500
 MAX_RETRY_AFTER_MS = 24 * 3600 * 1000
-_MAX_READ_CHARACTERS = 4 * MAX_MESSAGE_CHARACTERS
+_MAX_READ_CHARACTERS = 4 * upstream_words.MAX_MESSAGE_CHARACTERS
 
 AUTHENTICATION = Failed("The upstream refused this server's credentials.", code="upstream_authentication", status=502)
 NO_CREDENTIALS = Failed("This server has no credentials for the upstream.", code="upstream_credentials_missing", status=502)
@@ -75,16 +75,6 @@ _UNKNOWN_MODEL = re.compile(
     re.I | re.X,
 )
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
-_MARKUP = re.compile(r"<[a-z!/?] | <\s*(?:!doctype|html|head|body|script)\b", re.I | re.X)
-_SECRET = re.compile(
-    r"""\b[a-z][a-z0-9+.-]{1,15}://\S+                             # a URL
-      | \bbearer\s+\S+ | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj)[-_][\w-]{4,} | \bAIza[\w-]+
-      | \b[\w-]{32,}                                               # whatever is this long is no word
-      | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?                         # an address
-    """,
-    re.I | re.X,
-)
-_IDENTIFIER = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 class UpstreamError(Exception):
@@ -152,17 +142,6 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
     return int(min(max(wait_ms, 0), MAX_RETRY_AFTER_MS))
 
 
-def harmless(message: str) -> str:
-    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`, without addresses and keys.
-
-    Empty for one with markup in it: that is a page which some server in between has made, about itself.
-    """
-    if _MARKUP.search(message):
-        return ""
-    printable = "".join(character if character.isprintable() else " " for character in message)
-    return " ".join(_SECRET.sub("[hidden]", printable).split())[:MAX_MESSAGE_CHARACTERS]
-
-
 def _classify(status: int, complaint: Complaint | None) -> Failed:
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
@@ -185,16 +164,12 @@ def _request_fault(complaint: Complaint, text: str) -> Failed:
         return AUTHENTICATION
     if _UNKNOWN_MODEL.search(text):
         return MODEL_NOT_FOUND
-    return _refused(complaint, code=_identifier(complaint.code))
+    return _refused(complaint, code=upstream_words.code(complaint.code))
 
 
 def _refused(complaint: Complaint, *, code: str | None) -> Failed:
-    message = harmless(complaint.message) or REQUEST_REFUSED
-    return Failed(message, "invalid_request_error", code, _identifier(complaint.param), status=400)
-
-
-def _identifier(value: object) -> str | None:
-    return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else None
+    message = upstream_words.harmless(complaint.message) or REQUEST_REFUSED
+    return Failed(message, "invalid_request_error", code, upstream_words.parameter(complaint.param), status=400)
 
 
 def _complaint(error: dict[str, Any]) -> Complaint:

@@ -1,19 +1,19 @@
 """What an upstream's refusals become for our client, and what never gets through."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
 
 from chatapi.wire.upstream_errors import (
-    MAX_MESSAGE_CHARACTERS,
     complaint_in,
     failure_of_complaint,
     failure_of_status,
-    harmless,
     retry_after_ms,
 )
+from chatapi.wire.upstream_words import MAX_MESSAGE_CHARACTERS, harmless
 
 HTML = b"<html><body>nginx/1.2 at 10.0.0.7</body></html>"
 
@@ -90,6 +90,132 @@ def test_a_servers_own_words_are_not_passed_on() -> None:
 )
 def test_messages_are_made_harmless(message: str, shown: str) -> None:
     assert harmless(message) == shown
+
+
+TABLE = [
+    # what helps a client passes as it is
+    "This model's maximum context length is 4096 tokens. You requested 5000 tokens (4000 in the messages, 1000 in the completion).",
+    "max_tokens must be at least 1, got 0.",
+    "temperature must be non-negative, got -1.0.",
+    "top_k must be -1 (disable), or at least 1, got 0.",
+    "presence_penalty must be in [-2, 2], got 3.5.",
+    "logprobs must be non-negative, got -3. (parameter=logprobs, value=-3)",
+    "min_tokens must be less than or equal to max_tokens=10, got 20.",
+    "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required', 'input': None}]",
+    "1 validation error for ChatCompletionRequest messages.0.role Input should be 'system', 'user' or 'assistant' [type=string_type]",
+    "Invalid value for 'messages[0].content[1].image_url': expected at most 4194304 characters.",
+    "the request exceeds the available context size (5000 > 4096), try increasing it: n_ctx = 4096, n_prompt_tokens = 5000",
+    "'tool_choice' is only allowed when 'tools' are specified (e.g. \"auto\"), see response_format.json_schema.schema",
+    "Unsupported content type image/png; use text, and 512x512 pixels or 10MB at most.",
+    "参数max_tokens必须小于等于4096，当前值为99999",
+    "Only up-to 20 top_logprobs are supported with 3-token choices.",
+]
+
+
+@pytest.mark.parametrize("message", TABLE)
+def test_what_speaks_of_the_request_passes(message: str) -> None:
+    assert harmless(message) == message
+
+
+SECRETS = [
+    "vllm.internal",
+    "gpu-node-07",
+    "vllm-prod",
+    "10.1.2.3",
+    "fe80::1ff:fe23",
+    "::1",
+    "[::1]:8080",
+    "api.corp.example:8443",
+    "http://vllm.internal:8000/v1/chat",
+    "//cdn.corp.example/x",
+    "/opt/vllm/engine.py",
+    "/etc/passwd",
+    "etc/passwd",
+    "~/models/llama",
+    "C:\\models\\llama.gguf",
+    "\\\\nas\\models",
+    "models/llama.gguf",
+    "meta-llama/Llama-3.1-8B",
+    "ops@corp.example",
+    "sk-proj-abcdef",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc",
+    "d41d8cd98f00b204e9800998ecf8427e",
+    "550e8400-e29b-41d4-a716-446655440000",
+    "aGVsbG8gd29ybGQgaGVsbG8gd29ybGQ=",
+    "QmFzZVNpeHR5Rm91ckxldHRlcnNPbmx5",
+    "api_token=abcdef",
+    "dbname=prod",
+    "X-Internal=yes",
+    "svc_vllm",
+    "1.2.3",
+    "pod-7f9c",
+    "hunter2",
+    "0x7ffde",
+    "user:hunter",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("around", ["temperature is wrong at {}.", "bad model '{}', got 5", "({}): max_tokens", "see {} or {}"])
+def test_what_may_be_an_upstreams_own_does_not(around: str, secret: str) -> None:
+    shown = harmless(around.format(*[secret] * 2))
+    assert secret.strip("[") not in shown
+    assert "[hidden]" in shown or not shown
+
+
+INSIDES = [
+    'Traceback (most recent call last):\n  File "/opt/vllm/engine.py", line 12, in step\nValueError: boom',
+    '(psycopg.OperationalError) connection to server at "db" failed: postgresql://svc:hunter@db/prod',
+    "sqlalchemy.exc.OperationalError: FATAL: role svc does not exist",
+    "the password for the gateway is swordfish",
+    "could not connect to backend mars",
+    "no route to host mars",
+    "CUDA error: out of memory on worker mars",
+    "TypeError: x is undefined at Object.run (/app/server.js:10:5)",
+    "goroutine running panic: nil map",
+    "<html><head><title>Bad Request</title></head>nginx</html>",
+    "[Errno 2] No such file",
+]
+
+
+@pytest.mark.parametrize("message", INSIDES)
+def test_a_message_about_a_servers_insides_is_not_shown_at_all(message: str) -> None:
+    assert harmless(message) == ""
+    failure = failure_of_status(400, envelope(message))
+    assert failure.message == "The upstream refused the request."
+
+
+@pytest.mark.parametrize(
+    ("param", "shown"),
+    [
+        ("temperature", "temperature"),
+        ("messages[0].content", "messages[0].content"),
+        ("messages.0.content", "messages.0.content"),
+        ("my_parameter", "my_parameter"),
+        ("db.corp.example", None),
+        ("10.0.0.7", None),
+        ("gpu-node-07", None),
+        ("/etc/passwd", None),
+    ],
+)
+def test_a_param_is_a_parameter(param: str, shown: str | None) -> None:
+    assert failure_of_status(400, envelope("bad", param=param)).param == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"), [("invalid_value", "invalid_value"), ("1301", "1301"), ("db.corp.example", None), ("node-07", None)]
+)
+def test_a_code_is_words_or_a_number(code: str, shown: str | None) -> None:
+    assert failure_of_status(400, envelope("bad", code=code)).code == shown
+
+
+def test_a_long_message_is_judged_at_once() -> None:
+    for text in ("a" * 2000, "a-" * 1000, "[" * 2000, "a[0]" * 500, "1." * 1000, "at (" * 500, "a_" * 1000, "messages" + ".a" * 900):
+        began = time.perf_counter()
+        harmless(text)
+        assert time.perf_counter() - began < 0.02
 
 
 PAGE = "<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-internal</center>"
