@@ -5,13 +5,16 @@ what it contains: for that, `property_schemas` and `item_schemas` tell which sch
 function may raise what a wrong type or key leads to.
 """
 
+import hashlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 Schema = dict[str, Any]
 
@@ -77,19 +80,18 @@ def known_keywords(schema: Schema) -> Schema:
     return {name: schema[name] for name in _KNOWN if name in schema and (schema[name] is not None or name in {"const", "default"})}
 
 
-def weight(parts: list[Schema]) -> int:
-    """What it costs to look at the parts once: 1 for each, and 1 for each thousand names or values in it."""
-    sizes = (sum(len(said) for said in part.values() if isinstance(said, list | dict)) for part in parts)
-    return sum(1 + size // 1_000 for size in sizes)
+class Digest(NamedTuple):
+    """What stands for a part where parts are compared."""
+
+    sha256: bytes
+    weight: int
+    """What it costs to look at the part once: 1, and 1 for each KiB of it as JSON."""
 
 
-def distinct(parts: Iterable[Schema]) -> list[Schema]:
-    """The parts that say anything, each once; so a schema that leads back to itself is seen to be the same."""
-    found: list[Schema] = []
-    for part in parts:
-        if part and part not in found:
-            found.append(part)
-    return found
+def digest(part: Schema) -> Digest:
+    """The part's digest; parts that have the same one are the same."""
+    encoded = msgspec.json.encode(part, order="deterministic")
+    return Digest(hashlib.sha256(encoded).digest(), 1 + len(encoded) // 1024)
 
 
 def admits(parts: list[Schema], value: object) -> bool:

@@ -5,29 +5,37 @@ allOf and local `$ref`. It knows nothing of `pattern`, `uniqueItems` and `not`. 
 taken; all schemas that hold for it at once are kept side by side as "parts" (see `sandbox_constraints`).
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from chatapi.worker.engines.sandbox_constraints import (
+    Digest,
     Schema,
     admits,
     at_least,
     at_most,
-    distinct,
+    digest,
     enumerated,
     item_schemas,
     known_keywords,
     numbers,
     property_schemas,
     types,
-    weight,
 )
 
+MAX_SCHEMA_BYTES = 65_536
+"""Of one schema as JSON."""
 MAX_DEPTH = 32
 MAX_VALUES = 1_000
+"""Looks at a part of the schema, of which each value takes one at least; one for each KiB of the part (`digest`)."""
 MAX_STRING_CHARS = 1_000
+MAX_CPU_S = 0.25
+"""More than any schema takes that we know of. A bound of the thread's own time, so that a busy machine refuses nothing."""
 
 _TOO_LARGE = f"the JSON schema needs more than {MAX_DEPTH} levels or {MAX_VALUES} values"
 _NOTHING_FITS = "no value fits the JSON schema"
@@ -55,7 +63,12 @@ class _DeadEndError(SchemaError):
 
 
 def instance(schema: object, words: Iterator[str]) -> object:
-    """A value that fits the schema, its strings taken from the endless `words`; raises `SchemaError`."""
+    """A value that fits the schema, its strings taken from the endless `words`; raises `SchemaError`.
+
+    Takes up to `MAX_CPU_S`, so call it in a thread; no step of it keeps the interpreter from other threads.
+    """
+    if len(msgspec.json.encode(schema)) > MAX_SCHEMA_BYTES:
+        raise SchemaError(f"the JSON schema has more than {MAX_SCHEMA_BYTES} bytes")
     try:
         return _Builder(schema, words).build([schema], depth=0)
     except SchemaError:
@@ -72,7 +85,10 @@ class _Builder:
         self._root = root
         self._words = words
         self._left = MAX_VALUES
-        self._path: list[list[Schema]] = []
+        self._ends_at = time.thread_time() + MAX_CPU_S
+        self._digests: dict[int, tuple[Digest, Schema]] = {}
+        """By the part's identity; the part is kept, so that no other one gets its identity."""
+        self._path: list[list[bytes]] = []
         self._by_type: dict[str, Callable[[list[Schema], int], Iterable[object]]] = {
             "object": self._objects,
             "array": self._arrays,
@@ -94,7 +110,7 @@ class _Builder:
         if not isinstance(schema, dict):
             raise SchemaError("a JSON schema must be an object")
         part = known_keywords(schema)
-        self._spend(weight([part]))
+        self._spend(self._digest(part).weight)
         if depth > MAX_DEPTH:
             raise _DeadEndError(_TOO_LARGE)
         yield part
@@ -105,6 +121,16 @@ class _Builder:
         self._left -= cost
         if self._left < 0:
             raise SchemaError(_TOO_LARGE)
+        if time.thread_time() > self._ends_at:
+            raise SchemaError("the JSON schema takes too long")
+
+    def _digest(self, part: Schema) -> Digest:
+        if id(part) not in self._digests:
+            self._digests[id(part)] = digest(part), part
+        return self._digests[id(part)][0]
+
+    def _weight(self, parts: list[Schema]) -> int:
+        return sum(self._digest(part).weight for part in parts)
 
     def _resolve(self, reference: object) -> Any:
         """What a JSON pointer into the same document points at (RFC 6901)."""
@@ -119,10 +145,13 @@ class _Builder:
 
     def _entered(self, parts: list[Schema], depth: int) -> object:
         """A value inside one of the same kind can't be part of the smallest one: there must be another alternative further up."""
-        parts = distinct(parts)
-        if parts in self._path:
+        distinct: dict[bytes, Schema] = {}
+        for part in filter(None, parts):
+            distinct.setdefault(self._digest(part).sha256, part)
+        parts, digests = list(distinct.values()), list(distinct)
+        if digests in self._path:
             raise _DeadEndError("the JSON schema never ends")
-        self._path.append(parts)
+        self._path.append(digests)
         try:
             return _first_fitting(parts, self._proposed(parts, depth))
         finally:
@@ -137,7 +166,7 @@ class _Builder:
             others, schemas = alternatives
             yield _first_made(partial(self._alternative, others, schema, depth + 1) for schema in schemas)
         elif values is not None:
-            yield from self._counted(values, weight(parts))
+            yield from self._counted(values, self._weight(parts))
         else:
             yield _first_made(partial(self._of_type, name, parts, depth) for name in types(parts))
 
@@ -149,7 +178,7 @@ class _Builder:
             yield value
 
     def _alternative(self, others: list[Schema], schema: object, depth: int) -> object:
-        self._spend(weight(others))
+        self._spend(self._weight(others))
         return self._entered([*others, *self._parts(schema, depth)], depth)
 
     def _of_type(self, name: str, parts: list[Schema], depth: int) -> object:
