@@ -64,6 +64,18 @@ def count(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     return sum(len(encode(piece)) for piece in _pieces(text))
 
 
+def parts(text: str, least_chars: int) -> Iterator[str]:
+    """The text in parts of at least so many characters, but for the last one; they are as many tokens as the text."""
+    start = end = 0
+    for piece in _pieces(text):
+        end += len(piece)
+        if end - start >= least_chars:
+            yield text[start:end]
+            start = end
+    if start < end:
+        yield text[start:end]
+
+
 def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     """About how many tokens the text is, in bounded time: exact up to 16 KiB, then from 32 samples. Deterministic."""
     if len(text) <= _SAMPLES * _SAMPLE_CHARS:
@@ -123,6 +135,11 @@ class Counter:
         self._unknown_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if self._tail_chars >= 2 * _PIECE_CHARS:
             self._settle()
+
+    @property
+    def uncounted_chars(self) -> int:
+        """Characters that `tokens` has yet to encode."""
+        return self._tail_chars if self._unknown_bytes else 0
 
     @property
     def tokens(self) -> int:

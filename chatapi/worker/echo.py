@@ -32,7 +32,7 @@ class EchoCounters(dict[int, _Echoing]):
     @property
     def pieces(self) -> int:
         """Deltas of all choices that only say their prompts."""
-        return sum(counter.echoed_pieces for counter in self.values())
+        return sum(counter.echoed_pieces for counter in list(self.values()))  # a heartbeat asks while another thread may count
 
     def _new(self, prompt: str | list[int]) -> _Echoing:
         if isinstance(prompt, str):

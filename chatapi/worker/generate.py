@@ -17,7 +17,7 @@ from chatapi.recent import MAX_AGE_S
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
-from chatapi.worker import tally
+from chatapi.worker import heavy_work, tally
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
 from chatapi.worker.run import SHUTTING_DOWN, STREAM_LOST, Run
@@ -97,8 +97,8 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
 async def _run(services: Services, run: Run, job: Job | None) -> None:
     request = None
     try:
-        request = requests.from_bytes(job.request) if job else None
-        if request is not None:
+        if job is not None:
+            request = await _request(run, job)
             run.tally.expect_echo(request)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
@@ -111,6 +111,13 @@ async def _run(services: Services, run: Run, job: Job | None) -> None:
         log.exception("%s failed", run.id.hex)
         end = run.ended(End(Ending.FAILED, INTERNAL))
     await unbroken(_finish(services, run, request, end))
+
+
+async def _request(run: Run, job: Job) -> ChatRequest | TextRequest:
+    run.request_bytes = len(job.request)
+    if run.request_bytes <= heavy_work.LIGHT_BYTES:
+        return requests.from_bytes(job.request)
+    return await heavy_work.aside(requests.from_bytes, job.request)
 
 
 async def _produce(services: Services, run: Run, request: ChatRequest | TextRequest | None) -> End:
@@ -162,14 +169,15 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
 
 async def _stream(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
-    call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens)
+    call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens, run.request_bytes)
     # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
             if run.has_lost_stream:
                 return
             await services.turns.take(run.claimed.organization_id, len(batch))
-            run.publish(services.publisher, run.tally.add(batch))
+            is_light = heavy_work.is_light(batch)
+            run.publish(services.publisher, run.tally.add(batch) if is_light else await heavy_work.aside(run.tally.add, batch))
 
 
 async def _finish(services: Services, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:
@@ -206,8 +214,13 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
     if run.tally.usage is not None and tally.is_plausible(run.claimed, run.tally.usage):
         return tally.settlement(run.claimed, request, run.tally, end)
-    # We count, and a long prompt takes its time: the encoder gives up the GIL, so other streams go on.
-    return await asyncio.to_thread(tally.settlement, run.claimed, request, run.tally, end)
+    counters = run.tally.counters
+    if sum(counter.uncounted_chars for counter in counters) > heavy_work.LIGHT_CHARS:
+        for counter in counters:
+            await heavy_work.aside(getattr, counter, "tokens")
+    is_charged = end.ending is Ending.COMPLETED or run.tally.completion_tokens
+    prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
+    return tally.settlement(run.claimed, request, run.tally, end, prompt_tokens)
 
 
 async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
-from chatapi.wire.deltas import TERMINAL, AnyDelta
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,12 @@ log = logging.getLogger(__name__)
 TICK_S_PER_ENTRY = 0.000_25
 MAX_TICK_S = 0.005
 """The more a publish carried, the longer until the next one: under load it carries more, at rest nothing waits."""
+MAX_CALL_BYTES = 256 << 10
+"""What one script call writes, about: Redis serves nobody else meanwhile, for 1 to 2 ms. An entry is never parted, and may be larger."""
+MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
+"""So much of a generation goes into an entry, but one delta at least: whoever reads an entry decodes and writes it at once."""
+LOGPROB_CHARS = 1_000
+"""Of a token with twenty alternatives."""
 GIVE_UP_S = 4.0
 """As long as a web process bears it (`web/inbox.py`): what is published later, no client waits for."""
 ATTEMPT_S = 2.0
@@ -74,18 +80,19 @@ class Publisher:
             await self._wake.wait()
             self._wake.clear()
             began = loop.time()
-            self._writing, self._pending = self._pending, {}
+            entries = self._take()
             carried = len(self._writing)
-            await self._flush()
+            await self._flush(entries)
+            if self._pending:
+                self._wake.set()
             self._writing = {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
             await asyncio.sleep(min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
 
-    async def _flush(self) -> None:
+    async def _flush(self, entries: list[Entry]) -> None:
         try:
             failpoint("delta.before_publish")
-            entries = self._entries()
             await self._write(entries)
             self._writing = {}  # from here on nothing of it can be lost
             failpoint("delta.after_publish")
@@ -96,15 +103,33 @@ class Publisher:
             log.exception("could not publish the deltas of %d generations", len(self._writing))
             self._lose(list(self._writing))
 
-    def _entries(self) -> list[Entry]:
-        """What is to be written; a batch that can't be is its own generation's loss and nobody else's."""
-        entries = []
-        for source, batch in list(self._writing.items()):
+    def _take(self) -> list[Entry]:
+        """What the next call writes, in the order in which it came; what is too much for one waits behind what has not been looked at.
+
+        A batch that can't be encoded is its own generation's loss and nobody else's.
+        """
+        entries: list[Entry] = []
+        rests: dict[Source, list[AnyDelta]] = {}
+        size = 0
+        for source in list(self._pending):
+            batch = self._pending.pop(source)
+            end = _entry_end(batch)
+            self._writing[source], rest = batch[:end], batch[end:]
+            if rest:
+                rests[source] = rest
             try:
-                entries.append(_entry(source, batch))
+                entry = _entry(source, self._writing[source])
             except Exception:
                 log.exception("the deltas of %s can't be encoded", source.id.hex)
-                self._lose([source])
+                rests.pop(source, None)
+                source.lose_stream(batch)
+                del self._writing[source]
+                continue
+            entries.append(entry)
+            size += len(entry.batch)
+            if size >= MAX_CALL_BYTES:
+                break
+        self._pending |= rests
         return entries
 
     def _lose(self, sources: Iterable[Source]) -> None:
@@ -129,6 +154,32 @@ class Publisher:
         for source in self._writing:
             if source.id in refused:
                 source.fence_off()
+
+
+def _entry_end(batch: list[AnyDelta]) -> int:
+    """How many of the deltas go into one entry."""
+    if len(batch) == 1:  # what nearly every batch is
+        return 1
+    chars = 0
+    for end, delta in enumerate(batch[:MAX_ENTRY_DELTAS]):
+        chars += _chars(delta)
+        if chars > MAX_ENTRY_CHARS:
+            return max(1, end)
+    return min(len(batch), MAX_ENTRY_DELTAS)
+
+
+def _chars(delta: AnyDelta) -> int:
+    """About how large it is."""
+    match delta:
+        case Text() | Refusal():
+            return len(delta.text) + LOGPROB_CHARS * len(delta.logprobs or ())
+        case Reasoning():
+            return len(delta.text)
+        case ToolCall():
+            return len(delta.arguments)
+        case Audio():
+            return len(delta.data) + len(delta.transcript)
+    return 0
 
 
 def _entry(source: Source, batch: list[AnyDelta]) -> Entry:

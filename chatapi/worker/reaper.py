@@ -14,6 +14,7 @@ from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, J
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.worker.heavy_work import aside
 from chatapi.worker.tally import Tally, counted_completion, prompt_tokens
 from chatapi.worker.unbroken import unbroken
 from usage import ledger
@@ -120,8 +121,8 @@ class Reaper:
 
     async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
-        # In a thread: counting takes its time with a long prompt or answer, and living streams share this loop.
-        settlement = await asyncio.to_thread(_settlement, orphan, sealed, _request(job), failure)
+        # Counting takes its time with a long prompt or answer, and living streams share this loop.
+        settlement = await aside(lambda: _settlement(orphan, sealed, _request(job), failure))
         end = Entry(orphan.id, orphan.fence, sealed.last_seq + 1, deltas.encode([failure]), job.inbox if job else "", is_last=True)
         await unbroken(self._end(orphan, settlement, end))
 

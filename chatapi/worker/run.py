@@ -38,6 +38,8 @@ class Run:
         self.has_published = False
         self.has_lost_stream = False
         self.tally = Tally()
+        self.request_bytes = 0
+        """Of the request as JSON, when it is known: how heavy all work on it is."""
         self.deployment = ""
         self.stopped: End | None = None
         self._runs_on = runs_on

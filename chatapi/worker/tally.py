@@ -96,6 +96,12 @@ class Tally:
         return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
 
     @property
+    def counters(self) -> list[tokens.Counter]:
+        """All that `completion_tokens` asks; where there is much to be counted, whoever asks each before keeps the event loop free."""
+        own = [*self._visible.values(), *self._reasoning.values()]
+        return own + self._lost.counters if self._lost else own
+
+    @property
     def completion_tokens(self) -> int:
         """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB of each choice: milliseconds."""
         return self._visible_tokens + self._reasoning_tokens
@@ -145,8 +151,10 @@ class End:
         return (failure.code or failure.type) if failure else ""
 
 
-def settlement(run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End) -> Settlement:
-    """The settlement of a run that ended so.
+def settlement(
+    run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End, counted_prompt_tokens: int | None = None
+) -> Settlement:
+    """The settlement of a run that ended so; where the prompt's tokens have been counted already, they are not counted again.
 
     An upstream's own usage counts, an explicit zero too. Without it, and where the request can't have used that much, we count.
     """
@@ -154,7 +162,7 @@ def settlement(run: Claimed, request: ChatRequest | TextRequest | None, tally: T
     if told is not None and is_plausible(run, told):
         source, used, note = UsageSource.UPSTREAM, _tokens(told), UsageNote.ADDED if told.is_added else None
     else:
-        source, used = _counted(run, request, tally, end)
+        source, used = _counted(run, request, tally, end, counted_prompt_tokens)
         note = UsageNote.IMPLAUSIBLE if told is not None else None
     failure = end.failure if end.ending is Ending.FAILED else None
     return Settlement(
@@ -203,12 +211,14 @@ def _tokens(told: Usage) -> Tokens:
     return Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
 
 
-def _counted(run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End) -> tuple[UsageSource, Tokens]:
+def _counted(
+    run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End, counted_prompt_tokens: int | None
+) -> tuple[UsageSource, Tokens]:
     counted = counted_completion(tally, run.max_output_tokens * run.choices_count)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     reasoning = tally.reasoning_tokens
-    prompt = prompt_tokens(request)
+    prompt = prompt_tokens(request) if counted_prompt_tokens is None else counted_prompt_tokens
     if run.max_prompt_tokens is not None:
         prompt = min(prompt, run.max_prompt_tokens)
     return UsageSource.COUNTED, Tokens(prompt, counted, None, None if reasoning is None else min(reasoning, counted))

@@ -34,12 +34,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What an engine is asked to do: one request, for one target, at most `max_output_tokens` per choice."""
+    """What an engine is asked to do: one request (so many bytes of JSON), for one target, at most `max_output_tokens` per choice."""
 
     generation_id: str
     request: ChatRequest | TextRequest
     target: Target
     max_output_tokens: int
+    request_bytes: int = 0
 
 
 class EngineError(Exception):

@@ -24,6 +24,7 @@ from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.worker.engines import Call, EngineError, Target
+from chatapi.worker.heavy_work import LIGHT_BYTES, aside
 from usage.failpoints import failpoint
 
 MAX_ANSWER_BYTES = 16 << 20
@@ -118,14 +119,15 @@ class _Exchange:
         """The deltas that came since the last read, waiting for some bytes; maybe none."""
         assert self._response is not None
         if self._is_document:
-            return self.reader.read_answer(await self._read_body(MAX_ANSWER_BYTES))
+            body = await self._read_body(MAX_ANSWER_BYTES)
+            return self.reader.read_answer(body) if len(body) <= TURN_BYTES else await aside(self.reader.read_answer, body)
         try:
             data = await self._receive(self._response)
         except UpstreamError:
             if not self.reader.is_complete:
                 raise
             data = b""
-        return self._deltas(data)
+        return await self._deltas(data)
 
     def restart_clock(self) -> None:
         """The time the consumer took for a batch is not the upstream's."""
@@ -149,21 +151,26 @@ class _Exchange:
         # They refer to this object too; garbage in circles has to be collected, and every stream waits meanwhile.
         self._watchdog = self._response = None
 
-    def _deltas(self, data: bytes) -> list[AnyDelta]:
+    async def _deltas(self, data: bytes) -> list[AnyDelta]:
         if not data:
             self._has_ended = True
             return self.reader.read_rest(self._parser.close())
         try:
-            return self.reader.read(self._parser.feed(data))
+            events = self._parser.feed(data)
         except sse.EventTooLargeError:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
+        # Only an event that came in several reads is larger than one.
+        if len(data) == TURN_BYTES or (events and len(events[0].data) > TURN_BYTES):
+            return await aside(self.reader.read, events)
+        return self.reader.read(events)
 
     async def _post(self) -> aiohttp.ClientResponse:
         """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that dies got our request."""
+        body = _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
         while True:
             began = loop_clock.monotonic()
             try:
-                return await self._post_once()
+                return await self._post_once(body)
             except aiohttp.ConnectionTimeoutError:
                 if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
                     raise  # else it was our loop that was late, and nothing has been sent yet
@@ -171,11 +178,11 @@ class _Exchange:
                 if not self.has_old_connection:
                     raise
 
-    async def _post_once(self) -> aiohttp.ClientResponse:
+    async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
                 _url(self._call),
-                data=_body(self._call),
+                data=body,
                 headers=_headers(self._call.target),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),

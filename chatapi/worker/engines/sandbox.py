@@ -5,14 +5,14 @@ docs/sandbox.md is the manual.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn
 
-from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.requests import ChatRequest
 from chatapi.wire.upstream_errors import TIMED_OUT
+from chatapi.worker import heavy_work
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer, UnusableSchemaError, scripting_text
 from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
@@ -30,10 +30,10 @@ class SandboxEngine:
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """The call's batches of deltas; raises `EngineError` for a bad marker, and for the failures a script asks for."""
-        script, answer = _answer_to(call)
-        # A prompt may be megabytes long; tiktoken works outside the GIL.
-        prompt_tokens = await asyncio.to_thread(_count_prompt, call.request)
-        playing = _Playing(script, call.target.timeouts)
+        # A prompt may be megabytes long, and a small schema may take long to fill.
+        script, answer = _answer_to(call) if _is_light(call) else await heavy_work.aside(_answer_to, call)
+        prompt_tokens = await heavy_work.count_prompt(call.request, call.request_bytes)
+        playing = _Playing(script, call.target.timeouts, is_light=_is_light(call))
         await playing.first_delay()
         yield [Started(FINGERPRINT)]
         async for batch in playing.batches(answer):
@@ -50,9 +50,11 @@ class SandboxEngine:
 class _Playing:
     """One answer's place in time: token n of each choice is due at a fixed moment, however late the ones before were."""
 
-    def __init__(self, script: Script, timeouts: Timeouts) -> None:
+    def __init__(self, script: Script, timeouts: Timeouts, *, is_light: bool) -> None:
+        """`is_light`: what the answer says is made in little time."""
         self._script = script
         self._timeouts = timeouts
+        self._is_light = is_light
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._round = 0
@@ -70,10 +72,13 @@ class _Playing:
         """The answer, up to where the script breaks it off: a round at a time when there is a delay, else many together."""
         rounds = islice(answer.rounds(), self._script.breaks_after)
         batch_rounds = 1 if self._script.delay_ms else max(1, BATCH_DELTAS // answer.choices_count)
-        while batch := list(islice(rounds, batch_rounds)):
+        while batch := await self._next(rounds, batch_rounds):
             await self._until(self._script.first_delay_ms + self._round * self._script.delay_ms)
             self._round += len(batch)
             yield [delta for deltas in batch for delta in deltas]
+
+    async def _next(self, rounds: Iterator[list[AnyDelta]], count: int) -> list[list[AnyDelta]]:
+        return list(islice(rounds, count)) if self._is_light else await heavy_work.aside(list, islice(rounds, count))
 
     async def break_off(self) -> NoReturn:
         """End as the script asks: by a stall that runs into the deployment's timeout, or by an error at once."""
@@ -107,5 +112,9 @@ def _answer_to(call: Call) -> tuple[Script, Answer]:
     raise EngineError(failure)
 
 
-def _count_prompt(request: ChatRequest | TextRequest) -> int:
-    return tokens.count(request.prompt_text) + request.prompt_overhead_tokens
+def _is_light(call: Call) -> bool:
+    """Whether the request is small and asks for no instance of a schema: answering it takes little time."""
+    request = call.request
+    if call.request_bytes > heavy_work.LIGHT_BYTES:
+        return False
+    return not isinstance(request, ChatRequest) or not (request.response_format or request.tools or request.functions)

@@ -6,8 +6,9 @@ choice's index.
 
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
-from itertools import chain, cycle, islice
+from itertools import chain, cycle, islice, tee
 from zlib import crc32
 
 import msgspec
@@ -61,7 +62,8 @@ class Call:
     """A tool call that will be made, the same in every choice but for its id."""
 
     name: str
-    arguments: str
+    arguments: Iterator[Piece]
+    """To be copied and then read."""
     kind: ToolKind
 
 
@@ -111,8 +113,10 @@ class ChatSpeaker:
         self._script = script
         self._seed = _seed(request)
         self._top = (request.top_logprobs or 0) if request.logprobs else None
-        self._calls = [self._call(tool) for tool in _tools_to_call(request, script)]
-        self._json = None if self._calls else self._structured()
+        wanted = _tools_to_call(request, script)
+        calls = {id(tool): self._call(tool) for tool in wanted}
+        self._calls = [calls[id(tool)] for tool in wanted]
+        self._alike = None if self._calls else self._said_alike()
         self.finish_reason: FinishReason = "tool_calls" if self._calls else "stop"
 
     def steps(self, index: int) -> Iterator[Step]:
@@ -128,11 +132,14 @@ class ChatSpeaker:
             yield from _said(Text, until_stop(self._request.stop_sequences, self._text(seed)), index, self._top)
 
     def _text(self, seed: int) -> Iterable[Piece]:
-        if self._json is not None:
-            return tokens.split(self._json)
-        if self._script.says == "echo":
-            return tokens.split(without_markers(scripting_text(self._request)))
-        return at_most(self._script.tokens, prose(seed))
+        return at_most(self._script.tokens, prose(seed)) if self._alike is None else copy(self._alike)
+
+    def _said_alike(self) -> Iterator[Piece] | None:
+        """What all choices say, if they say the same."""
+        structured = self._structured()
+        if structured is not None:
+            return _shared(structured)
+        return _shared(without_markers(scripting_text(self._request))) if self._script.says == "echo" else None
 
     def _structured(self) -> str | None:
         """The JSON text that `response_format` asks for."""
@@ -144,15 +151,15 @@ class ChatSpeaker:
     def _call(self, tool: Tool) -> Call:
         if isinstance(tool, CustomTool):
             said = at_most(CUSTOM_INPUT_TOKENS, prose(self._seed))
-            return Call(tool.custom.name, "".join(text for text, _ in said), "custom")
+            return Call(tool.custom.name, _shared("".join(text for text, _ in said)), "custom")
         function = tool.function
-        return Call(function.name, _json_text(function.parameters or _ANY_OBJECT, self._seed, "tools"), "function")
+        return Call(function.name, _shared(_json_text(function.parameters or _ANY_OBJECT, self._seed, "tools")), "function")
 
     def _call_steps(self, index: int) -> Iterator[Step]:
         for call_index, call in enumerate(self._calls):
             call_id = "call_" + hashlib.sha256(b"%d:%d:%d" % (self._seed, index, call_index)).hexdigest()[:24]
             yield ToolCall(call_index, "", call_id, call.name, index, call.kind), tokens.count(call.name)
-            for text, cost in tokens.split(call.arguments):
+            for text, cost in copy(call.arguments):
                 yield ToolCall(call_index, text, index=index, kind=call.kind), cost
 
 
@@ -165,23 +172,31 @@ class TextSpeaker:
         self._request = request
         self._script = script
         self._seed = _seed(request)
-        self._prompts = [_prompt_text(prompt) for prompt in request.prompts]
+        prompts = [_prompt_text(prompt) for prompt in request.prompts]
+        self._prompts = list(map(_shared, prompts))
+        self._echoes = [_shared(without_markers(prompt)) for prompt in prompts] if script.says == "echo" else []
 
     def steps(self, index: int) -> Iterator[Step]:
         """Choice `index`: the prompt when it is to be echoed, which costs nothing, then the completion."""
-        prompt = self._prompts[index // (self._request.n or 1)]
+        place = index // (self._request.n or 1)
         top = self._request.logprobs_count
         if self._request.echo:
-            echoed = _said(Text, ((text, 0) for text, _ in tokens.split(prompt)), index, top)
+            echoed = _said(Text, ((text, 0) for text, _ in copy(self._prompts[place])), index, top)
             yield from map(_without_first_logprob, echoed, chain([True], cycle([False])))
-        yield from _said(Text, until_stop(self._request.stop_sequences, self._continuation(prompt, index)), index, top)
+        yield from _said(Text, until_stop(self._request.stop_sequences, self._continuation(place, index)), index, top)
 
-    def _continuation(self, prompt: str, index: int) -> Iterable[Piece]:
+    def _continuation(self, place: int, index: int) -> Iterable[Piece]:
         if self._script.says == "echo":
-            return tokens.split(without_markers(prompt))
+            return copy(self._echoes[place])
         if self._script.says == "refusal":
             return tokens.split(REFUSAL)
         return at_most(self._script.tokens, prose(self._seed + index))
+
+
+def _shared(text: str) -> Iterator[Piece]:
+    """The text's tokens, encoded once for all choices that read a copy of this, as they come to them."""
+    (pieces,) = tee(tokens.split(text), 1)
+    return pieces
 
 
 def scripting_text(request: ChatRequest | TextRequest) -> str:

@@ -1,0 +1,73 @@
+"""Work that takes longer than a turn of the event loop may: done in one thread, one piece after the other, whoever asks.
+
+A flood of large requests waits here, and not in threads that take the processor and the interpreter from the streams that run.
+What is long is done in pieces, so that those who ask take turns. tiktoken lets others run while it works; msgspec does not, which
+is why no two of its calls are done at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from chatapi.wire import tokens
+from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
+from chatapi.wire.requests import ChatRequest, TextRequest
+
+LIGHT_BYTES = 16 << 10
+"""So much JSON is read or written on the loop: 1 ms at most."""
+LIGHT_CHARS = 2 << 10
+"""So much text is counted on the loop: 2 ms at most."""
+LIGHT_DELTAS = 128
+PIECE_CHARS = 64 << 10
+"""Counted at once: 10 to 60 ms, in which others run."""
+
+_thread = ThreadPoolExecutor(1, thread_name_prefix="heavy-work")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What the call answers, made in the thread when it is its turn.
+
+    Whoever is cancelled meanwhile waits for its end, if it has begun: it may change what its caller holds.
+    """
+    work_done = _thread.submit(work, *args, **kwargs)
+    awaited = asyncio.wrap_future(work_done)
+    try:
+        return await asyncio.shield(awaited)
+    except asyncio.CancelledError:
+        if not work_done.cancel():
+            await asyncio.wait([awaited])
+            awaited.exception()  # that of the cancellation is the one to raise
+        raise
+
+
+async def count(text: str) -> int:
+    """How many tokens the text is."""
+    if len(text) <= LIGHT_CHARS:
+        return tokens.count(text)
+    return sum([await aside(tokens.count, part) for part in tokens.parts(text, PIECE_CHARS)])
+
+
+async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -> int:
+    """Our own count of the prompt of a request that is so much JSON."""
+    text = request.prompt_text if request_bytes <= LIGHT_BYTES else await aside(lambda: request.prompt_text)
+    return await count(text) + request.prompt_overhead_tokens
+
+
+def is_light(batch: Sequence[AnyDelta]) -> bool:
+    """Whether these deltas are counted in little time."""
+    return len(batch) <= LIGHT_DELTAS and sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
+
+
+def _chars(delta: AnyDelta) -> int:
+    match delta:
+        case Text() | Reasoning() | Refusal():
+            return len(delta.text)
+        case ToolCall():
+            return len(delta.arguments)
+        case Audio():
+            return len(delta.transcript)
+    return 0
