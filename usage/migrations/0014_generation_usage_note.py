@@ -8,7 +8,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
 
-    dependencies = [("usage", "0012_ledger_rows_never_replaced")]
+    dependencies = [("usage", "0013_refused_requests_by_hour")]
 
     operations = [
         migrations.AddField(
