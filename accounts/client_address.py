@@ -1,8 +1,9 @@
 """Which address a request comes from: the socket's peer, or whom a trusted proxy names in `X-Forwarded-For`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -20,6 +21,13 @@ def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
     while named and _is_in(nearest, networks) and _parsed(named[-1]) is not None:
         nearest = named.pop().strip()
     return nearest
+
+
+def of_request(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
+    """The address that a request comes from, given its ASGI scope."""
+    peer, _ = scope["client"] or ("", None)
+    forwarded_for = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+    return of(peer, forwarded_for.decode("latin-1"), trusted_proxies)
 
 
 def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:

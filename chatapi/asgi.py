@@ -16,6 +16,7 @@ django_application = get_asgi_application()
 from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
 from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.django_bodies import BoundedBodies  # noqa: E402
+from chatapi.web.django_turns import TakingTurns  # noqa: E402
 from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
 from chatapi.web.probes import healthz, readyz  # noqa: E402
 from chatapi.web.websocket_origin import SameOrigin  # noqa: E402
@@ -35,7 +36,7 @@ _routes = ProtocolTypeRouter(
                 re_path(_PREFIX + r"completions$", TextCompletions.as_asgi()),
                 re_path(r"^healthz$", healthz),  # type: ignore[arg-type]
                 re_path(r"^readyz$", readyz),  # type: ignore[arg-type]
-                re_path(r"", BoundedBodies(django_application)),  # type: ignore[arg-type]  # Channels routes to ASGI applications
+                re_path(r"", BoundedBodies(TakingTurns(django_application))),  # type: ignore[arg-type]  # Channels routes to ASGI applications
             ]
         ),
         "websocket": SameOrigin(

@@ -19,8 +19,8 @@ from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
 from chatapi.web import idempotency
-from chatapi.web.body_room import NoRoom, Room
 from chatapi.web.endpoint import Endpoint
+from chatapi.web.fair_room import NoRoom, Room
 from chatapi.web.relay import CLOSING, LOST, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services

@@ -18,7 +18,8 @@ from accounts import access
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.errors import APIError
-from chatapi.web.body_room import LARGE_BYTES, NoRoom, Room
+from chatapi.web.body_room import LARGE_BYTES
+from chatapi.web.fair_room import NoRoom, Room
 from chatapi.web.services import Services
 from chatapi.wire.dialects import OpenAI
 
@@ -40,7 +41,7 @@ class BoundedBodies:
         try:
             await self._application(scope, body.receive, send)
         except _Refused as refused:  # while Django reads the body, it has answered nothing
-            await _answer(refused.error, send)
+            await answer(refused.error, send)
         finally:
             if body.room is not None:
                 body.room.release()
@@ -117,7 +118,8 @@ def _header(scope: HTTPScope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")
 
 
-async def _answer(error: APIError, send: ASGISendCallable) -> None:
+async def answer(error: APIError, send: ASGISendCallable) -> None:
+    """Answer with the error's status and envelope."""
     body = OpenAI.error_body(error.failure)
     headers = [
         (b"content-type", b"application/json"),

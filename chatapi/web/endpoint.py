@@ -14,8 +14,9 @@ from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.web.body_parser import ParserUnavailable
-from chatapi.web.body_room import LARGE_BYTES, NoRoom
+from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.event_stream_consumer import EventStreamConsumer
+from chatapi.web.fair_room import NoRoom
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed
@@ -144,9 +145,7 @@ class Endpoint(EventStreamConsumer):
     @property
     def client_address(self) -> str:
         """Where the request comes from, behind any proxies that are trusted."""
-        peer, _ = self.scope["client"] or ("", None)
-        named = b",".join(value for name, value in self.scope["headers"] if name == b"x-forwarded-for")
-        return client_address.of(peer, named.decode("latin-1"), settings.TRUSTED_PROXIES)
+        return client_address.of_request(self.scope, settings.TRUSTED_PROXIES)
 
     @property
     def route_arguments(self) -> dict[str, str | None]:

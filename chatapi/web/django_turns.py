@@ -1,0 +1,46 @@
+"""Bounds how many requests Django works on at the same time, and lets client addresses take turns.
+
+Django's views run in threads, one for each request, and all of them share the interpreter with the event loop. So a stranger who asks
+for many pages at once would take the loop's time from every stream. The API's own views and the pages for people have a room each:
+a slow page delays no client of the API.
+"""
+
+from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+from django.conf import settings
+
+from accounts import client_address
+from chatapi import errors
+from chatapi.api.error_pages import is_client_route
+from chatapi.web.django_bodies import answer
+from chatapi.web.fair_room import FairRoom, NoRoom
+
+THREADS, THREADS_EACH = 8, 4
+"""Requests at the same time in one room, from all addresses and from one."""
+WAIT_S = 10.0
+MOST_WAITING_EACH = 256
+
+
+class TakingTurns:
+    """An ASGI application in front of Django's."""
+
+    def __init__(self, application: ASGI3Application) -> None:
+        self._application = application
+        self._api, self._pages = (
+            FairRoom(THREADS, THREADS_EACH, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH) for _ in ("API", "pages")
+        )
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Let the request through when it is its turn; answer 503 when that takes too long."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        address = client_address.household(client_address.of_request(scope, settings.TRUSTED_PROXIES))
+        try:
+            room = await (self._api if is_client_route(scope["path"]) else self._pages).acquire(address)
+        except NoRoom:
+            await answer(errors.unavailable("Too many requests from this address wait for an answer."), send)
+            return
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            room.release()

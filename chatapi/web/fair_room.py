@@ -1,0 +1,127 @@
+"""A bounded resource of a process that parties share fairly: whoever waits for room waits in a line of its party, and parties are served
+in turn. So a party that asks for much delays itself, and no other."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Hashable
+
+
+class NoRoom(Exception):
+    """There was no room in time, or a late holder gave way to others."""
+
+
+class Room:
+    """The room of one holder."""
+
+    def __init__(self, owner: "FairRoom", party: Hashable, units: int, hold_s: float) -> None:
+        self._owner = owner
+        self.party = party
+        self.units = units
+        self.is_held = False
+        self._hold_s = hold_s
+        self._due_at = float("inf")
+
+    @property
+    def must_give_way(self) -> bool:
+        """Whether it has been held for longer than `hold_s`, and others wait."""
+        return time.monotonic() >= self._due_at and self._owner.is_wanted_from(self.party)
+
+    def hold(self) -> None:
+        """`FairRoom` calls it."""
+        self.is_held = True
+        self._due_at = time.monotonic() + self._hold_s
+
+    def release(self) -> None:
+        """Give the room back; a second call does nothing."""
+        if self.is_held:
+            self.is_held = False
+            self._owner.take_back(self)
+
+
+class FairRoom:
+    """Room for so many units, of which one party holds at most a share."""
+
+    def __init__(self, units: int, units_each: int, *, wait_s: float, most_waiting_each: int) -> None:
+        """`wait_s`: the longest wait for room; `most_waiting_each`: how many of one party may wait."""
+        self._free_units = units
+        self._units_each = units_each
+        self._wait_s = wait_s
+        self._most_waiting_each = most_waiting_each
+        self._held_units: Counter[Hashable] = Counter()
+        self._waiting: OrderedDict[Hashable, deque[tuple[Room, asyncio.Future[None]]]] = OrderedDict()
+
+    def is_wanted_from(self, party: Hashable) -> bool:
+        """Whether someone waits who could have what this party holds."""
+        return any(waiting == party or self._is_share(queue[0][0]) for waiting, queue in self._waiting.items())
+
+    async def acquire(self, party: Hashable, units: int = 1, *, hold_s: float = float("inf")) -> Room:
+        """Room for so many units, which gives way to others after `hold_s`; raises `NoRoom`."""
+        room = Room(self, party, units, hold_s)
+        if not self._waiting and self._fits(room):
+            self._give(room)
+            return room
+        queue = self._waiting.setdefault(party, deque())
+        if len(queue) >= self._most_waiting_each:
+            raise NoRoom("too many requests of this party wait")
+        turn = asyncio.get_running_loop().create_future()
+        queue.append((room, turn))
+        self._give_to_next()
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turn
+        except BaseException as error:
+            self._leave(room, turn)
+            if isinstance(error, TimeoutError):
+                raise NoRoom("the wait took too long") from error
+            raise
+        return room
+
+    def take_back(self, room: Room) -> None:
+        """`Room.release` calls it."""
+        self._free_units += room.units
+        self._held_units[room.party] -= room.units
+        if not self._held_units[room.party]:
+            del self._held_units[room.party]
+        self._give_to_next()
+
+    def _leave(self, room: Room, turn: "asyncio.Future[None]") -> None:
+        if room.is_held:  # it was given in the same moment
+            room.release()
+            return
+        queue = self._waiting.get(room.party)
+        if queue is not None:
+            with contextlib.suppress(ValueError):
+                queue.remove((room, turn))
+            if not queue:
+                del self._waiting[room.party]
+        self._give_to_next()
+
+    def _fits(self, room: Room) -> bool:
+        return room.units <= self._free_units and self._is_share(room)
+
+    def _is_share(self, room: Room) -> bool:
+        return self._held_units[room.party] + room.units <= self._units_each
+
+    def _give(self, room: Room) -> None:
+        self._free_units -= room.units
+        self._held_units[room.party] += room.units
+        room.hold()
+
+    def _give_to_next(self) -> None:
+        """Serve the parties in turn. Where the next one asks for more than is free, the others wait, lest it wait for ever; a party
+        that holds its share is passed over."""
+        while (found := self._next()) is not None and self._fits(found[0]):
+            room, turn = found
+            queue = self._waiting[room.party]
+            queue.popleft()
+            self._waiting.move_to_end(room.party)
+            if not queue:
+                del self._waiting[room.party]
+            if not turn.done():  # else its request has been cancelled, and has yet to notice
+                self._give(room)
+                turn.set_result(None)
+
+    def _next(self) -> "tuple[Room, asyncio.Future[None]] | None":
+        return next((queue[0] for queue in self._waiting.values() if self._is_share(queue[0][0])), None)

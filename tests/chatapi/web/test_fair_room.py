@@ -1,0 +1,153 @@
+"""Room that parties share fairly, and the requests for Django that wait for it."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from channels.testing import HttpCommunicator
+
+from chatapi.web import django_turns
+from chatapi.web.django_turns import TakingTurns
+from chatapi.web.fair_room import FairRoom, NoRoom, Room
+
+
+def room_for(units: int, each: int, *, wait_s: float = 5.0, most_waiting_each: int = 100) -> FairRoom:
+    return FairRoom(units, each, wait_s=wait_s, most_waiting_each=most_waiting_each)
+
+
+async def acquired(room: FairRoom, party: str, order: list[tuple[str, Room]], units: int = 1) -> None:
+    order.append((party, await room.acquire(party, units)))
+
+
+async def soon() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_party_holds_no_more_than_its_share() -> None:
+    room, order = room_for(4, 2), list[tuple[str, Room]]()
+    tasks = [asyncio.create_task(acquired(room, "a", order)) for _ in range(3)]
+    tasks.append(asyncio.create_task(acquired(room, "b", order)))
+    await soon()
+    assert Counter(party for party, _ in order) == {"a": 2, "b": 1}
+    order[0][1].release()
+    await asyncio.gather(*tasks)
+    assert len(order) == 4
+
+
+async def test_parties_are_served_in_turn() -> None:
+    room, order = room_for(1, 1), list[tuple[str, Room]]()
+    first = await room.acquire("a")
+    tasks = [asyncio.create_task(acquired(room, party, order)) for party in ("a", "a", "a", "b", "c")]
+    await soon()
+    first.release()
+    for served in range(1, 6):
+        await soon()
+        assert len(order) == served
+        order[-1][1].release()
+    await asyncio.gather(*tasks)
+    assert [party for party, _ in order] == ["a", "b", "c", "a", "a"]
+
+
+async def test_a_large_holder_does_not_wait_for_ever_behind_small_ones() -> None:
+    room, order = room_for(4, 4), list[tuple[str, Room]]()
+    small = [await room.acquire("small") for _ in range(4)]
+    large = asyncio.create_task(acquired(room, "large", order, units=4))
+    await soon()
+    later = asyncio.create_task(acquired(room, "small", order))
+    for each in small:
+        each.release()
+        await soon()
+    await large
+    order[0][1].release()
+    await later
+    assert [party for party, _ in order] == ["large", "small"]
+
+
+async def test_who_is_cancelled_leaves_nothing_taken() -> None:
+    room = room_for(1, 1)
+    held = await room.acquire("a")
+    waiting = asyncio.create_task(room.acquire("b"))
+    given = asyncio.create_task(room.acquire("c"))
+    await soon()
+    waiting.cancel()
+    held.release()
+    await soon()
+    given.cancel()  # in the moment after it was given the room
+    await asyncio.gather(waiting, given, return_exceptions=True)
+    if not given.cancelled():
+        (await given).release()
+    async with asyncio.timeout(1):
+        (await room.acquire("d")).release()
+
+
+async def test_too_long_and_too_many_waits_are_refused() -> None:
+    room = room_for(1, 1, wait_s=0.01, most_waiting_each=1)
+    await room.acquire("a")
+    waiting = asyncio.create_task(room.acquire("b"))
+    await soon()
+    with pytest.raises(NoRoom, match="too many"):
+        await room.acquire("b")
+    with pytest.raises(NoRoom, match="too long"):
+        await waiting
+
+
+async def test_a_late_holder_gives_way_only_to_those_who_could_use_its_room() -> None:
+    room = room_for(2, 1)
+    late = await room.acquire("a", hold_s=0)
+    assert not late.must_give_way
+    await room.acquire("b")
+    waiting = asyncio.create_task(room.acquire("c"))
+    await soon()
+    assert late.must_give_way
+    late.release()
+    await waiting
+
+
+class Views:
+    """Django's place: counts the requests at the same time, each of which lasts until it may end."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.may_end.wait()
+        self.running -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+def ask(application: Any, path: str, address: str) -> "asyncio.Task[Any]":
+    communicator = HttpCommunicator(application, "GET", path)
+    communicator.scope["client"] = (address, 1)
+    return asyncio.create_task(communicator.get_response(timeout=10))
+
+
+async def test_one_address_does_not_take_all_of_djangos_threads() -> None:
+    views = Views()
+    application = TakingTurns(views)
+    flood = [ask(application, "/docs", "192.0.2.1") for _ in range(50)]
+    await asyncio.sleep(0.05)
+    assert views.running == django_turns.THREADS_EACH
+    others = [ask(application, "/docs", "192.0.2.2"), ask(application, "/v1/models", "192.0.2.1")]
+    await asyncio.sleep(0.05)
+    assert views.running == django_turns.THREADS_EACH + 2
+    views.may_end.set()
+    answers = await asyncio.gather(*flood, *others)
+    assert {answer["status"] for answer in answers} == {200}
+
+
+async def test_a_request_that_waits_too_long_for_its_turn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(django_turns, "WAIT_S", 0.05)
+    views = Views()
+    application = TakingTurns(views)
+    holding = [ask(application, "/docs", "192.0.2.1") for _ in range(django_turns.THREADS_EACH)]
+    refused = await ask(application, "/docs", "192.0.2.1")
+    assert refused["status"] == 503
+    assert b"service_unavailable" in refused["body"]
+    views.may_end.set()
+    await asyncio.gather(*holding)
