@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+from django.http import HttpResponse
 from django.test import RequestFactory
 
 from chatapi.api import openapi
@@ -24,7 +25,9 @@ def test_all_who_ask_first_get_the_same_document_which_is_made_once() -> None:
 
     def ask() -> bytes:
         barrier.wait(10)
-        return openapi.document(RequestFactory().get("/openapi.json")).content
+        response = openapi.document(RequestFactory().get("/openapi.json"))
+        assert isinstance(response, HttpResponse)
+        return response.content
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         documents = {each.result() for each in [pool.submit(ask) for _ in range(CLIENTS)]}
