@@ -44,7 +44,12 @@ LOOK_S = 0.5
 """How often the balancer looks at `/readyz`."""
 EXIT_S = 60.0
 PATIENCE_S = 60.0
-PRODUCTION = {"CHATAPI_LOG_LEVEL": "WARNING", "CHATAPI_DRAIN_MS": "25000", "CHATAPI_QUEUE_TTL_MS": "60000"}
+PRODUCTION = {
+    "CHATAPI_LOG_LEVEL": "WARNING",
+    "CHATAPI_LAME_DUCK_MS": "5000",
+    "CHATAPI_DRAIN_MS": "25000",
+    "CHATAPI_QUEUE_TTL_MS": "60000",
+}
 """What a restart needs is as in production; leases are the test profile's."""
 
 
