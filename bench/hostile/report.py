@@ -1,6 +1,13 @@
-"""The outcomes as a markdown table, and what was missed."""
+"""The outcomes as a markdown table, and what was missed.
 
+python -m bench.hostile.report after.json --before before.json      two releases beside each other
+"""
+
+import argparse
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
 
 from bench.hostile.measurement import CROWD, MAX_EXCESS_MS, MAX_EXCESS_OF_A_CROWD_MS, MAX_GROWTH_MB, Outcome
 
@@ -50,7 +57,7 @@ def cells(outcome: Outcome) -> list[str]:
         f"{attacked.sent_bytes / 1e6:.1f}",
         f"{attacked.cpu_seconds:.1f}",
         f"{outcome.growth_mb:.0f}",
-        "pass" if not outcome.violations else f"**fail**: {', '.join(outcome.violations)}",
+        verdict(outcome),
     ]
 
 
@@ -67,3 +74,50 @@ def rule() -> str:
         " /healthz answers within the same time more than then,"
         f" every honest stream and request is whole, and memory grows by at most {MAX_GROWTH_MB:.0f} MB."
     )
+
+
+COMPARED_HEADINGS = ("attack", "by", "worst gap ms", "worst /healthz ms", "honest streams that ended early", "memory +MB", "verdict")
+
+
+def comparison(after: Iterable[Outcome], before: Iterable[Outcome]) -> str:
+    """A short table of two releases: each figure of the earlier one, an arrow, and the later one's."""
+    earlier = {outcome.name: outcome for outcome in before}
+    lines = [row(COMPARED_HEADINGS), row("---" for _ in COMPARED_HEADINGS)]
+    return "\n".join([*lines, *(row(compared(outcome, earlier.get(outcome.name))) for outcome in after)])
+
+
+def compared(after: Outcome, before: Outcome | None) -> list[str]:
+    """One attack's row."""
+    figures = list(short(after))
+    if before is not None:
+        figures = [f"{old} → {new}" for old, new in zip(short(before), figures, strict=True)]
+    return [f"{after.name}: {after.summary}", after.who, *figures, verdict(after)]
+
+
+def short(outcome: Outcome) -> tuple[str, str, str, str]:
+    """Gap, probe, broken streams and memory."""
+    broken = sum(count for how, count in outcome.streams.items() if how != "whole")
+    return f"{outcome.worst_gap_ms:.0f}", f"{outcome.probe_worst_ms:.0f}", str(broken), f"{outcome.growth_mb:.0f}"
+
+
+def verdict(outcome: Outcome) -> str:
+    """`pass`, or what was missed."""
+    return "pass" if not outcome.violations else f"**fail**: {', '.join(outcome.violations)}"
+
+
+def main() -> None:
+    """Command line: prints a table of outcomes that `--json` has kept."""
+    parser = argparse.ArgumentParser(prog="bench.hostile.report", description="Tables of kept outcomes, in markdown.")
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--before", type=Path, help="of another release, to be compared with")
+    arguments = parser.parse_args()
+    after = msgspec.json.decode(arguments.after.read_bytes(), type=list[Outcome])
+    if arguments.before is None:
+        print(table(after))
+    else:
+        print(comparison(after, msgspec.json.decode(arguments.before.read_bytes(), type=list[Outcome])))
+    print(f"\n{rule()}")
+
+
+if __name__ == "__main__":
+    main()

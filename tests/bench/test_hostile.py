@@ -11,7 +11,7 @@ import pytest
 
 from bench.hostile.attacks import ATTACKS, select
 from bench.hostile.measurement import Attacked, Outcome, Probe, Stream, Witnessed, outcome
-from bench.hostile.report import table
+from bench.hostile.report import comparison, table
 
 ROOT = Path(__file__).parents[2]
 NAMED = ("an-attack", "no key", "What it does")
@@ -67,6 +67,12 @@ def test_an_attack_that_nobody_notices_passes() -> None:
 def test_each_bound_is_named_where_it_is_missed(found: Outcome, violations: list[str]) -> None:
     assert found.violations == violations
     assert ("pass" in table([found])) is not bool(violations)
+
+
+def test_two_releases_are_told_beside_each_other() -> None:
+    before, after = judged(stream(0.02, 5.0), stream(0.02, problem="no [DONE]")), judged(stream(0.02, 0.1))
+    (line,) = comparison([after], [before]).splitlines()[2:]
+    assert line == "| an-attack: What it does | no key | 5000 → 100 | 10 → 10 | 1 → 0 | 1 → 1 | pass |"
 
 
 def test_gaps_before_the_attack_are_quiet() -> None:
