@@ -4,15 +4,16 @@ import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
+import django
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import WebsocketDenier
 from django.conf import settings
-from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
+from chatapi.api.asgi_handler import DjangoApplication  # noqa: E402  needs the settings
 from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
 from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.django_bodies import BoundedBodies  # noqa: E402
@@ -23,6 +24,7 @@ from chatapi.web.websocket_origin import SameOrigin  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
 from usage.pages.live_feed import LiveFeed  # noqa: E402
 
+django_application = DjangoApplication()
 _PREFIX = rf"^(?:(?P<dialect>{'|'.join(sorted(DIALECTS))})/)?v1/"
 
 _routes = ProtocolTypeRouter(

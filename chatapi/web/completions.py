@@ -108,15 +108,16 @@ class Completions(Endpoint):
     # ---- what comes in
 
     async def posted_by(self, services: Services) -> Caller:
-        """Who posts this JSON; raises what is wrong with the form or the key."""
+        """Who posts this JSON; raises what is wrong with the key, then with the form, which counts as a refusal of that key."""
         self.allow("POST")
+        caller = await self.caller(services)
         media_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if media_type != "application/json":
             raise errors.unsupported_media_type()
         if (coding := self.header(b"content-encoding")) and coding.strip().lower() != "identity":
             self.identifying.append((b"accept-encoding", b"identity"))
             raise errors.unsupported_content_coding(coding[:MOST_SHOWN])
-        return await self.caller(services)
+        return caller
 
     @property
     def default_model(self) -> str | None:

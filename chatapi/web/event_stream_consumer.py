@@ -55,8 +55,9 @@ class EventStreamConsumer(AsyncConsumer):
             if self.is_complete:  # servers report a disconnect at the end of a response as well
                 await asyncio.wait((handling,))
         finally:
-            handling.cancel()
-            leaving.cancel()
+            for task in (handling, leaving):
+                task.add_done_callback(_retrieve_error)
+                task.cancel()
             await asyncio.wait((handling, leaving))
         for task in (handling, leaving):
             if not task.cancelled():
@@ -129,3 +130,9 @@ class EventStreamConsumer(AsyncConsumer):
             await self.handle()
         except Exception as error:
             await self.handle_error(error)
+
+
+def _retrieve_error(task: "asyncio.Task[None]") -> None:
+    """Keep asyncio from logging an error that nobody waits for any more: the server has cancelled the whole request."""
+    if not task.cancelled():
+        task.exception()
