@@ -51,3 +51,17 @@ class IdentifyingMiddleware(MiddlewareMixin):
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000))
         return response
+
+
+class ThemePolicyMiddleware(MiddlewareMixin):
+    """Lets scripts of the admin's pages evaluate expressions, which its theme needs: django-unfold writes them for Alpine.js.
+
+    Alpine's build for strict policies (@alpinejs/csp) does not run them: they call global functions, `theme()` and `searchCommand()`
+    among them, and have several statements. So this goes when the theme does.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """Widen the policy of a page of the admin."""
+        if request.path.startswith("/admin/") and response.get("content-type", "").startswith("text/html"):
+            response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]  # as django-csp's decorator sets it
+        return response

@@ -1,4 +1,7 @@
-"""`check --deploy` has nothing to say about production settings; HTTPS is known from trusted proxies, and nothing is redirected."""
+"""`check --deploy` has nothing to say about production settings; HTTPS is known from trusted proxies, and nothing is redirected.
+
+Only pages of the admin, whose theme needs it, may evaluate text as a script.
+"""
 
 import os
 import subprocess
@@ -54,3 +57,13 @@ def test_only_a_trusted_proxy_says_that_a_request_is_secure(db: None, path: str,
     response: Any = Client().get(path, headers={"x-forwarded-proto": proto}, REMOTE_ADDR=peer)
     assert response.status_code == 200, "a probe inside a cluster speaks plain HTTP"
     assert ("strict-transport-security" in response.headers) == is_secure
+
+
+@pytest.mark.parametrize(
+    ("path", "may_evaluate"), [("/admin/login/", True), ("/", False), ("/docs", False), ("/nowhere", False), ("/v1/key", False)]
+)
+def test_only_the_admins_theme_may_evaluate_text(db: None, path: str, may_evaluate: bool) -> None:
+    policy = Client().get(path).headers["content-security-policy"]
+    scripts = next(each for each in policy.split("; ") if each.startswith("script-src "))
+    assert ("'unsafe-eval'" in scripts) == may_evaluate
+    assert "'unsafe-inline'" not in scripts
