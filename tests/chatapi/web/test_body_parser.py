@@ -1,0 +1,87 @@
+"""The process that parses large bodies: what comes back from it, and how it ends. In an installation: `test_large_bodies.py`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chatapi.web.body_parser import BodyParser, ParserUnavailable
+from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from chatapi.wire.requests import InvalidRequest
+from tests.wire.hostile_bodies import CHAT_BODIES
+from tests.wire.request_bodies import chat_body, text_body
+
+LARGE = chat_body(messages=[{"role": "user", "content": "x" * 4_000_000}])
+
+
+@pytest.fixture
+async def parser() -> AsyncIterator[BodyParser]:
+    parser = BodyParser()
+    yield parser
+    await parser.close()
+
+
+def in_pieces(body: bytes) -> list[bytes]:
+    return [body[start : start + 60_000] for start in range(0, len(body), 60_000)]
+
+
+@pytest.mark.parametrize(
+    ("body", "endpoint", "default_model", "is_ticket"),
+    [
+        (chat_body(), CHAT, None, False),
+        (b'{"messages":[{"role":"user","content":"hi"}]}', CHAT, "usual", True),
+        (text_body(n=3, dream=1), TEXT, None, False),
+        (LARGE, CHAT, None, False),
+    ],
+    ids=["chat", "ticket", "text", "large"],
+)
+async def test_it_answers_as_if_it_were_parsed_here(
+    parser: BodyParser, body: bytes, endpoint: str, default_model: str | None, is_ticket: bool
+) -> None:
+    for _ in range(2):
+        found = await parser.parse(in_pieces(body), endpoint, default_model, is_ticket=is_ticket)
+        assert found == parse(body, endpoint, default_model, is_ticket=is_ticket)
+
+
+@pytest.mark.parametrize("body", [b"", b"[", chat_body(n=0, stream=True), chat_body(model="m" * 200), b"[0" + b",0" * 300_000 + b"]"])
+async def test_a_refusal_comes_back_whole(parser: BodyParser, body: bytes) -> None:
+    with pytest.raises(InvalidRequest) as here:
+        parse(body, CHAT, None)
+    with pytest.raises(InvalidRequest) as there:
+        await parser.parse([body], CHAT, None)
+    assert vars(there.value) == vars(here.value)
+    assert (await parser.parse([chat_body()], CHAT, None)).summary.model == "m"
+
+
+async def test_what_takes_too_long_is_refused_and_the_next_is_not() -> None:
+    parser = BodyParser(cpu_limit_s=0.01)
+    try:
+        with pytest.raises(InvalidRequest, match="too long"):
+            await parser.parse([CHAT_BODIES["escaped quotes"](4_000_000)], CHAT, None)
+        assert (await parser.parse([chat_body()], CHAT, None)).summary.model == "m"
+    finally:
+        await parser.close()
+
+
+async def test_one_that_dies_or_stands_still_is_replaced(parser: BodyParser) -> None:
+    await parser.parse([chat_body()], CHAT, None)
+    child = parser._child
+    assert child is not None
+    child.process.kill()
+    with pytest.raises(ParserUnavailable):
+        await parser.parse([LARGE], CHAT, None)
+    assert await parser.parse([LARGE], CHAT, None) == parse(LARGE, CHAT, None)
+
+
+async def test_who_leaves_ends_what_is_parsed_for_them(parser: BodyParser) -> None:
+    await parser.parse([chat_body()], CHAT, None)
+    child = parser._child
+    parsing = asyncio.create_task(parser.parse([LARGE], CHAT, None))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    parsing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await parsing
+    assert child is not None
+    assert child.process.returncode is not None
+    assert await parser.parse([LARGE], CHAT, None) == parse(LARGE, CHAT, None)

@@ -1,0 +1,44 @@
+"""What a web process keeps of a request, and that it says the same as the request itself."""
+
+import hashlib
+
+import msgspec
+import pytest
+
+from chatapi.wire import parsed_request, requests
+from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from tests.wire.request_bodies import HELLO, chat_body, summary, text_body
+
+PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.example/a.png"}}
+
+
+@pytest.mark.parametrize(("body", "endpoint"), [(chat_body(n=2, top_k=5, dream=1), CHAT), (text_body(best_of=3, n=2), TEXT)])
+def test_its_content_is_the_request(body: bytes, endpoint: str) -> None:
+    parsed, request = parse(body, endpoint, None), requests.parse_chat(body) if endpoint == CHAT else requests.parse_text(body)
+    assert requests.from_bytes(parsed.content) == request
+    assert (parsed.summary.choices_count, parsed.summary.sampled_count) == (request.choices_count, request.sampled_count)
+    assert (parsed.summary.ignored, parsed.summary.extras) == (request.ignored, tuple(request.extras))
+    assert parsed_request.read(parsed.content, endpoint) == parsed
+
+
+def test_its_digest_is_that_of_endpoint_and_content() -> None:
+    """The books remember it for a day, so it may not change from one version to the next."""
+    request = requests.to_bytes(requests.parse_chat(chat_body()))
+    assert summary().digest == hashlib.sha256(b"chat.completions\n" + request).hexdigest()
+    assert summary(n=1).digest != summary().digest
+
+
+def test_a_tickets_content_streams_whatever_the_body_says() -> None:
+    ticket = parse(chat_body(stream_options={"include_usage": True}), CHAT, None, is_ticket=True)
+    assert (ticket.summary.stream, ticket.summary.has_stream_options) == (False, True)
+    assert requests.from_bytes(ticket.content).stream
+
+
+def test_it_names_the_first_remote_picture() -> None:
+    messages = [HELLO, {"role": "user", "content": [{"type": "text", "text": "?"}, PICTURE, PICTURE]}]
+    assert summary(messages=messages).remote_media() == ("messages[1].content[1].image_url.url",)
+    assert summary().remote_media() == ()
+
+
+def test_it_has_no_prompt() -> None:
+    assert b"Hello" not in msgspec.json.encode(summary(user="me"))
