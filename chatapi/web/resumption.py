@@ -141,7 +141,7 @@ async def follow(services: Services, generation_id: UUID, ping_ms: int = 0) -> A
     """
     heard = time.monotonic()
     async for part in _parts(services, generation_id):
-        if part.deltas or (ping_ms and (time.monotonic() - heard) * 1_000 >= ping_ms):
+        if part.deltas or (ping_ms and (time.monotonic() + POLL_S - heard) * 1_000 >= ping_ms):
             heard = time.monotonic()
             yield part.deltas
 

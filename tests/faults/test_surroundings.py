@@ -60,6 +60,16 @@ def test_without_a_worker_a_request_is_refused_in_time_and_costs_nothing(install
     assert len(installation.calls("five")) == calls + 1, "the message that was still queued has started nothing"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_without_a_worker_and_a_reaper_the_web_process_itself_voids_a_request(installation: Installation, ask: Ask, stream: bool) -> None:
+    for name in ("worker", "reaper"):
+        installation.end(name, signal.SIGTERM)
+    answer = ask("five", stream=stream).end()
+    assert (answer.status, answer.error["code"]) == (503, "queue_timeout")
+    assert held(installation) == 0
+    assert installation.receipt(answer.generation_id)["outcome"] == "not_started"
+
+
 def test_a_message_that_comes_again_changes_nothing(installation: Installation, ask: Ask) -> None:
     queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
     calls = len(installation.calls("two-seconds"))
