@@ -1,6 +1,7 @@
 """The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from uuid import UUID, uuid4
@@ -453,3 +454,14 @@ async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pyt
         assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(1, 40), 40, True)
     assert await stream.last_seq(generation_id) == 40
     assert await stream.replay(generation_id, 38) == texts(39, 40)
+
+
+async def test_a_late_event_loop_takes_no_living_valkey_for_a_dead_one(stream: DeltaStream, inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id(), 1)
+    await asyncio.sleep(0.1)  # the inbox waits for its next entry
+    time.sleep(Inbox.LOST_AFTER_S + 1)  # noqa: ASYNC251  it is the whole loop that stands still
+    for _ in range(20):
+        inbox.check(follower)
+        await asyncio.sleep(0.05)
+    await stream.publish([entry(follower.id, 1, [END])])
+    assert await to_the_end(follower) == [END]
