@@ -1,7 +1,7 @@
 """Django's entry for this package: the system checks of the settings. Each names its variable and says what would do.
 
 E001  CHATAPI_DEFAULT_DIALECT is not a dialect
-E002  a number that must be positive is not, or one is negative, or larger than anybody means
+E002  a number that must be positive is not, or one is negative, or smaller or larger than anybody means
 E003  the lease is too short for its heartbeat
 E004  a Redis URL has a scheme that is not Redis's
 E005  CHATAPI_FAILPOINTS names no failpoint
@@ -49,7 +49,8 @@ MOST = {
     "HUNG_MS": WEEK_MS,
 }
 """The largest value of each number: far above what is of use, and below what a database, Redis or a timer can't take."""
-MAY_BE_ZERO = ("PING_MS", "FAILED_AUTHENTICATIONS_PER_MINUTE", "REFUSED_BODY_BYTES_PER_MINUTE")
+LEAST = {"PING_MS": 0, "FAILED_AUTHENTICATIONS_PER_MINUTE": 0, "REFUSED_BODY_BYTES_PER_MINUTE": 0, "HUNG_MS": 1_000}
+"""The smallest value, where that is not 1."""
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
@@ -82,9 +83,9 @@ def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Times and sizes are above zero, or zero where that means none, and not beyond reason."""
+    """Times and sizes are above zero, or zero where that means none, and within reason."""
     numbers = {name: getattr(settings, name) for name in MOST}
-    found = {name: _wrong_number(number, 0 if name in MAY_BE_ZERO else 1, MOST[name]) for name, number in numbers.items()}
+    found = {name: _wrong_number(number, LEAST.get(name, 1), MOST[name]) for name, number in numbers.items()}
     return [
         checks.Error(f"CHATAPI_{name}={numbers[name]} {wrong[0]}", hint=wrong[1], id="chatapi.E002")
         for name, wrong in found.items()
@@ -97,7 +98,8 @@ def _wrong_number(number: int, least: int, most: int) -> tuple[str, str] | None:
     if number > most:
         return "is too large.", f"Use {most} or less."
     if number < least:
-        return ("is not positive.", "Use 1 or more.") if least else ("is negative.", "Use 0 for none, or more.")
+        what = {0: ("is negative.", "Use 0 for none, or more."), 1: ("is not positive.", "Use 1 or more.")}
+        return what.get(least, ("is too small.", f"Use {least} or more."))
     return None
 
 

@@ -12,11 +12,15 @@ PRESUMED_DEAD_S = 2.0
 
 
 class Absences:
-    """Since when which web processes have been missing, as far as this worker has seen. Seconds in which it did not look do not count."""
+    """Since when which web processes have been missing, as far as this worker has seen: time in which it could not look does not count."""
 
     def __init__(self) -> None:
         self._silent_since: dict[str, float] = {}
         self._gone_since: dict[str, float] = {}
+
+    def forget(self) -> None:
+        """It could not look."""
+        self._silent_since, self._gone_since = {}, {}
 
     def dead(self, names: Collection[str], signs: Signs) -> set[str]:
         """Those of the web processes that are dead: gone, or connected for very long without a word."""

@@ -139,7 +139,11 @@ class Services:
     async def _mind_absent(self, runs: list[Run]) -> None:
         """Stop what a web process that died has left behind, and see to what that has taken from rate limits."""
         inboxes = {run.inbox for run in runs if run.inbox} | self.left_behind.inboxes
-        found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
+        try:
+            found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
+        except (RedisError, OSError):
+            self._absences.forget()
+            raise
         dead = self._absences.dead(inboxes, found)
         for run in runs:
             if run.inbox in dead:

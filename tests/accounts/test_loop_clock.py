@@ -90,3 +90,30 @@ async def test_a_cancellation_passes() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_cancellation_passes_also_when_the_time_is_over() -> None:
+    async def wait() -> None:
+        async with loop_clock.timeout(0.05):
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                asyncio.current_task().cancel()  # type: ignore[union-attr]
+                raise
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(wait())
+
+
+async def test_what_was_in_time_is_not_cancelled_later() -> None:
+    async with loop_clock.timeout(0.05):
+        pass
+    await asyncio.sleep(0.2)
+
+
+async def test_the_inner_of_two_timeouts_is_told_from_the_outer() -> None:
+    async with loop_clock.timeout(30):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(20), loop_clock.timeout(0.05):
+                await asyncio.sleep(30)
+        await asyncio.sleep(0)

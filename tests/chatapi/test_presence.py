@@ -157,6 +157,13 @@ def test_who_was_gone_for_a_moment_has_all_its_time_again(clock: Clock) -> None:
     assert dead_after(clock, absences, DEAD, 2) == set()
 
 
+def test_while_redis_was_away_nobody_was_gone(clock: Clock) -> None:
+    absences = Absences()
+    assert dead_after(clock, absences, DEAD, 0) == set()
+    absences.forget()
+    assert dead_after(clock, absences, DEAD, 60) == set()
+
+
 def test_who_is_connected_is_dead_only_after_a_long_silence(clock: Clock, settings: object) -> None:
     settings.HUNG_MS = 60_000  # type: ignore[attr-defined]
     absences = Absences()

@@ -30,6 +30,12 @@ def test_times_and_sizes_must_be_positive(settings: Settings, number: int) -> No
     assert ids() == ["chatapi.E002"]
 
 
+def test_a_process_is_not_hung_at_once(settings: Settings) -> None:
+    settings.HUNG_MS = 999
+    (message,) = run_checks(tags=[CHECK_TAG])
+    assert (message.id, message.msg, message.hint) == ("chatapi.E002", "CHATAPI_HUNG_MS=999 is too small.", "Use 1000 or more.")
+
+
 @pytest.mark.parametrize("name", re.findall(r"^(\w+) = env\.int\(", Path(chatapi.settings.__file__).read_text(), re.MULTILINE))
 def test_every_number_has_a_largest_value(settings: Settings, name: str) -> None:
     setattr(settings, name, 10**23)
