@@ -72,7 +72,7 @@ class _ReadEcho(_Echoing):
         return echoed
 
     def _compare(self, text: str) -> int:
-        """The same, character by character, where white space may differ."""
+        """The same, character by character, where white space may differ. Of a long text `heavy_work` has it done aside."""
         for at, character in enumerate(text):
             is_space = character.isspace()
             if not is_space:

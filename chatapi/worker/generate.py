@@ -176,8 +176,7 @@ async def _stream(services: Services, run: Run, request: ChatRequest | TextReque
             if run.has_lost_stream:
                 return
             await services.turns.take(run.claimed.organization_id, len(batch))
-            is_light = heavy_work.is_light(batch)
-            run.publish(services.publisher, run.tally.add(batch) if is_light else await heavy_work.aside(run.tally.add, batch))
+            run.publish(services.publisher, await heavy_work.tallied(run.tally, batch))
 
 
 async def _finish(services: Services, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:
@@ -214,10 +213,7 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
     if run.tally.usage is not None and tally.is_plausible(run.claimed, run.tally.usage):
         return tally.settlement(run.claimed, request, run.tally, end)
-    counters = run.tally.counters
-    if sum(counter.uncounted_chars for counter in counters) > heavy_work.LIGHT_CHARS:
-        for counter in counters:
-            await heavy_work.aside(getattr, counter, "tokens")
+    await heavy_work.count_all(run.tally)
     is_charged = end.ending is Ending.COMPLETED or run.tally.completion_tokens
     prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
     return tally.settlement(run.claimed, request, run.tally, end, prompt_tokens)

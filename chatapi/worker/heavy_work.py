@@ -13,12 +13,15 @@ from typing import ParamSpec, TypeVar
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
 from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.worker.tally import Tally
 
 LIGHT_BYTES = 16 << 10
 """So much JSON is read or written on the loop: 1 ms at most."""
 LIGHT_CHARS = 2 << 10
 """So much text is counted on the loop: 2 ms at most."""
 LIGHT_DELTAS = 128
+MAX_UNSETTLED_CHARS = 64 << 10
+"""Of an answer that is not counted yet."""
 PIECE_CHARS = 64 << 10
 """Counted at once: 10 to 60 ms, in which others run."""
 
@@ -57,8 +60,27 @@ async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -
     return await count(text) + request.prompt_overhead_tokens
 
 
-def is_light(batch: Sequence[AnyDelta]) -> bool:
-    """Whether these deltas are counted in little time."""
+async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
+    """What `tally.add` answers."""
+    passing = tally.add(batch) if _is_light(batch) else await aside(tally.add, batch)
+    if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
+        tally.unsettled_chars = 0
+        for counter in tally.counters:
+            if counter.uncounted_chars > LIGHT_CHARS:
+                await aside(counter.settle)
+    return passing
+
+
+async def count_all(tally: Tally) -> None:
+    """Count what the tally has not counted yet, so that its tokens are known at once."""
+    counters = tally.counters
+    if sum(counter.uncounted_chars for counter in counters) > LIGHT_CHARS:
+        for counter in counters:
+            await aside(getattr, counter, "tokens")
+
+
+def _is_light(batch: Sequence[AnyDelta]) -> bool:
+    """Whether these deltas are taken in in little time."""
     return len(batch) <= LIGHT_DELTAS and sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
 
 

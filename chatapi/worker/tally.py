@@ -28,6 +28,8 @@ class Tally:
         self.last_token_ms: int | None = None
         self.has_started = False
         """The delta that announces the choices has passed."""
+        self.unsettled_chars = 0
+        """Text that the counters keep until they are asked to `settle`, or their tokens."""
         self._pieces = 0
         self._echo: EchoCounters | None = None
         self._lost: Tally | None = None
@@ -44,6 +46,7 @@ class Tally:
             match delta:
                 case Text():  # what nearly every delta is
                     self._visible[delta.index].add(delta.text)
+                    self.unsettled_chars += len(delta.text)
                     self._pieces += 1
                     passing.append(delta)
                 case Finished():
@@ -59,20 +62,23 @@ class Tally:
         return passing
 
     def _count(self, delta: AnyDelta) -> None:
+        counters = self._visible
         match delta:
             case Refusal():
-                self._visible[delta.index].add(delta.text)
+                text = delta.text
             case Reasoning():
-                self._reasoning[delta.index].add(delta.text)
+                counters, text = self._reasoning, delta.text
             case ToolCall():
-                self._visible[delta.index].add((delta.name or "") + delta.arguments)
+                text = (delta.name or "") + delta.arguments
             case Audio():
-                self._visible[delta.index].add(delta.transcript)
+                text = delta.transcript
             case Started():
                 self.has_started = True
                 return
             case _:
                 return
+        counters[delta.index].add(text)
+        self.unsettled_chars += len(text)
         self._pieces += 1
 
     def expect_echo(self, request: ChatRequest | TextRequest, *, is_whole: bool = True) -> None:

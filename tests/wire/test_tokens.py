@@ -124,6 +124,19 @@ def test_split_reads_only_as_far_as_it_is_asked() -> None:
     assert time.thread_time() - started < 0.1
 
 
+@given(st.text(max_size=20_000), st.integers(1, 10_000))
+def test_the_parts_of_a_text_are_as_many_tokens_as_the_text(text: str, least_chars: int) -> None:
+    parts = list(tokens.parts(text, least_chars))
+    assert "".join(parts) == text
+    assert all(len(part) >= least_chars for part in parts[:-1])
+    assert sum(map(tokens.count, parts)) == tokens.count(text)
+
+
+def test_the_parts_of_a_long_text_are_as_many_tokens_as_the_text() -> None:
+    for text in (ENGLISH * 20, "a" * 50_000, " " * 20_000, "ab " * 30_000):
+        assert sum(map(tokens.count, tokens.parts(text, 16_384))) == tokens.count(text)
+
+
 @given(st.lists(st.text(max_size=40), max_size=50))
 def test_a_counter_agrees_with_the_count_of_the_whole(deltas: list[str]) -> None:
     counter = tokens.Counter()
@@ -136,6 +149,8 @@ def test_a_counter_settles_a_long_stream_on_the_way() -> None:
     counter = tokens.Counter("cl100k_base")
     for word in ENGLISH.split(" ") * 4:
         counter.add(f"{word} ")
+        counter.settle()
+    assert counter.uncounted_chars < 8192
     assert counter.tokens == tokens.count(" ".join(ENGLISH.split(" ") * 4) + " ", "cl100k_base")
 
 

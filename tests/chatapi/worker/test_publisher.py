@@ -74,6 +74,43 @@ def said(*words: str) -> list[AnyDelta]:
     return [Text(word) for word in words]
 
 
+async def test_much_is_written_in_several_calls_in_order_and_others_do_not_wait_behind_it(writes: Writes, publisher: Publisher) -> None:
+    long, other = Source(), Source()
+    words = [str(number) for number in range(1_000)] + ["x" * 50_000 for _ in range(20)]
+    publisher.put(long, said(*words))
+    publisher.put(other, said("a"))
+    await publisher.drained()
+    assert [entry.id for entry in writes.calls[0]] == [long.id, other.id]
+    entries = [entry for call in writes.calls for entry in call if entry.id == long.id]
+    seqs = [entry.first_seq for entry in entries]
+    batches = [deltas.decode(entry.batch) for entry in entries]
+    assert [delta.text for batch in batches for delta in batch if isinstance(delta, Text)] == words
+    assert seqs == [1 + sum(map(len, batches[:place])) for place in range(len(batches))]
+    assert all(len(batch) <= publisher_module.MAX_ENTRY_DELTAS for batch in batches)
+    assert all(sum(len(entry.batch) for entry in call) <= publisher_module.MAX_CALL_BYTES + 100_000 for call in writes.calls)
+
+
+async def test_many_generations_share_calls_of_a_bounded_size(writes: Writes, publisher: Publisher) -> None:
+    sources = [Source() for _ in range(40)]
+    for source in sources:
+        publisher.put(source, said("x" * 40_000))
+    await publisher.drained()
+    assert [entry.id for call in writes.calls for entry in call] == [source.id for source in sources]
+    assert max(sum(len(entry.batch) for entry in call) for call in writes.calls) < publisher_module.MAX_CALL_BYTES + 50_000
+
+
+async def test_a_rest_that_can_not_be_written_is_given_up_with_its_beginning(
+    writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "GIVE_UP_S", 0)
+    source = Source()
+    writes.failures = 1
+    everything = said(*(str(number) for number in range(1_000)))
+    publisher.put(source, everything)
+    await publisher.drained()
+    assert (source.told, source.given_up) == (["stream lost"], everything)
+
+
 async def test_what_comes_during_a_write_goes_with_the_next_in_order(writes: Writes, publisher: Publisher) -> None:
     one, other = Source(), Source()
     writes.is_open.clear()

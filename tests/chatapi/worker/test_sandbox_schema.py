@@ -1,5 +1,6 @@
 """The smallest instance of a JSON schema: it fits, it is always the same, and no schema takes long."""
 
+import json
 import time
 from itertools import cycle
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapi.worker.engines.sandbox_schema import SchemaError, instance
+from chatapi.worker.engines import sandbox_schema
+from chatapi.worker.engines.sandbox_schema import MAX_CPU_S, MAX_SCHEMA_BYTES, SchemaError, instance
 
 NODE = {"type": "object", "properties": {"value": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
 ANCESTOR = {"type": "object", "properties": {"id": {"type": "integer", "minimum": 3}}, "required": ["id"]}
@@ -141,6 +143,65 @@ def test_a_schema_that_no_value_fits_is_refused(schema: Any) -> None:
     with pytest.raises(SchemaError):
         instance(schema, cycle(["river"]))
     assert instance({"anyOf": [schema, {"type": "null"}]}, cycle(["river"])) is None
+
+
+def doubling(kind: str) -> dict[str, Any]:
+    """Each schema leads to the next one twice."""
+    defs: dict[str, Any] = {f"a{place}": {kind: [{"$ref": f"#/$defs/a{place + 1}"}] * 2} for place in range(25)}
+    return {"$ref": "#/$defs/a0", "$defs": {**defs, "a25": {"type": "string", "minLength": 5_000}}}
+
+
+KIB = 1_024
+HOSTILE: dict[str, dict[str, Any]] = {
+    "constants that differ at their end": {"allOf": [{"const": [1] * 200 + [last]} for last in range(140)]},
+    "equal constants": {"allOf": [{"const": [1] * 70}] * 400},
+    "constants of strings": {"allOf": [{"const": "x" * 50 + str(last)} for last in range(900)]},
+    "enums": {"allOf": [{"enum": list(range(5_000))}, {"enum": list(range(-5_000, 0))}]},
+    "an enum of arrays": {"enum": [["x" * 10, number] for number in range(3_000)], "type": "object"},
+    "properties": {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(1_800)}},
+    "required": {"type": "object", "required": [f"p{number}" for number in range(6_000)]},
+    "required again": {"type": "object", "allOf": [{"required": ["a"] * 999}] * 12},
+    "a large constant again and again": {"type": "array", "minItems": 900, "items": {"const": "x" * (32 * KIB)}},
+    "references that double": doubling("allOf"),
+    "alternatives that double": doubling("anyOf"),
+    "defaults": {"allOf": [{"default": "x" * 50 + str(last), "minLength": 10**8} for last in range(700)]},
+    "a long reference": {"$ref": "#/" + "a/" * (30 * KIB)},
+    "a cycle": {"$ref": "#"},
+    "a long string": {"type": "string", "minLength": 10**9},
+    "many items": {"type": "array", "minItems": 10**9},
+    "many items in many": {"type": "array", "minItems": 30, "items": {"type": "array", "minItems": 30, "items": {"minItems": 30}}},
+        "type": "array",
+        "minItems": 30,
+        "items": {"type": "array", "minItems": 30, "items": {"type": "array", "minItems": 30}},
+    },
+    "many properties": {"type": "object", "minProperties": 10**9},
+    "a pattern": {"type": "string", "pattern": "(a+)+$", "minLength": 50},
+    "steps": {"type": "number", "allOf": [{"multipleOf": 0.001 * place + 1e-9} for place in range(1, 400)]},
+    "large numbers": {"type": "integer", "minimum": 10**300, "multipleOf": 7.3e-300},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_schema_takes_long_or_leads_to_a_long_answer(name: str) -> None:
+    started = time.thread_time()
+    try:
+        made = instance(HOSTILE[name], cycle(["river"]))
+    except SchemaError:
+        made = None
+    assert time.thread_time() - started < MAX_CPU_S + 0.1
+    assert len(json.dumps(made)) < 1 << 20
+
+
+def test_a_schema_is_weighed_by_its_bytes() -> None:
+    assert instance({"const": "x" * (MAX_SCHEMA_BYTES - 100)}, cycle(["river"]))
+    with pytest.raises(SchemaError, match=f"more than {MAX_SCHEMA_BYTES} bytes"):
+        instance({"const": "x" * MAX_SCHEMA_BYTES}, cycle(["river"]))
+
+
+def test_a_schema_that_takes_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_schema, "MAX_CPU_S", 0)
+    with pytest.raises(SchemaError, match="takes too long"):
+        instance({"type": "array", "minItems": 900}, cycle(["river"]))
 
 
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}

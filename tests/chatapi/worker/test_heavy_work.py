@@ -1,0 +1,171 @@
+"""The worker's event loop is free whatever a request holds: what takes long is done aside, in pieces, in turns."""
+
+import asyncio
+import gc
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from chatapi import identity
+from chatapi.delta_stream import Job
+from chatapi.wire import requests, tokens
+from chatapi.wire.deltas import Text
+from chatapi.worker import generate, heavy_work
+from chatapi.worker.engines import Call, EngineError, Target
+from chatapi.worker.engines.sandbox import SandboxEngine
+from chatapi.worker.heavy_work import aside
+from chatapi.worker.run import Run
+from chatapi.worker.tally import End, Ending, Tally
+from usage.ledger import Claimed
+
+MOST_LOOP_S = 0.1
+"""CPU time of one turn of the loop. Aimed at are 20 ms; the machine that runs this may be slow."""
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[list[float]]:
+    """The loop's turns meanwhile: how much CPU time each has taken, of this thread alone, so that no other load counts."""
+    turns_s: list[float] = []
+
+    async def watch() -> None:
+        before = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            turns_s.append(time.thread_time() - before)
+            before = time.thread_time()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    gc.disable()  # a worker has frozen what it imports (`serving/long_lived.py`); here a collection looks at all of pytest
+    try:
+        yield turns_s
+    finally:
+        gc.enable()
+        await asyncio.sleep(0)
+        watching.cancel()
+
+
+async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> list[float]:
+    """Run the request as a worker does, from its job to its settlement by our own count; the loop's turns."""
+    parse = requests.parse_text if "prompt" in body else requests.parse_chat
+    job = Job("web", requests.to_bytes(parse(json.dumps(body).encode())))
+    run = Run(Claimed(identity.new_id(), 1, "m", most, 1, is_test=True), "web")
+    async with watched() as turns_s:
+        request = await generate._request(run, job)
+        target = Target("sandbox", upstream_model=model)
+        try:
+            async for batch in SandboxEngine().stream(Call("id", request, target, most, run.request_bytes)):
+                await heavy_work.tallied(run.tally, batch)
+        except EngineError:
+            pass
+        else:
+            run.tally.usage = None
+            await generate._settlement(run, request, End(Ending.COMPLETED))
+    return turns_s
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+def schema(of: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": of}}}
+
+
+FUNCTIONS = [{"name": f"f{number}", "parameters": {"type": "array", "minItems": 400 + number}} for number in range(16)]
+TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]
+CONSTANTS = [{"const": [1.5] * 280 + [last]} for last in range(900)]
+
+
+@pytest.mark.parametrize(
+    ("body", "model", "most"),
+    [
+        pytest.param(chat("word " * 400_000), "sandbox", 50, id="a long prompt"),
+        pytest.param(chat('\n"\\' * 500_000), "sandbox", 50, id="a prompt of escapes"),
+        pytest.param(chat("[sandbox " * 200_000), "sandbox", 50, id="markers that never end"),
+        pytest.param(chat("word " * 200_000, n=128), "sandbox-echo", 50, id="an echo in each choice"),
+        pytest.param(chat("word " * 3_000, n=128), "sandbox-echo", 2_500, id="choices that grow long together"),
+        pytest.param({"model": "m", "prompt": ["word " * 3_000] * 128, "echo": True}, "sandbox", 5, id="many prompts said again"),
+        pytest.param(chat("hi [sandbox tokens=40]", n=128, logprobs=True, top_logprobs=20), "sandbox", 50, id="log probabilities"),
+        pytest.param(chat("hi", **schema({"allOf": CONSTANTS})), "sandbox", 50, id="constants"),
+        pytest.param(chat("hi", **schema({"enum": [[each] for each in range(100_000)]})), "sandbox", 50, id="an enum"),
+        pytest.param(chat("hi", **schema({"type": "array", "minItems": 10**9})), "sandbox", 50, id="endless items"),
+        pytest.param(chat("hi [sandbox tool_calls=16]", tools=TOOLS, n=16), "sandbox", 9_000, id="tool calls"),
+    ],
+)
+async def test_no_request_holds_the_loop(body: dict[str, Any], model: str, most: int) -> None:
+    tokens.warm()
+    assert max(await play(body, model, most)) < MOST_LOOP_S
+
+
+async def test_a_large_delta_is_counted_aside() -> None:
+    tally, expected = Tally(), tokens.count("word " * 600_000)
+    async with watched() as turns_s:
+        for _ in range(3):
+            await heavy_work.tallied(tally, [Text("word " * 200_000)])
+        await heavy_work.count_all(tally)
+        assert tally.completion_tokens == expected
+    assert max(turns_s) < MOST_LOOP_S
+
+
+async def test_one_thread_does_one_piece_after_the_other() -> None:
+    at_once, most = 0, 0
+
+    def work() -> int:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        at_once -= 1
+        return threading.get_ident()
+
+    threads = await asyncio.gather(*(aside(work) for _ in range(50)))
+    assert (most, len(set(threads))) == (1, 1)
+    assert threading.get_ident() not in threads
+
+
+async def test_a_long_text_is_counted_in_turns_with_others() -> None:
+    order: list[str] = []
+
+    async def count(name: str, text: str) -> None:
+        assert await heavy_work.count(text) == tokens.count(text)
+        order.append(name)
+
+    await asyncio.gather(count("long", "word " * 200_000), count("short", "word " * 4_000))
+    assert order == ["short", "long"]
+
+
+async def test_who_is_cancelled_waits_for_what_has_begun_and_not_for_what_has_not() -> None:
+    may_end, done = threading.Event(), []
+    has_begun = threading.Event()
+
+    def work() -> None:
+        has_begun.set()
+        may_end.wait(10)
+        done.append("first")
+
+    first = asyncio.create_task(aside(work))
+    second = asyncio.create_task(aside(done.append, "second"))
+    await asyncio.to_thread(has_begun.wait, 10)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    first.cancel()
+    await asyncio.sleep(0)
+    assert not first.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert done == ["first"]
+
+
+async def test_an_error_reaches_who_asked() -> None:
+    def work() -> None:
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        await aside(work)
