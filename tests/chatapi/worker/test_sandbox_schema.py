@@ -170,7 +170,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "a long string": {"type": "string", "minLength": 10**9},
     "many items": {"type": "array", "minItems": 10**9},
     "many items in many": {"type": "array", "minItems": 30, "items": {"type": "array", "minItems": 30, "items": {"minItems": 30}}},
-    "type": "array",
     "many properties": {"type": "object", "minProperties": 10**9},
     "a pattern": {"type": "string", "pattern": "(a+)+$", "minLength": 50},
     "steps": {"type": "number", "allOf": [{"multipleOf": 0.001 * place + 1e-9} for place in range(1, 400)]},
