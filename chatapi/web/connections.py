@@ -10,6 +10,7 @@ import asyncio
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
+from urllib.parse import unquote
 
 from daphne.http_protocol import WebRequest
 from daphne.ws_protocol import WebSocketProtocol
@@ -18,8 +19,10 @@ from twisted.web.http import NO_BODY_CODES  # by itself: each look into the modu
 
 from accounts.loop_clock import monotonic
 from chatapi.web import refusals
+from chatapi.web.chunked_body import BadChunks, ChunkedBody
 from chatapi.web.limits import Limits
 from chatapi.web.refusals import Refusal
+from chatapi.web.request_body import RequestBody
 
 LINGER_SECONDS = 3.0
 """How long a client that has been sent the last answer may go on sending before its connection is cut. A socket that is closed with
@@ -33,35 +36,112 @@ http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPSt
 class HTTPRequest(WebRequest):
     """One request and its response."""
 
+    channel: "HTTPConnection | None"
+
     def __init__(self, channel: "HTTPConnection", queued: object) -> None:
         # Twisted would parse forms into `args`, which an ASGI application never sees.
         super().__init__(channel, queued, parsePOSTFormSubmission=False)
         self.writable = channel.writable
+        self.body = RequestBody(channel.limits.body_piece_bytes, self._body_wanted)
+        self.is_started = False
+        self._expects_continue = False
+
+    # The body
 
     def gotLength(self, length: int | None) -> None:
-        """Keeps the body in memory: the cap bounds it, and Twisted's temporary file fails when a disk is full."""
-        self.content = BytesIO()
+        """The head is complete. A large body is not waited for: the application decides whether it is to be read."""
+        if length is not None and length > self.channel.limits.body_piece_bytes:
+            self._start_early()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Takes a piece of the body, up to the cap."""
-        if self.content.closed:
-            return
-        if self.content.tell() + len(data) > self.channel.limits.max_body_bytes:
+        """Takes a piece of the body, up to the cap; stops reading when the application has to take it first."""
+        if self.body.received_bytes + len(data) > self.channel.limits.max_body_bytes:
             self.channel.refuse(refusals.REQUEST_TOO_LARGE)
-        else:
-            self.content.write(data)
+            return
+        self.body.feed(data)
+        if not self.is_started and self.body.received_bytes > self.channel.limits.body_piece_bytes:
+            self._start_early()
+        if self.is_started and self.body.is_full:
+            self.channel.pause_reading()
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """The body is complete: starts the application, unless a large body has started it before."""
+        self.body.complete()
+        if not self.is_started:
+            self._start(command, path, version)
+
+    def parseCookies(self) -> None:
+        """Leaves them to the application."""
+
+    def expect_continue(self) -> bool:
+        """Whether the application decides if the client is invited to send the body (RFC 9110 section 10.1.1)."""
+        self._expects_continue = self.is_started
+        return self._expects_continue
+
+    def _body_wanted(self) -> None:
+        if self.channel is None:
+            return
+        if self._expects_continue:
+            self._expects_continue = False
+            self.channel.invite_body()
+        self.channel.resume_reading()
+
+    # The application
+
+    def _start_early(self) -> None:
+        self._start(*self.channel.request_line)
+        self.channel.pause_reading()
+
+    def _start(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Does what Twisted's `requestReceived` does, without parsing the query, which an ASGI application does for itself."""
+        self.is_started = True
+        self.method, self.uri, self.clientproto = command, path, version
+        self.path, _, self.query_string = path.partition(b"?")
+        self.process()
 
     def process(self) -> Any:
-        """Starts the application, without the header that lets a client choose SCRIPT_NAME."""
-        self.requestHeaders.removeHeader(b"daphne-root-path")
-        started = super().process()
-        self.forget_body()  # the application has it by now, and here it would stay as long as the stream runs
-        return started
+        """Starts the application, as Daphne does, but with our `receive`; a WebSocket's is left to Daphne."""
+        self.requestHeaders.removeHeader(b"daphne-root-path")  # by which a client could choose SCRIPT_NAME
+        if self.is_websocket:
+            self.content = BytesIO()
+            return super().process()
+        self.client_addr = [str(self.client.host), self.client.port]
+        self.server_addr = [str(self.host.host), self.host.port]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": self.clientproto.partition(b"/")[2].decode("ascii"),
+            "method": self.method.decode("ascii"),
+            "path": unquote(self.path.decode("ascii")),
+            "raw_path": self.path,
+            "root_path": "",
+            "scheme": "http",
+            "query_string": self.query_string,
+            # A proxy may take `X_Name` for `X-Name` (CVE-2015-0219).
+            "headers": [
+                (name.lower(), value) for name, values in self.requestHeaders.getAllRawHeaders() if b"_" not in name for value in values
+            ],
+            "client": self.client_addr,
+            "server": self.server_addr,
+        }
+        self.application_queue = self.body  # Daphne calls send_disconnect() only if there is one
+        self.server.start_application(self, scope, self.body.receive)
+        return None
 
-    def forget_body(self) -> None:
-        """Frees what has arrived of the body."""
-        if self.content is not None:
-            self.content.close()
+    @property
+    def is_websocket(self) -> bool:
+        """Whether the client asks for an upgrade to WebSocket."""
+        upgrade = self.requestHeaders.getRawHeaders(b"Upgrade")
+        return bool(upgrade) and upgrade[0].lower() == b"websocket"
+
+    def send_disconnect(self) -> None:
+        """Tells the application that its client has left, or that its answer is complete."""
+        self.body.disconnect()
+
+    def abandon(self) -> None:
+        """The server has answered instead of the application, which from now on writes to nobody."""
+        self.body.disconnect()
+        self.server.protocol_disconnected(self)
 
     def handle_reply(self, message: dict[str, Any]) -> None:
         """Writes one ASGI message to the client."""
@@ -74,6 +154,8 @@ class HTTPRequest(WebRequest):
         if self.startedWriting and (self.method == b"HEAD" or self.code in NO_BODY_CODES):
             # Twisted drops only the first piece of a body that must not be sent; the rest would read as the next response.
             message = {**message, "body": b""}
+        if message.get("type") == "http.response.start" and not self.body.is_complete and self.channel is not None:
+            self.channel.announce_end(self)  # the rest of the body is never read
         super().handle_reply(message)
         self.transport.flush()
 
@@ -85,10 +167,15 @@ class HTTPRequest(WebRequest):
         """Ends a response that the application left unfinished; what has begun can only be cut short."""
         if self.finished or self.channel is None:
             return
-        if self._response_started:
+        if self.has_begun_response:
             self.channel.loseConnection()
         else:
             self._answer(refusals.INTERNAL_ERROR)
+
+    @property
+    def has_begun_response(self) -> bool:
+        """Whether an error can no longer become a status."""
+        return bool(self._response_started)
 
     def _answer(self, refusal: Refusal) -> None:
         body = refusal.body()
@@ -111,6 +198,8 @@ class HTTPConnection(http.HTTPChannel):
         self._arriving_since: float | None = None  # the first byte of a request that is not complete yet
         self._received_bytes = 0
         self._dataBuffer: list[bytes]  # Twisted's
+        self._paused_at: float | None = None  # since when the body that arrives waits for its application
+        self._lingered_bytes = 0  # received since the last answer, and ignored
         self._stall: tuple[int, float] | None = None  # bytes that wait for the client, and since when it has taken none
 
     def connectionMade(self) -> None:
@@ -134,6 +223,7 @@ class HTTPConnection(http.HTTPChannel):
     def dataReceived(self, data: bytes) -> None:
         """Takes bytes from the client."""
         if self._is_ending:
+            self._ignore(data)
             return
         self._active_at = monotonic()
         if not self._handlingRequest:
@@ -154,8 +244,27 @@ class HTTPConnection(http.HTTPChannel):
             self.persistent = False
         if self._handlingRequest and not self.persistent:
             self._dataBuffer.clear()
-        elif not self._is_ending:
+        elif self._is_ending:
+            return
+        elif self._handlingRequest:
             super().rawDataReceived(data)
+        else:
+            try:
+                self._transferDecoder.dataReceived(data)
+            except BadChunks as error:
+                self.refuse(error.refusal)
+
+    def lineReceived(self, line: bytes) -> None:
+        """Takes a line of the head. One that continues the line before is refused (RFC 9112 section 5.2), each would cost a copy of it."""
+        if line[:1] in (b" ", b"\t"):
+            self.refuse(refusals.BAD_REQUEST)
+        else:
+            super().lineReceived(line)
+
+    @property
+    def request_line(self) -> tuple[bytes, bytes, bytes]:
+        """Method, target and version of the request that is arriving."""
+        return self._command, self._path, self._version
 
     def allHeadersReceived(self) -> None:
         """Refuses by the head alone what need not be read any further."""
@@ -175,11 +284,40 @@ class HTTPConnection(http.HTTPChannel):
             return refusals.NOT_A_PATH
         if self.length is not None and self.length > self.limits.max_body_bytes:
             return refusals.REQUEST_TOO_LARGE
+        # What is refused later, by Daphne, would be answered at once, and a read full of such requests in one turn of the event loop.
+        if not self._path.isascii() or (self.requests[-1].is_websocket and self.length != 0):
+            return refusals.BAD_REQUEST
         return None
+
+    def _send100Continue(self) -> None:
+        if not self.requests[-1].expect_continue():
+            self.invite_body()
+
+    def invite_body(self) -> None:
+        """Asks a client that waits for it to send the body."""
+        super()._send100Continue()
+
+    def pause_reading(self) -> None:
+        """Reads no more of a body until its application wants it."""
+        if self._paused_at is None and not self._is_ending:
+            self._paused_at = monotonic()
+            self._networkProducer.pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Reads on; the client is not charged with the time in which nothing was read."""
+        if self._paused_at is None or self._is_ending:
+            return
+        self._active_at = monotonic()
+        if self._arriving_since is not None:
+            self._arriving_since += self._active_at - self._paused_at
+        self._paused_at = None
+        if not self._waitingForTransport:
+            self._networkProducer.resumeProducing()
 
     def allContentReceived(self) -> None:
         """The request is complete."""
         if not self._is_ending:
+            self.resume_reading()  # a client that leaves is to be noticed
             self._arriving_since = None
             super().allContentReceived()
 
@@ -188,20 +326,27 @@ class HTTPConnection(http.HTTPChannel):
         is_http_1_1 = version == b"HTTP/1.1"
         # Twisted looks at the first line only, and for no comma.
         if self.factory.is_draining or (is_http_1_1 and b"close" in _list(request, b"Connection")):
-            request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+            self.announce_end(request)
             return False
         return is_http_1_1
+
+    def announce_end(self, request: HTTPRequest) -> None:
+        """Makes this exchange the last one of the connection; its head must not have been written."""
+        request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+        self.persistent = False
 
     def requestDone(self, request: HTTPRequest) -> None:
         """The response has been written."""
         self._active_at = monotonic()
+        if not request.body.is_complete:
+            self.persistent = False
         super().requestDone(request)
 
     def loseConnection(self) -> None:
-        """Closes the connection, or lets it end where the client may lack some of what it was sent."""
+        """Closes the connection, or lets it end where the client may lack some of what it was sent, or is sending."""
         if self._is_ending:
             return
-        if self.transport.unsent_bytes:
+        if self.transport.unsent_bytes or self._arriving_since is not None:
             self._end()
         else:
             super().loseConnection()
@@ -211,20 +356,29 @@ class HTTPConnection(http.HTTPChannel):
         self._is_ending = True
         self._active_at = monotonic()
         self._stall = None
-        self.lineReceived = _ignore
+        self._buffer = b""
+        self._dataBuffer.clear()
         self._networkProducer.unregisterProducer()  # while that is paused, nothing would be hung up
         self.transport.resumeProducing()  # what is not read would end in a reset
         self.transport.loseWriteConnection()
+
+    def _ignore(self, data: bytes) -> None:
+        """Drops what comes behind the last answer; from a client that does not stop nothing more is read."""
+        self._lingered_bytes += len(data)
+        if self._lingered_bytes > self.limits.max_linger_bytes:
+            self.transport.pauseProducing()
 
     # Refusals
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers the request that is arriving with an error, ignores what else the client sends, and hangs up."""
-        if not self._is_ending:
+        if self._is_ending:
+            return
+        if not any(request.has_begun_response for request in self.requests):
             self.transport.write(refusal.response())
-            self._end()
-            for request in self.requests:
-                request.forget_body()
+        self._end()
+        for request in self.requests:
+            request.abandon()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         is_too_large = self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders
@@ -235,9 +389,13 @@ class HTTPConnection(http.HTTPChannel):
         self.refuse(refusals.HEADERS_TOO_LARGE if self._receivedHeaderSize else refusals.URI_TOO_LONG)
 
     def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
-        if header == b"Transfer-Encoding" and data.lower() == b"identity":
-            # Twisted would go by the Content-Length, a proxy before it perhaps not (RFC 9112 section 6.3: 400).
-            return bool(self._failChooseTransferDecoder())
+        if header == b"Transfer-Encoding":
+            # HTTP/1.0 knows no such header: a proxy before us may have gone by the Content-Length (RFC 9112 section 6.1).
+            if data.lower() != b"chunked" or self._version != b"HTTP/1.1" or self._transferDecoder is not None:
+                return bool(self._failChooseTransferDecoder())
+            self.length = None
+            self._transferDecoder = ChunkedBody(self.requests[-1].handleContentChunk, self._finishRequestBody)
+            return True
         try:
             return bool(super()._maybeChooseTransferDecoder(header, data))
         except ValueError:  # a Content-Length with more digits than int() takes
@@ -255,6 +413,8 @@ class HTTPConnection(http.HTTPChannel):
         self._stall = None
         self.writable.set()
         super().resumeProducing()
+        if self._paused_at is not None:
+            self._networkProducer.pauseProducing()
 
     # Time limits
 
@@ -269,6 +429,8 @@ class HTTPConnection(http.HTTPChannel):
             self._sweep_ending(now)
         elif self.transport.disconnecting or not self.writable.is_set():
             self._sweep_stalled(now)
+        elif self._paused_at is not None:
+            return  # the client waits for us
         elif self._arriving_since is not None:
             self._sweep_arriving(now, self._arriving_since)
         elif not self._handlingRequest and now - self._active_at > self.limits.keep_alive_seconds:
@@ -296,8 +458,8 @@ class HTTPConnection(http.HTTPChannel):
 
     @property
     def arriving(self) -> tuple[float, int] | None:
-        """Since when a request has been arriving, and how many bytes of it have; None if none is."""
-        if self._is_ending or self._arriving_since is None:
+        """Since when a request has been arriving that nobody has asked for, and how many bytes of it have; None if none is."""
+        if self._is_ending or self._arriving_since is None or (self.requests and self.requests[-1].body.is_wanted):
             return None
         return self._arriving_since, self._received_bytes
 
@@ -393,7 +555,3 @@ class ConnectionFactory(http.HTTPFactory):
 def _list(request: HTTPRequest, name: bytes) -> set[bytes]:
     """The header's values, of all its lines (RFC 9110 section 5.6.1), in lower case."""
     return {value.strip().lower() for line in request.requestHeaders.getRawHeaders(name, ()) for value in line.split(b",")}
-
-
-def _ignore(data: bytes) -> None:
-    """Takes the place of an ending connection's parser."""

@@ -10,6 +10,13 @@ class Limits:
     max_body_bytes: int = 8 * 1024 * 1024
     """A longer request body is refused with 413 as soon as that is known."""
 
+    body_piece_bytes: int = 64 * 1024
+    """A longer request body reaches the application in pieces of about this length, and only as fast as it takes them."""
+
+    max_linger_bytes: int = 32 * 1024 * 1024
+    """A client that has got the last answer of its connection, and still sends, is read so far: it may look for the answer only when it
+    has sent its whole request."""
+
     max_arriving_bodies: int = 32
     """Of requests that arrive at the same time, before anyone knows whose they are, so many bodies of the greatest length are kept; beyond
     that, of those that are larger than an equal share the ones that have been arriving for the longest time are refused with 503."""

@@ -58,6 +58,11 @@ NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host h
 """RFC 9112 section 3.2."""
 REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
 """Daphne would join the two values with a comma."""
+CHUNKS_TOO_SMALL = Refusal(
+    HTTPStatus.BAD_REQUEST,
+    "The request body is sent in chunks that are too small, or with too much between them: beyond 4,096 chunks they must have 16 bytes "
+    "on average.",
+)
 REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
 REQUEST_TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request body is too large.")
 URI_TOO_LONG = Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "The request line is too long: at most 16,384 bytes.")

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,8 @@ from chatapi.web.limits import Limits
 from chatapi.web.transport import Transport
 
 logger = logging.getLogger(__name__)
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 ACCEPT_BACKLOG = 4096
 """Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for retransmissions."""
@@ -84,7 +86,6 @@ class Server(DaphneServer):
         super().__init__(
             application,
             endpoints=["a socket"],  # Daphne insists on one; run() is given its listening socket
-            request_buffer_size=limits.max_body_bytes + 1,  # one http.request message for any body
             server_name="",  # no banner
         )
         self._limits = limits
@@ -132,21 +133,28 @@ class Server(DaphneServer):
             await protocol.writable.wait()
         await super().handle_reply(protocol, message)
 
-    def create_application(self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any]) -> asyncio.Queue[dict[str, Any]]:
-        """Starts the application for a request or a WebSocket; returns the queue behind its `receive`."""
+    def create_application(self, protocol: WebSocketConnection, scope: dict[str, Any]) -> asyncio.Queue[dict[str, Any]]:
+        """Starts the application for a WebSocket, for Daphne; returns the queue behind its `receive`."""
         scope.setdefault("asgi", {"version": "3.0"})
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.connections[protocol]["application_instance"] = loop.create_task(self._run_application(protocol, scope, queue))
+        self.start_application(protocol, scope, queue.get)
         return queue
 
-    async def _run_application(
-        self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], queue: asyncio.Queue[dict[str, Any]]
-    ) -> None:
+    def start_application(self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive) -> None:
+        """Starts the application for a request or a WebSocket."""
+        self.connections[protocol]["application_instance"] = loop.create_task(self._run_application(protocol, scope, receive))
+
+    def protocol_disconnected(self, protocol: HTTPRequest | WebSocketConnection) -> None:
+        """Its application has nobody to write to any more; may be called again, also when the application has ended."""
+        if protocol in self.connections:
+            super().protocol_disconnected(protocol)
+
+    async def _run_application(self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive) -> None:
         """Runs the application and ends what it leaves open. Daphne would find out by polling, and an error in mid-response
         ends its poll for good."""
         error = None
         try:
-            await self.application(scope, queue.get, partial(self.handle_reply, protocol))
+            await self.application(scope, receive, partial(self.handle_reply, protocol))
         except Exception as caught:
             logger.exception("The application failed")
             error = caught

@@ -24,6 +24,8 @@ class Watch:
     sent_bytes: int = 0
     end: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    pieces: list[int] = field(default_factory=list)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 watches: dict[str, Watch] = defaultdict(Watch)
@@ -111,7 +113,7 @@ class Report(EventStreamConsumer):
         watch = watches[_query(self.scope)["watch"]]
         await watch.ended.wait()
         tasks = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-        await _answer(self, {"sent_bytes": watch.sent_bytes, "end": watch.end, "tasks": tasks})
+        await _answer(self, {"sent_bytes": watch.sent_bytes, "end": watch.end, "pieces": watch.pieces, "tasks": tasks})
 
 
 class Echo(EventStreamConsumer):
@@ -137,6 +139,41 @@ async def _silent(scope: Any, receive: Any, send: Any) -> None:
     """Returns without a response."""
 
 
+async def _pieces(scope: Any, receive: Any, send: Any) -> None:
+    """Takes `?first=` messages of its body, waits for `/go-on`, takes the rest and answers with the sizes of all; notes them in `?watch=`.
+
+    With `?answer=` it answers at once, without the rest.
+    """
+    query = _query(scope)
+    watch = watches[query["watch"]]
+    more = True
+    while more:
+        if len(watch.pieces) == int(query["first"]):
+            if "answer" in query:
+                break
+            await watch.go_on.wait()
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            watch.end = "disconnected"
+            watch.ended.set()
+            return
+        watch.pieces.append(len(message["body"]))
+        more = message["more_body"]
+    body = json.dumps(watch.pieces).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+    watch.end = (await receive())["type"]
+    watch.ended.set()
+
+
+async def _go_on(scope: Any, receive: Any, send: Any) -> None:
+    """Lets `/pieces` go on; answers with what it has so far."""
+    watch = watches[_query(scope)["watch"]]
+    watch.go_on.set()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"[]"})
+
+
 async def _websocket(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     if "watch" in (query := _query(scope)):
@@ -156,6 +193,8 @@ ROUTES = {
     "/report": Report.as_asgi(),
     "/two-pieces": TwoPieces.as_asgi(),
     "/silent": _silent,
+    "/pieces": _pieces,
+    "/go-on": _go_on,
 }
 echo = Echo.as_asgi()
 

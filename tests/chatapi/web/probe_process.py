@@ -89,6 +89,17 @@ class Client:
         except ConnectionResetError:
             return True
 
+    def sends_no_more_than(self, size: int) -> bool:
+        """Sends up to `size` bytes and more; whether the server stops reading before they are sent."""
+        self.socket.settimeout(1)
+        try:
+            self.socket.sendall(bytes(size))
+        except TimeoutError:
+            return True
+        finally:
+            self.socket.settimeout(PATIENCE_SECONDS)
+        return False
+
     def head(self) -> Response:
         status = int(self.file.readline().split()[1])
         headers = {}
@@ -174,8 +185,8 @@ def running(server: str = "daphne", **limits: float) -> Iterator[Probe]:
             assert not set(log.read().splitlines()) - EXPECTED_LOG
 
 
-def post(body: bytes, *headers: str, length: int | None = None) -> bytes:
+def post(body: bytes, *headers: str, length: int | None = None, target: str = "/echo") -> bytes:
     """A request with this body; `length` is what it claims to have."""
     length = len(body) if length is None else length
-    head = ["POST /echo HTTP/1.1", "Host: probe", f"Content-Length: {length}", *headers, "", ""]
+    head = [f"POST {target} HTTP/1.1", "Host: probe", f"Content-Length: {length}", *headers, "", ""]
     return "\r\n".join(head).encode() + body
