@@ -7,6 +7,7 @@ to a `WebSocketConnection`, but its `HTTPConnection` stays the one that knows wh
 # ruff: noqa: N802, N803, N815 - the names are Twisted's
 
 import asyncio
+import resource
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
@@ -20,6 +21,7 @@ from twisted.web.http import NO_BODY_CODES  # by itself: each look into the modu
 from accounts.loop_clock import monotonic
 from chatapi.web import refusals
 from chatapi.web.chunked_body import BadChunks, ChunkedBody
+from chatapi.web.client_quotas import Client, ClientQuotas
 from chatapi.web.limits import Limits
 from chatapi.web.refusals import Refusal
 from chatapi.web.request_body import RequestBody
@@ -199,6 +201,8 @@ class HTTPConnection(http.HTTPChannel):
         self._received_bytes = 0
         self._dataBuffer: list[bytes]  # Twisted's
         self._paused_at: float | None = None  # since when the body that arrives waits for its application
+        self._has_had_request = False
+        self._arriving_bytes = 0  # which count for the client's address
         self._lingered_bytes = 0  # received since the last answer, and ignored
         self._stall: tuple[int, float] | None = None  # bytes that wait for the client, and since when it has taken none
 
@@ -207,6 +211,18 @@ class HTTPConnection(http.HTTPChannel):
         super().connectionMade()
         self.limits: Limits = self.factory.limits
         self.factory.open_connections.add(self)
+        self.quotas: ClientQuotas = self.factory.quotas
+        peer = self.transport.client[0]
+        self.is_proxied = self.quotas.is_proxy(peer)
+        self.client: Client | None = None
+        if self.factory.is_overfull():
+            self.transport.abortConnection()
+            return
+        refusal = self.factory.refusal_of_another() or (None if self.is_proxied else self._count_for(self.quotas.of_peer(peer)))
+        if refusal is None:
+            self._wait_for_request()
+        else:
+            self.refuse(refusal)
 
     def connectionLost(self, reason: Any) -> None:
         """The socket is closed, by whichever side."""
@@ -216,7 +232,56 @@ class HTTPConnection(http.HTTPChannel):
     def forget(self) -> None:
         """Leaves the set of open connections and lets a waiting application see that its client is gone."""
         self.factory.open_connections.discard(self)
+        self._uncount()
         self.writable.set()
+
+    # What counts for the client's address
+
+    def _count_for(self, client: Client) -> Refusal | None:
+        """Counts the connection, or its one request, for this address."""
+        refusal = self.quotas.connect(client)
+        if refusal is None:
+            self.client = client
+        return refusal
+
+    def _uncount(self) -> None:
+        client = self.client
+        if client is not None:
+            self._uncount_arriving()
+            self.client = None
+            client.waiting.pop(self, None)
+            client.stalled.pop(self, None)
+            self.quotas.disconnect(client)
+
+    def _count_arriving(self, size: int) -> Refusal | None:
+        """Counts bytes of a request that the application has not asked for."""
+        if self.client is None or (self.requests and self.requests[-1].body.is_wanted):
+            return None
+        self._arriving_bytes += size
+        return self.quotas.arrive(self.client, size, self._received_bytes)
+
+    def _uncount_arriving(self) -> None:
+        if self.client is not None and self._arriving_bytes:
+            self.quotas.arrived(self.client, self._arriving_bytes)
+            self._arriving_bytes = 0
+
+    def _wait_for_request(self) -> None:
+        if self.is_proxied:
+            self._uncount()
+        elif self.client is not None:
+            self.client.waiting[self] = None
+
+    def evict(self) -> None:
+        """Ends the connection, which waits for a request: another one needs its place."""
+        self._uncount()
+        if self._has_had_request:
+            self.loseConnection()
+        else:
+            self.refuse(refusals.TOO_MANY_CONNECTIONS)
+
+    def cut_off(self) -> None:
+        """Ends the connection, whose client reads nothing."""
+        self.transport.abortConnection()
 
     # Requests in
 
@@ -230,6 +295,9 @@ class HTTPConnection(http.HTTPChannel):
             if self._arriving_since is None:
                 self._arriving_since, self._received_bytes = self._active_at, 0
             self._received_bytes += len(data)
+            if refusal := self._count_arriving(len(data)):
+                self.refuse(refusal)
+                return
         super().dataReceived(data)
         if not self.requests and not self._buffer:
             self._arriving_since = None  # it was no more than an empty line behind a body
@@ -268,7 +336,8 @@ class HTTPConnection(http.HTTPChannel):
 
     def allHeadersReceived(self) -> None:
         """Refuses by the head alone what need not be read any further."""
-        refusal = self._refusal_of_head()
+        self._has_had_request = True
+        refusal = self._refusal_of_head() or self._refusal_of_client()
         if refusal is None:
             super().allHeadersReceived()
         else:
@@ -289,6 +358,19 @@ class HTTPConnection(http.HTTPChannel):
             return refusals.BAD_REQUEST
         return None
 
+    def _refusal_of_client(self) -> Refusal | None:
+        """Counts the request for its client's address."""
+        request = self.requests[-1]
+        if self.is_proxied:
+            forwarded_for = b",".join(request.requestHeaders.getRawHeaders(b"x-forwarded-for", ())).decode("latin-1")
+            refusal = self._count_for(self.quotas.of_request(self.transport.client[0], forwarded_for))
+            refusal = refusal or self._count_arriving(self._received_bytes)
+            if refusal is not None:
+                return refusal
+        elif self.client is not None:
+            self.client.waiting.pop(self, None)
+        return self.quotas.shake_hands(self.client) if request.is_websocket and self.client is not None else None
+
     def _send100Continue(self) -> None:
         if not self.requests[-1].expect_continue():
             self.invite_body()
@@ -305,6 +387,7 @@ class HTTPConnection(http.HTTPChannel):
 
     def resume_reading(self) -> None:
         """Reads on; the client is not charged with the time in which nothing was read."""
+        self._uncount_arriving()
         if self._paused_at is None or self._is_ending:
             return
         self._active_at = monotonic()
@@ -318,6 +401,7 @@ class HTTPConnection(http.HTTPChannel):
         """The request is complete."""
         if not self._is_ending:
             self.resume_reading()  # a client that leaves is to be noticed
+            self._uncount_arriving()
             self._arriving_since = None
             super().allContentReceived()
 
@@ -340,6 +424,8 @@ class HTTPConnection(http.HTTPChannel):
         self._active_at = monotonic()
         if not request.body.is_complete:
             self.persistent = False
+        if self.persistent:
+            self._wait_for_request()
         super().requestDone(request)
 
     def loseConnection(self) -> None:
@@ -377,6 +463,7 @@ class HTTPConnection(http.HTTPChannel):
         if not any(request.has_begun_response for request in self.requests):
             self.transport.write(refusal.response())
         self._end()
+        self._uncount_arriving()
         for request in self.requests:
             request.abandon()
 
@@ -407,10 +494,14 @@ class HTTPConnection(http.HTTPChannel):
         """The client reads too slowly: `Server.handle_reply` waits from now on."""
         self.writable.clear()
         super().pauseProducing()
+        if self.client is not None:
+            self.quotas.stall(self.client, self)
 
     def resumeProducing(self) -> None:
         """The client has taken everything."""
         self._stall = None
+        if self.client is not None:
+            self.client.stalled.pop(self, None)
         self.writable.set()
         super().resumeProducing()
         if self._paused_at is not None:
@@ -433,8 +524,13 @@ class HTTPConnection(http.HTTPChannel):
             return  # the client waits for us
         elif self._arriving_since is not None:
             self._sweep_arriving(now, self._arriving_since)
-        elif not self._handlingRequest and now - self._active_at > self.limits.keep_alive_seconds:
+        elif not self._handlingRequest and now - self._active_at > self._patience_seconds:
             self.loseConnection()
+
+    @property
+    def _patience_seconds(self) -> float:
+        """How long the connection may be idle."""
+        return self.limits.keep_alive_seconds if self._has_had_request else self.limits.head_timeout_seconds
 
     def _sweep_ending(self, now: float) -> None:
         if self.transport.unsent_bytes:
@@ -453,15 +549,9 @@ class HTTPConnection(http.HTTPChannel):
     def _sweep_arriving(self, now: float, since: float) -> None:
         patience_seconds = self.limits.body_timeout_seconds
         earned_seconds = self._received_bytes / self.limits.min_body_bytes_per_second
-        if now - self._active_at > patience_seconds or now - since > patience_seconds + earned_seconds:
+        is_head_late = self.line_mode and now - since > self.limits.head_timeout_seconds
+        if is_head_late or now - self._active_at > patience_seconds or now - since > patience_seconds + earned_seconds:
             self.refuse(refusals.REQUEST_TIMEOUT)
-
-    @property
-    def arriving(self) -> tuple[float, int] | None:
-        """Since when a request has been arriving that nobody has asked for, and how many bytes of it have; None if none is."""
-        if self._is_ending or self._arriving_since is None or (self.requests and self.requests[-1].body.is_wanted):
-            return None
-        return self._arriving_since, self._received_bytes
 
     # Drain
 
@@ -526,27 +616,28 @@ class ConnectionFactory(http.HTTPFactory):
     protocol = HTTPConnection  # not Twisted's default, a proxy that can switch to HTTP/2
     timeOut = None
 
-    def __init__(self, server: object, limits: Limits) -> None:
+    def __init__(self, server: object, limits: Limits, quotas: ClientQuotas) -> None:
         super().__init__(timeout=None)  # sweep() replaces Twisted's timer
         self.server = server
         self.limits = limits
+        self.quotas = quotas
+        self.max_connections = min(limits.max_connections, _descriptors() * 3 // 4)
         self.open_connections: set[HTTPConnection] = set()
         self.is_draining = False
 
-    def bound_arriving(self) -> None:
-        """Enforces the limit on what arrives over all connections together; the server calls it with their sweeps.
+    def refusal_of_another(self) -> Refusal | None:
+        """The answer to a connection that is one too many."""
+        return refusals.SERVER_FULL if len(self.open_connections) > self.max_connections else None
 
-        Only who has sent more than an equal share is refused: those alone are the surplus, however many others there are.
-        """
-        arriving = [(*found, each) for each in self.open_connections if (found := each.arriving)]
-        most_bytes = self.limits.max_arriving_bodies * self.limits.max_body_bytes
-        surplus_bytes = sum(arrived_bytes for _, arrived_bytes, _ in arriving) - most_bytes
-        large = [found for found in arriving if found[1] * len(arriving) > most_bytes]
-        for _, arrived_bytes, connection in sorted(large, key=lambda found: found[0]):
-            if surplus_bytes <= 0:
-                break
-            connection.refuse(refusals.TOO_MUCH_AT_ONCE)
-            surplus_bytes -= arrived_bytes
+    def is_overfull(self) -> bool:
+        """Whether there is no room even for the connections that are told so."""
+        return len(self.open_connections) > self.max_connections * 10 // 9
+
+    def make_room(self) -> None:
+        """Closes waiting connections when there is not much room left; the server calls it with their sweeps."""
+        surplus = len(self.open_connections) - self.max_connections * 9 // 10
+        if surplus > 0:
+            self.quotas.make_room(surplus)
 
     def startFactory(self) -> None:
         """Opens no access log, which Twisted would format a line for even if nobody reads it."""
@@ -555,3 +646,8 @@ class ConnectionFactory(http.HTTPFactory):
 def _list(request: HTTPRequest, name: bytes) -> set[bytes]:
     """The header's values, of all its lines (RFC 9110 section 5.6.1), in lower case."""
     return {value.strip().lower() for line in request.requestHeaders.getRawHeaders(name, ()) for value in line.split(b",")}
+
+
+def _descriptors() -> int:
+    """How many files and sockets the system lets this process have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -17,9 +17,32 @@ class Limits:
     """A client that has got the last answer of its connection, and still sends, is read so far: it may look for the answer only when it
     has sent its whole request."""
 
-    max_arriving_bodies: int = 32
-    """Of requests that arrive at the same time, before anyone knows whose they are, so many bodies of the greatest length are kept; beyond
-    that, of those that are larger than an equal share the ones that have been arriving for the longest time are refused with 503."""
+    small_request_bytes: int = 4 * 1024
+    """What has arrived of a request is never too much up to this length."""
+
+    max_arriving_bytes_per_address: int = 16 * 1024 * 1024
+    """What may arrive from a client address at the same time, of requests that nobody has authenticated; beyond that 429."""
+
+    max_arriving_bytes: int = 256 * 1024 * 1024
+    """What may arrive from all addresses together; beyond that those that have more than an equal share get 503."""
+
+    max_connections: int = 30_000
+    """Open at the same time, if the system allows as many descriptors. Shortly before, the server closes waiting connections of the
+    addresses that have the most of them; beyond that new ones get 503."""
+
+    max_connections_per_address: int = 8_192
+    """Beyond that the connection that has waited longest for a request is closed, and where none waits a new one gets 429."""
+
+    max_handshakes_per_address: int = 60
+    """WebSocket handshakes in `handshake_window_seconds`; beyond that 429."""
+
+    handshake_window_seconds: float = 10
+
+    max_stalled_per_address: int = 256
+    """Connections whose client reads more slowly than its answer is made; beyond that the one that stalled first is cut off."""
+
+    head_timeout_seconds: float = 10
+    """How long the head of a request may take to arrive, and how long a new connection may be silent."""
 
     body_timeout_seconds: float = 30
     """A request may pause for this long while it arrives, and may take this long plus one second for every

@@ -12,9 +12,12 @@ _CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
     HTTPStatus.REQUEST_URI_TOO_LONG: "uri_too_long",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "headers_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_exceeded",
     HTTPStatus.INTERNAL_SERVER_ERROR: "internal_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "service_unavailable",
 }
+
+_TYPES = {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,14 @@ class Refusal:
 
     status: int
     message: str
+    retry_after_seconds: int | None = None
 
     def body(self) -> bytes:
         """The envelope `{"error": {"message", "type", "param", "code"}}` as JSON."""
         is_ours = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         error = {
             "message": self.message,
-            "type": "server_error" if is_ours else "invalid_request_error",
+            "type": "server_error" if is_ours else _TYPES.get(HTTPStatus(self.status), "invalid_request_error"),
             "param": None,
             "code": _CODES.get(HTTPStatus(self.status), "internal_error" if is_ours else "invalid_request"),
         }
@@ -37,11 +41,14 @@ class Refusal:
 
     def headers(self, body: bytes) -> list[tuple[bytes, bytes]]:
         """The response headers that go with `body`."""
-        return [
+        headers = [
             (b"Content-Type", b"application/json"),
             (b"Content-Length", b"%d" % len(body)),
             (b"X-Request-Id", uuid4().hex.encode()),
         ]
+        if self.retry_after_seconds is not None:
+            headers.append((b"Retry-After", b"%d" % self.retry_after_seconds))
+        return headers
 
     def response(self) -> bytes:
         """A whole HTTP/1.1 response that announces the end of its connection."""
@@ -72,5 +79,13 @@ HEADERS_TOO_LARGE = Refusal(
     "The request's headers are too large: at most 500 of them, and 16,384 bytes with the request line.",
 )
 """RFC 6585 section 5. The numbers are Twisted's."""
-TOO_MUCH_AT_ONCE = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests arrive at the same time. Try again in a moment.")
+TOO_MUCH_AT_ONCE = Refusal(
+    HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests arrive at the same time. Try again in a moment.", retry_after_seconds=1
+)
+TOO_MUCH_FROM_ADDRESS = Refusal(
+    HTTPStatus.TOO_MANY_REQUESTS, "Too many large requests from your address arrive at the same time.", retry_after_seconds=1
+)
+TOO_MANY_CONNECTIONS = Refusal(HTTPStatus.TOO_MANY_REQUESTS, "Your address has too many connections open.", retry_after_seconds=1)
+TOO_MANY_HANDSHAKES = Refusal(HTTPStatus.TOO_MANY_REQUESTS, "Your address opens WebSockets too often.", retry_after_seconds=10)
+SERVER_FULL = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "The server has too many connections. Try again in a moment.", retry_after_seconds=1)
 INTERNAL_ERROR = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request.")

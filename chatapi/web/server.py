@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from daphne.ws_protocol import WebSocketFactory
 from twisted.logger import FilteringLogObserver, LogLevel, LogLevelFilterPredicate, STDLibLogObserver, globalLogBeginner
 
 from accounts.loop_clock import monotonic
+from chatapi.web.client_quotas import ClientQuotas
 from chatapi.web.connections import ConnectionFactory, HTTPRequest, WebSocketConnection
 from chatapi.web.event_loop import DaphneServer, loop, reactor
 from chatapi.web.limits import Limits
@@ -49,14 +50,25 @@ class Lifecycle:
         """`Limits.farewell_seconds` are left: streams that still run must end themselves now."""
 
 
-def serve(application: ASGI3Application, *, host: str, port: int, limits: Limits | None = None, lifecycle: Lifecycle | None = None) -> None:
+def serve(
+    application: ASGI3Application,
+    *,
+    host: str,
+    port: int,
+    limits: Limits | None = None,
+    lifecycle: Lifecycle | None = None,
+    trusted_proxies: Sequence[str] = (),
+) -> None:
     """Serves `application` until a signal ends it; port 0 takes any free port. Call it once, from the main thread.
+
+    `trusted_proxies` are addresses and networks whose `X-Forwarded-For` says which client address a request counts for.
 
     Raises OSError if the address cannot be bound, with errno EADDRINUSE if another process holds it.
     """
     limits = limits or Limits()
     listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
-    Server(application, limits, lifecycle or Lifecycle()).run(listener)
+    quotas = ClientQuotas(limits, trusted_proxies)
+    Server(application, limits, lifecycle or Lifecycle(), quotas).run(listener)
 
 
 def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socket:
@@ -82,7 +94,7 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
 class Server(DaphneServer):
     """Daphne's server with our connections, our listening socket and our way to stop."""
 
-    def __init__(self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle) -> None:
+    def __init__(self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle, quotas: ClientQuotas) -> None:
         super().__init__(
             application,
             endpoints=["a socket"],  # Daphne insists on one; run() is given its listening socket
@@ -90,6 +102,7 @@ class Server(DaphneServer):
         )
         self._limits = limits
         self._lifecycle = lifecycle
+        self._quotas = quotas
         self._drain_task: asyncio.Task[None] | None = None
 
     def run(self, listener: socket.socket) -> None:
@@ -114,7 +127,7 @@ class Server(DaphneServer):
 
     def _configure_protocols(self) -> None:
         self.connections: dict[HTTPRequest | WebSocketConnection, dict[str, Any]] = {}
-        self.http_factory = ConnectionFactory(self, self._limits)
+        self.http_factory = ConnectionFactory(self, self._limits, self._quotas)
         self.ws_factory = WebSocketFactory(self, server="")
         self.ws_factory.protocol = WebSocketConnection
         self.ws_factory.setProtocolOptions(
@@ -172,7 +185,7 @@ class Server(DaphneServer):
             await asyncio.sleep(SWEEP_SECONDS)
             now = monotonic()
             checks: list[Callable[[], None]] = [partial(each.sweep, now) for each in self.http_factory.open_connections]
-            for check in (*checks, self.http_factory.bound_arriving):
+            for check in (*checks, self.http_factory.make_room, self._quotas.forget_handshakes):
                 try:
                     check()
                 except Exception:  # the other connections need their limits whatever happens to this one

@@ -239,7 +239,8 @@ def serve_with_daphne(limits: dict[str, Any]) -> None:
             print("deadline", flush=True)
             farewell.set()
 
-    serve(application, host="127.0.0.1", port=0, limits=Limits(**limits), lifecycle=Printed())
+    proxies = limits.pop("trusted_proxies", ())
+    serve(application, host="127.0.0.1", port=0, limits=Limits(**limits), lifecycle=Printed(), trusted_proxies=proxies)
 
 
 def serve_with_uvicorn() -> None:

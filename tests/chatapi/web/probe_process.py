@@ -42,11 +42,13 @@ class Response:
 class Client:
     """One TCP connection to a probe."""
 
-    def __init__(self, port: int, *, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(self, port: int, *, receive_buffer_bytes: int | None = None, address: str | None = None) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(PATIENCE_SECONDS)
         if receive_buffer_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        if address:
+            self.socket.bind((address, 0))
         try:
             self.socket.connect(("127.0.0.1", port))
         except OSError:
@@ -167,8 +169,11 @@ class Probe:
 
 
 @contextlib.contextmanager
-def running(server: str = "daphne", **limits: float) -> Iterator[Probe]:
-    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`), which must not log an error that nobody expects."""
+def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
+    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`, and `trusted_proxies`).
+
+    It must not log an error that nobody expects.
+    """
     command = [sys.executable, str(Path(__file__).with_name("asgi_probe.py")), server, json.dumps(limits)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONPATH": str(PROJECT)})

@@ -138,37 +138,6 @@ def test_it_joins_a_chunked_body(probe: Probe) -> None:
         assert json.loads(client.response().body)["body_bytes"] == 5
 
 
-def test_of_too_many_bodies_that_arrive_at_once_the_oldest_are_refused() -> None:
-    """Nobody knows yet whose they are: without a limit, strangers could fill the memory."""
-    with running(max_body_bytes=MEGABYTE, max_arriving_bodies=4) as probe, ExitStack() as stack:
-        before_bytes = probe.peak_memory_bytes()
-        clients = [stack.enter_context(probe.client()) for _ in range(12)]
-        for number, client in enumerate(clients):
-            client.send(post(b"x" * 900_000, length=900_001))
-            if number >= 4:
-                response = clients[number - 4].response()
-                assert (response.status, response.error["code"]) == (503, "service_unavailable")
-        for client in clients[-4:]:
-            client.send(b"x")
-            assert client.response().status == 200
-        assert probe.peak_memory_bytes() - before_bytes < 10 * MEGABYTE
-
-
-def test_of_too_many_bodies_that_arrive_at_once_none_is_refused_that_is_no_more_than_its_share() -> None:
-    """Who has sent little has not filled the memory, however long that took."""
-    with running(max_body_bytes=MEGABYTE, max_arriving_bodies=4) as probe, ExitStack() as stack:
-        clients = [stack.enter_context(probe.client()) for _ in range(12)]
-        small, large = clients[:6], clients[6:]
-        for client in small:
-            client.send(post(b"x", length=2))
-        for client in large:
-            client.send(post(b"x" * 900_000, length=900_001))
-        assert [client.response().status for client in large[:2]] == [503, 503]
-        for client in small + large[2:]:
-            client.send(b"x")
-            assert client.response().status == 200
-
-
 @pytest.mark.parametrize("beginning", [b"GE", b"GET / HTTP/1.1\r\nHost:", post(b"half", length=8)])
 def test_it_does_not_wait_for_a_request_that_stalls(probe: Probe, beginning: bytes) -> None:
     response = probe.exchange(beginning)
@@ -196,6 +165,12 @@ def test_it_does_not_wait_for_a_body_that_dribbles(probe: Probe) -> None:
         b"POST / HTTP/1.1\r\nHost: probe\r\nContent-Length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5_000,
+        b"GET / HTTP/1.1\r\nHost: probe\r\nX-Folded: a\r\n b\r\n\r\n",
+        b"GET /\xb0 HTTP/1.1\r\nHost: probe\r\n\r\n" * 2_000,
+        b"GET / HTTP/1.1\r\nHost: probe\r\nUpgrade: websocket\r\nContent-Length: 3\r\n\r\nabc",
         b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nabc\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc",
