@@ -34,6 +34,8 @@ MOST = {
     "DATABASE_POOL_SIZE": 1_000,
     "WORKER_CONCURRENCY": 100_000,
     "MAX_BODY_BYTES": 1024 * 1024 * 1024,
+    "MAX_CONNECTIONS": 1_000_000,
+    "MAX_CONNECTIONS_PER_ADDRESS": 1_000_000,
     "KEY_CACHE_MS": WEEK_MS,
     "FAILED_AUTHENTICATIONS_PER_MINUTE": 1_000_000,
     "LEASE_MS": WEEK_MS,
@@ -45,11 +47,18 @@ MOST = {
     "REFUSED_BODY_BYTES_PER_MINUTE": 1024 * 1024 * 1024 * 1024,
     "STREAM_TTL_MS": WEEK_MS,
     "STALL_MS": WEEK_MS,
+    "LAME_DUCK_MS": WEEK_MS,
     "DRAIN_MS": WEEK_MS,
     "HUNG_MS": WEEK_MS,
 }
 """The largest value of each number: far above what is of use, and below what a database, Redis or a timer can't take."""
-LEAST = {"PING_MS": 0, "FAILED_AUTHENTICATIONS_PER_MINUTE": 0, "REFUSED_BODY_BYTES_PER_MINUTE": 0, "HUNG_MS": 1_000}
+LEAST = {
+    "PING_MS": 0,
+    "LAME_DUCK_MS": 0,
+    "FAILED_AUTHENTICATIONS_PER_MINUTE": 0,
+    "REFUSED_BODY_BYTES_PER_MINUTE": 0,
+    "HUNG_MS": 1_000,
+}
 """The smallest value, where that is not 1."""
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,7 +78,8 @@ async def _start(supervisor: Supervisor, host: str, port: int) -> None:
     url = base_url(host, port)
     # The one started last is stopped first: web lets its answers finish while the worker still produces them.
     await supervisor.start(_python("worker", stop_s))
-    await supervisor.start(_python("web", stop_s, "--host", host, "--port", str(port)))
+    web = replace(_python("web", stop_s, "--host", host, "--port", str(port)), is_quick_on_interrupt=True)
+    await supervisor.start(web)
     await supervisor.unless_stopped(_until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why."))
     # Later than the others, as nobody waits for it.
     await supervisor.start(_python("reaper", STOP_MARGIN_S))

@@ -27,6 +27,8 @@ class Program:
     stop_s: float
     after_start: Callable[[], Coroutine[Any, Any, None]] | None = None
     """What is to be done beside it after each start."""
+    is_quick_on_interrupt: bool = False
+    """Whether it ends sooner by SIGINT, which it then gets when a person stops the supervisor."""
 
 
 class Watched:
@@ -45,7 +47,7 @@ class Watched:
         self._process = await self._spawn()
         self._task = asyncio.create_task(self._keep_running(self._process))
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_interrupted: bool = False) -> None:
         """Ask it to end, wait, and kill it when it does not."""
         if self._task is None or self._process is None:
             return
@@ -55,7 +57,8 @@ class Watched:
         if self._process.returncode is not None:
             self._task.cancel()  # it waits for its next start
         else:
-            self._process.terminate()
+            is_quick = is_interrupted and self._program.is_quick_on_interrupt
+            self._process.send_signal(signal.SIGINT if is_quick else signal.SIGTERM)
         done, _ = await asyncio.wait([self._task], timeout=self._program.stop_s)
         if not done:
             self._say(f"{self._program.name} did not end within {self._program.stop_s:g} s and is killed.")
@@ -105,9 +108,9 @@ class Supervisor:
         self._say = say
         self._watched: list[Watched] = []
         self._stop = asyncio.Event()
-        self._is_killed = False
+        self._is_killed = self._is_interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def say(self, text: str) -> None:
         """Tell the operator, if there is still somewhere to tell it: a closed pipe or a full disk must end no watch."""
@@ -145,12 +148,13 @@ class Supervisor:
         """Stop everything, one after the other; returns the exit code."""
         self._stop.set()
         while self._watched:
-            await self._watched[-1].stop()
+            await self._watched[-1].stop(is_interrupted=self._is_interrupted)
             self._watched.pop()
         return 1 if self._is_killed else 0
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: int) -> None:
         if not self._stop.is_set():
+            self._is_interrupted = number == signal.SIGINT
             self._stop.set()
             return
         self._is_killed = True

@@ -524,8 +524,8 @@ class HTTPConnection(http.HTTPChannel):
             return  # the client waits for us
         elif self._arriving_since is not None:
             self._sweep_arriving(now, self._arriving_since)
-        elif not self._handlingRequest and now - self._active_at > self._patience_seconds:
-            self.loseConnection()
+        elif not self._handlingRequest:
+            self._close_if_idle(now, self._patience_seconds)
 
     @property
     def _patience_seconds(self) -> float:
@@ -555,15 +555,22 @@ class HTTPConnection(http.HTTPChannel):
 
     # Drain
 
-    def drain(self) -> None:
-        """Lets a running exchange be the last one; closes a connection that has none. May be called again and again."""
+    def start_draining(self) -> None:
+        """Makes a running exchange the last one, if its client can still be told so."""
+        for request in self.requests:
+            if not request.startedWriting:
+                self.announce_end(request)
+
+    def drain(self, now: float, idle_seconds: float) -> None:
+        """Closes the connection if it has been idle for so long. May be called again and again."""
         if self.websocket is not None:
             self.websocket.drain()
-        elif self.requests:
-            self.persistent = False
-            for request in self.requests:
-                request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
-        else:
+        elif not self.requests and self._arriving_since is None:
+            self._close_if_idle(now, idle_seconds)
+
+    def _close_if_idle(self, now: float, idle_seconds: float) -> None:
+        """Closes the connection unless its client has used it lately, or has sent something just now."""
+        if not self._is_ending and now - self._active_at >= idle_seconds and not self.transport.unread_bytes:
             self.loseConnection()
 
 
@@ -632,6 +639,12 @@ class ConnectionFactory(http.HTTPFactory):
     def is_overfull(self) -> bool:
         """Whether there is no room even for the connections that are told so."""
         return len(self.open_connections) > self.max_connections * 10 // 9
+
+    def start_draining(self) -> None:
+        """From now on each answer ends its connection."""
+        self.is_draining = True
+        for connection in self.open_connections:
+            connection.start_draining()
 
     def make_room(self) -> None:
         """Closes waiting connections when there is not much room left; the server calls it with their sweeps."""

@@ -59,6 +59,12 @@ class Limits:
     user_timeout_seconds: float = 20
     """A client whose machine acknowledges nothing, or has no room, for this long is gone (TCP_USER_TIMEOUT, RFC 5482)."""
 
+    lame_duck_seconds: float = 5
+    """The first part of `drain_seconds` after SIGTERM, in which all is served as before, with answers that end their connections."""
+
+    idle_grace_seconds: float = 2
+    """After that, a connection without a request is closed when it has been idle for so long: its client may just be writing one."""
+
     drain_seconds: float = 30
     """The longest time from the signal to stop until the process ends."""
 

@@ -30,6 +30,9 @@ def run(*, host: str, port: int) -> None:
     limits = Limits(
         max_body_bytes=settings.MAX_BODY_BYTES,
         stall_seconds=settings.STALL_MS / 1_000,
+        max_connections=settings.MAX_CONNECTIONS,
+        max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
+        lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
     settle_in()

@@ -1,7 +1,8 @@
 """Daphne with back-pressure, a body cap, drain and header hygiene.
 
-`serve` runs an ASGI application until SIGTERM or SIGINT, then drains: it stops listening, closes idle connections, lets running
-responses finish, asks the application to end what still runs (`Lifecycle.deadline`), and returns. A second signal ends it at once.
+`serve` runs an ASGI application until SIGTERM or SIGINT, then drains: it serves on for a while with answers that end their connections
+(not after SIGINT), stops listening, closes idle connections, lets running responses finish, asks the application to end what still runs
+(`Lifecycle.deadline`), and returns. A second signal ends it at once.
 The application needs nothing of this module; it runs under any other ASGI server too, without these guarantees.
 """
 
@@ -23,7 +24,7 @@ from chatapi.web.client_quotas import ClientQuotas
 from chatapi.web.connections import ConnectionFactory, HTTPRequest, WebSocketConnection
 from chatapi.web.event_loop import DaphneServer, loop, reactor
 from chatapi.web.limits import Limits
-from chatapi.web.transport import Transport
+from chatapi.web.transport import ListeningPort
 
 logger = logging.getLogger(__name__)
 
@@ -109,13 +110,13 @@ class Server(DaphneServer):
         """Serves on `listener`, which becomes the server's, until a signal ends the process's service."""
         _log_twisted_errors()
         self._configure_protocols()
-        self._port = reactor.adoptStreamPort(listener.fileno(), listener.family, self.http_factory)
-        self._port.transport = Transport
+        self._port = ListeningPort._fromListeningDescriptor(reactor, listener.fileno(), listener.family, self.http_factory)
+        self._port.startListening()
         port = listener.getsockname()[1]
         listener.close()  # the reactor has duplicated it
         reactor.callLater(1, self.application_checker)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signal_number, self._stop_requested)
+            loop.add_signal_handler(signal_number, self._stop_requested, signal_number)
         sweeper = loop.create_task(self._sweep_forever())
         loop.call_soon(self._lifecycle.listening, port)
         reactor.run(installSignalHandlers=False)
@@ -193,32 +194,44 @@ class Server(DaphneServer):
 
     # The end
 
-    def _stop_requested(self) -> None:
+    def _stop_requested(self, signal_number: int) -> None:
         if self._drain_task is None:
-            self._drain_task = loop.create_task(self._drain())
+            self._drain_task = loop.create_task(self._drain(is_person=signal_number == signal.SIGINT))
         else:
             self._drain_task.cancel()
 
-    async def _drain(self) -> None:
-        farewell_seconds = min(self._limits.farewell_seconds, self._limits.drain_seconds)
+    async def _drain(self, *, is_person: bool) -> None:
+        """Ends the process's service.
+
+        1. Answers say `Connection: close` and /readyz fails; for `lame_duck_seconds` all is served as before, so that load balancers
+           and clients have the time to go elsewhere. A person at a terminal need not wait for them.
+        2. The listening socket is closed, and so are connections whose clients have been silent for `idle_grace_seconds`.
+        3. In the last `farewell_seconds` the application ends the streams that still run.
+        """
+        limits = self._limits
+        farewell_seconds = min(limits.farewell_seconds, limits.drain_seconds)
+        lame_duck_seconds = 0.0 if is_person else min(limits.lame_duck_seconds, limits.drain_seconds - farewell_seconds)
+        idle_seconds = 0.0 if is_person else limits.idle_grace_seconds
         try:
-            self.http_factory.is_draining = True
-            await self._port.stopListening().asFuture(loop)
+            self.http_factory.start_draining()
             self._lifecycle.draining()
-            if not await self._becomes_quiet(self._limits.drain_seconds - farewell_seconds):
+            await asyncio.sleep(lame_duck_seconds)
+            self._port.accept_rest()
+            await self._port.stopListening().asFuture(loop)
+            if not await self._becomes_quiet(limits.drain_seconds - lame_duck_seconds - farewell_seconds, idle_seconds):
                 self._lifecycle.deadline()
-                await self._becomes_quiet(farewell_seconds)
+                await self._becomes_quiet(farewell_seconds, idle_seconds)
         finally:
             reactor.stop()
 
-    async def _becomes_quiet(self, timeout_seconds: float) -> bool:
+    async def _becomes_quiet(self, timeout_seconds: float, idle_seconds: float) -> bool:
         """Waits for the last connection and the last application to end; False if they have not in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while self._has_running_applications() or self.http_factory.open_connections:
-                    # Again for each round: a client may have been accepted, or may have sent a request, just before.
+                    now = monotonic()
                     for connection in tuple(self.http_factory.open_connections):
-                        connection.drain()
+                        connection.drain(now, idle_seconds)
                     await asyncio.sleep(QUIET_POLL_SECONDS)
                 return True
         return False

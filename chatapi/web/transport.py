@@ -1,4 +1,4 @@
-"""Accepted sockets."""
+"""The listening socket, and the sockets that it accepts."""
 
 # ruff: noqa: N802 - the names are Twisted's
 
@@ -9,6 +9,26 @@ import termios
 from typing import Any
 
 from twisted.internet import main, tcp
+
+ACCEPTS_PER_TURN = 32
+"""Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the more there are."""
+
+
+class ListeningPort(tcp.Port):
+    """The listening socket."""
+
+    def doRead(self) -> None:
+        """Accepts connections."""
+        self.numberAccepts = ACCEPTS_PER_TURN
+        super().doRead()
+
+    def accept_rest(self) -> None:
+        """Accepts all connections that the kernel has completed: with the listening socket they would be reset."""
+        self.stopReading()
+        accepted = None
+        while accepted != self.sessionno:
+            accepted = self.sessionno
+            self.doRead()
 
 
 class Transport(tcp.Server):
@@ -24,6 +44,11 @@ class Transport(tcp.Server):
         in_kernel = int.from_bytes(fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         here: int = len(self.dataBuffer) - self.offset + self._tempDataLen
         return here + in_kernel
+
+    @property
+    def unread_bytes(self) -> int:
+        """What has arrived and has not been read yet."""
+        return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
         """Passes what has arrived to the connection; returns the reason if this was the last."""
@@ -48,3 +73,6 @@ class Transport(tcp.Server):
         sent_bytes = self.writeSomeData(data)
         if sent_bytes != len(data):
             self.write(data[sent_bytes:] if isinstance(sent_bytes, int) else data)
+
+
+ListeningPort.transport = Transport

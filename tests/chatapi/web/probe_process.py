@@ -170,10 +170,11 @@ class Probe:
 
 @contextlib.contextmanager
 def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
-    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`, and `trusted_proxies`).
+    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`, and `trusted_proxies`), by default without a lame duck.
 
     It must not log an error that nobody expects.
     """
+    limits = {"lame_duck_seconds": 0, "idle_grace_seconds": 0.2} | limits
     command = [sys.executable, str(Path(__file__).with_name("asgi_probe.py")), server, json.dumps(limits)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONPATH": str(PROJECT)})

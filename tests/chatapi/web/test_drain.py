@@ -1,10 +1,11 @@
-"""How the web server stops: what has begun may end in its time, and nothing new begins."""
+"""How the web server stops: first it serves on and says so, then what has begun may end in its time, and nothing new begins."""
 
 import json
 import signal
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -40,7 +41,12 @@ def drain() -> Iterator[Drain]:
 
 def test_a_drain_refuses_new_connections(drain: Drain) -> None:
     with pytest.raises(ConnectionRefusedError):
-        drain.probe.client()
+        connect_for_ever(drain.probe)
+
+
+def connect_for_ever(probe: Probe) -> None:
+    while True:
+        probe.client().__exit__()
 
 
 def test_a_drain_closes_idle_connections(drain: Drain) -> None:
@@ -67,17 +73,101 @@ def test_a_drain_tells_websockets_that_the_server_goes_away(drain: Drain) -> Non
     assert drain.websocket.is_hung_up()
 
 
-def test_a_drain_lets_an_answer_arrive_whose_client_sends_the_next_request() -> None:
+@contextmanager
+def stopping(probe: Probe, number: int = signal.SIGTERM) -> Iterator[None]:
+    """Tells the process to stop, and at the end once more, so that it does not wait any longer."""
+    probe.signal(number)
+    assert probe.next_event() == "draining"
+    yield
+    probe.signal(signal.SIGTERM)
+
+
+def assert_last_answer(client: Client) -> None:
+    """The client's next request is answered, as the last one."""
+    client.get("/")
+    response = client.response()
+    assert response.status == 200
+    assert response.headers["connection"] == "close"
+    assert client.is_hung_up()
+
+
+def test_a_lame_duck_serves_all_and_says_that_it_ends() -> None:
+    with running(lame_duck_seconds=599, drain_seconds=600, idle_grace_seconds=0) as probe, ExitStack() as stack:
+        kept, sending, fresh, late, websocket = (stack.enter_context(probe.client()) for _ in range(5))
+        kept.get("/")
+        assert kept.response().status == 200
+        sending.send(post(b"half", length=8))
+        websocket.open_websocket()
+        with stopping(probe):
+            assert_last_answer(fresh)
+            time.sleep(1)  # idle connections stay, as they might be used
+            assert_last_answer(kept)
+            sending.send(b"half")
+            assert sending.response().headers["connection"] == "close"
+            assert_last_answer(late)
+            assert_last_answer(stack.enter_context(probe.client()))
+            websocket.send(b"\x81\x82\x00\x00\x00\x00hi")
+            assert websocket.file.read(4) == b"\x81\x02hi"
+
+
+def test_a_connection_whose_stream_ends_in_the_drain_takes_one_more_request() -> None:
+    """The stream's head could not say that the connection ends, so its client may be writing the next request."""
+    with running(drain_seconds=600, idle_grace_seconds=599) as probe, probe.client() as client:
+        client.get("/ticks?watch=stream&count=2&every=0.3")
+        assert client.head().status == 200
+        with stopping(probe):
+            assert list(iter(client.chunk, b""))[-1] == b"data: [DONE]\n\n"
+            time.sleep(0.5)
+            assert_last_answer(client)
+
+
+def test_a_next_request_that_is_sent_behind_a_large_answer_is_answered_too() -> None:
     with running(drain_seconds=600) as probe, probe.client(receive_buffer_bytes=4096) as client:
         client.get("/flood?watch=answered&bytes=300000")
         assert probe.ask("/report?watch=answered")["end"] == "finished"
-        probe.signal(signal.SIGTERM)
-        assert probe.next_event() == "draining"
+        with stopping(probe):
+            client.get("/")
+            response = client.response()
+            assert response.is_whole
+            assert len(response.body) >= 300_000
+            assert client.response().headers["connection"] == "close"
+            assert client.is_hung_up()
+
+
+def test_an_idle_connection_is_closed_when_its_client_has_been_silent_for_a_while() -> None:
+    with running(drain_seconds=600, idle_grace_seconds=1) as probe, probe.client() as client:
+        began = time.monotonic()
         client.get("/")
-        response = client.response()
-        assert response.is_whole
-        assert len(response.body) >= 300_000
+        assert client.response().status == 200
+        with stopping(probe):
+            assert client.is_hung_up()
+            assert time.monotonic() - began > 0.9
+
+
+def test_who_has_connected_before_the_listening_socket_is_closed_is_served() -> None:
+    with running(drain_seconds=600) as probe, ExitStack() as stack:
+        probe.ask("/")
+        probe.signal(signal.SIGSTOP)
+        clients = [stack.enter_context(probe.client()) for _ in range(100)]
+        for client in clients[:50]:
+            client.get("/")
+        probe.signal(signal.SIGTERM)
+        probe.signal(signal.SIGCONT)
+        for client in clients[50:]:
+            client.get("/")
+        for client in clients:
+            response = client.response()
+            assert (response.status, response.headers["connection"]) == (200, "close")
+        assert probe.process.wait(10) == 0
+
+
+def test_a_person_need_not_wait_for_load_balancers() -> None:
+    with running(lame_duck_seconds=599, drain_seconds=600, idle_grace_seconds=599) as probe, probe.client() as client:
+        client.get("/")
+        assert client.response().status == 200
+        probe.signal(signal.SIGINT)
         assert client.is_hung_up()
+        assert probe.process.wait(10) == 0
 
 
 def test_endless_streams_are_asked_to_end_and_the_process_ends_with_the_last() -> None:
