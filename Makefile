@@ -28,7 +28,8 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services started an
 slow = tests/bad_input/test_openapi_fuzzing.py \
 	$(addprefix tests/chatapi/test_,chaining.py compose_commands.py rate_limits_end_to_end.py serve.py) tests/chatapi/worker/test_pool.py \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py exhaustion.py failpoints.py followers.py \
-	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py old_and_new.py reaper_in_every_worker.py signals.py surroundings.py \
+	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py old_and_new.py overlapping_faults.py \
+	reaper_in_every_worker.py rolling_restart.py signals.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py)
 SLOW ?= $(slow)
 
