@@ -13,7 +13,7 @@ from collections.abc import Callable
 from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 
-FREE_CHUNKS = 4_096
+FREE_CHUNKS = 1_024
 MIN_CHUNK_BYTES = 16
 """A body may have `FREE_CHUNKS` chunks of any size; beyond that its chunks must have so many bytes on average."""
 

@@ -10,6 +10,9 @@ class Limits:
     max_body_bytes: int = 8 * 1024 * 1024
     """A longer request body is refused with 413 as soon as that is known."""
 
+    read_seconds_per_turn: float = 0.02
+    """How much of one turn of the event loop may go into what clients send; the rest of it waits for the next turn."""
+
     body_piece_bytes: int = 64 * 1024
     """A longer request body reaches the application in pieces of about this length, and only as fast as it takes them."""
 
@@ -37,6 +40,14 @@ class Limits:
     """WebSocket handshakes in `handshake_window_seconds`; beyond that 429."""
 
     handshake_window_seconds: float = 10
+
+    websocket_read_bytes: int = 512
+    """What one turn of the event loop reads from a WebSocket."""
+
+    max_websocket_message_bytes: int = 64 * 1024
+
+    max_websocket_messages: int = 100
+    """A client that has sent so many messages which the application has not taken yet is cut off."""
 
     max_stalled_per_address: int = 256
     """Connections whose client reads more slowly than its answer is made; beyond that the one that stalled first is cut off."""

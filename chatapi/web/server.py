@@ -135,8 +135,8 @@ class Server(DaphneServer):
             autoPingTimeout=self.ping_timeout,
             allowNullOrigin=True,  # whom to trust is the application's decision, by SameOrigin
             openHandshakeTimeout=self.websocket_handshake_timeout,
-            maxMessagePayloadSize=self.websocket_max_message_size,
-            maxFramePayloadSize=self.websocket_max_frame_size,
+            maxMessagePayloadSize=self._limits.max_websocket_message_bytes,
+            maxFramePayloadSize=self._limits.max_websocket_message_bytes,
         )
 
     # Applications

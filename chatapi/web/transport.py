@@ -10,6 +10,8 @@ from typing import Any
 
 from twisted.internet import main, tcp
 
+from chatapi.web.read_turns import ReadTurns
+
 ACCEPTS_PER_TURN = 32
 """Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the more there are."""
 
@@ -19,6 +21,8 @@ class ListeningPort(tcp.Port):
 
     def doRead(self) -> None:
         """Accepts connections."""
+        if not self.factory.read_turns.may_read(self):
+            return
         self.numberAccepts = ACCEPTS_PER_TURN
         super().doRead()
 
@@ -28,7 +32,7 @@ class ListeningPort(tcp.Port):
         accepted = None
         while accepted != self.sessionno:
             accepted = self.sessionno
-            self.doRead()
+            super().doRead()
 
 
 class Transport(tcp.Server):
@@ -37,6 +41,10 @@ class Transport(tcp.Server):
     uvloop reports a socket's error once and then never looks at it again. Where the client has sent data before its reset, Twisted
     would use that one occasion to read the data.
     """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.read_turns: ReadTurns = self.server.factory.read_turns
 
     @property
     def unsent_bytes(self) -> int:
@@ -51,7 +59,9 @@ class Transport(tcp.Server):
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
-        """Passes what has arrived to the connection; returns the reason if this was the last."""
+        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if this was the last."""
+        if not self.read_turns.may_read(self):
+            return None
         end = super().doRead()
         if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return main.CONNECTION_LOST

@@ -188,7 +188,8 @@ def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
             process.kill()
             process.communicate()
             log.seek(0)
-            assert not set(log.read().splitlines()) - EXPECTED_LOG
+            found = set(log.read().splitlines()) - EXPECTED_LOG
+            assert not found, found
 
 
 def post(body: bytes, *headers: str, length: int | None = None, target: str = "/echo") -> bytes:
