@@ -14,7 +14,7 @@ from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 
 FREE_CHUNKS = 1_024
-MIN_CHUNK_BYTES = 16
+MIN_CHUNK_BYTES = 4
 """A body may have `FREE_CHUNKS` chunks of any size; beyond that its chunks must have so many bytes on average."""
 
 FREE_EXTRA_BYTES = 4_096

@@ -27,6 +27,7 @@ from chatapi.web.limits import Limits
 from chatapi.web.read_turns import ReadTurns
 from chatapi.web.refusals import Refusal
 from chatapi.web.request_body import RequestBody
+from chatapi.web.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
 
 LINGER_SECONDS = 3.0
 """How long a client that has been sent the last answer may go on sending before its connection is cut. A socket that is closed with
@@ -390,6 +391,7 @@ class HTTPConnection(http.HTTPChannel):
     def resume_reading(self) -> None:
         """Reads on; the client is not charged with the time in which nothing was read."""
         self._uncount_arriving()
+        self.transport.bufferSize = WANTED_READ_BYTES
         if self._paused_at is None or self._is_ending:
             return
         self._active_at = monotonic()
@@ -403,6 +405,7 @@ class HTTPConnection(http.HTTPChannel):
         """The request is complete."""
         if not self._is_ending:
             self.resume_reading()  # a client that leaves is to be noticed
+            self.transport.bufferSize = FIRST_READ_BYTES
             self._uncount_arriving()
             self._arriving_since = None
             super().allContentReceived()

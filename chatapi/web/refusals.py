@@ -67,7 +67,7 @@ REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization head
 """Daphne would join the two values with a comma."""
 CHUNKS_TOO_SMALL = Refusal(
     HTTPStatus.BAD_REQUEST,
-    "The request body is sent in chunks that are too small, or with too much between them: beyond 1,024 chunks they must have 16 bytes "
+    "The request body is sent in chunks that are too small, or with too much between them: beyond 1,024 chunks they must have 4 bytes "
     "on average.",
 )
 REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
