@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chatapi.web import body_room
-from chatapi.web.body_room import BodyRoom
+from chatapi.web.body_room import BODIES, BODIES_EACH, LEAST_BYTES, MOST_WAITING_EACH, BodyRoom
 from chatapi.web.fair_room import NoRoom, Room
 
 LARGEST = 8 * LEAST_BYTES
