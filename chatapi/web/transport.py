@@ -19,10 +19,10 @@ ACCEPTS_PER_TURN = 32
 FIRST_READ_BYTES = 16 * 1024
 """What one read takes while nobody has asked for what a client sends: less than Twisted's 64 KiB, of which the costliest take 5 ms."""
 
-TCP_CLOSE_WAIT = 8
-"""linux/include/net/tcp_states.h"""
-
 WANTED_READ_BYTES = 64 * 1024
+
+_ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
+"""Why a connection ends whose state in the kernel is CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h)."""
 
 
 class ListeningPort(tcp.Port):
@@ -54,10 +54,6 @@ class Transport(tcp.Server):
         self.bufferSize = FIRST_READ_BYTES
         self.read_turns: ReadTurns = self.server.factory.read_turns
 
-    def _has_client_left(self) -> bool:
-        """Whether the client has closed its side, which ends everything: what it has sent before need not be read."""
-        return bool(self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE_WAIT)
-
     @property
     def unsent_bytes(self) -> int:
         """What waits for the client, in the kernel too: that takes more only when a third of its buffer, perhaps megabytes, is free."""
@@ -71,11 +67,15 @@ class Transport(tcp.Server):
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
-        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if this was the last."""
+        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if this was the last.
+
+        What a client has sent before it left need not be read: with its side closed, all ends (uvloop tells a reset only once, too).
+        """
+        state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        if state in _ENDS:
+            return _ENDS[state]
         if not self.read_turns.may_read(self):
             return None
-        if self._has_client_left():
-            return main.CONNECTION_DONE
         end = super().doRead()
         if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return main.CONNECTION_LOST

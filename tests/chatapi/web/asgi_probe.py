@@ -107,13 +107,18 @@ class Failing(EventStreamConsumer):
 
 
 class Report(EventStreamConsumer):
-    """Waits until the stream `?watch=` has ended and tells what became of it."""
+    """Waits until the stream `?watch=` has ended, unless asked for `?now=`, and tells what became of it."""
 
     async def handle(self) -> None:
-        watch = watches[_query(self.scope)["watch"]]
-        await watch.ended.wait()
+        query = _query(self.scope)
+        is_begun = query["watch"] in watches
+        watch = watches[query["watch"]]
+        if "now" not in query:
+            await watch.ended.wait()
         tasks = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-        await _answer(self, {"sent_bytes": watch.sent_bytes, "end": watch.end, "pieces": watch.pieces, "tasks": tasks})
+        await _answer(
+            self, {"sent_bytes": watch.sent_bytes, "end": watch.end, "pieces": watch.pieces, "is_begun": is_begun, "tasks": tasks}
+        )
 
 
 class Echo(EventStreamConsumer):

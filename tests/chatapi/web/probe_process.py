@@ -163,6 +163,9 @@ class Probe:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def peak_memory_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]

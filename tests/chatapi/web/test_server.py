@@ -16,6 +16,7 @@ import pytest
 from chatapi.web.limits import Limits
 from chatapi.web.server import listen, serve
 from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, running
+from tests.installation import wait_for
 
 MEBIBYTE = 1 << 20
 CAP_BYTES = 100_000
@@ -264,15 +265,20 @@ def test_a_reset_in_the_middle_of_a_request_harms_nobody(probe: Probe) -> None:
     assert probe.ask("/after")["path"] == "/after"
 
 
-def test_a_reset_that_arrives_together_with_the_request_is_noticed(probe: Probe) -> None:
+@pytest.mark.parametrize("how", ["reset", "close"])
+def test_a_request_is_not_read_whose_client_has_left_meanwhile(probe: Probe, how: str) -> None:
     with probe.client() as client:
         client.get("/")
         assert client.response().status == 200
+        before = probe.open_files()
         probe.signal(signal.SIGSTOP)
-        client.get("/ticks?watch=reset&count=1000&every=60")
-        reset(client)
-        probe.signal(signal.SIGCONT)
-    assert probe.ask("/report?watch=reset")["end"] == "cancelled"
+        client.get(f"/ticks?watch=left-by-{how}&count=1000&every=60")
+        if how == "reset":
+            reset(client)
+    probe.signal(signal.SIGCONT)
+    wait_for(lambda: probe.open_files() < before, "the end of the connection")
+    report = probe.ask(f"/report?watch=left-by-{how}&now=1")
+    assert (report["end"], report["is_begun"]) == ("", False)
 
 
 def reset(client: Client) -> None:
