@@ -40,19 +40,11 @@ class BoundedBodies:
         body = _Body(scope, receive)
         try:
             await self._application(scope, body.receive, send)
-        except _Refused as refused:  # while Django reads the body, it has answered nothing
-            await answer(refused.error, send)
         finally:
             if body.room is not None:
                 body.room.release()
-
-
-class _Refused(Exception):
-    """The body is not read any further."""
-
-    def __init__(self, error: APIError) -> None:
-        super().__init__(str(error))
-        self.error = error
+        if body.refusal is not None:  # Django has been told that the client left while it sent the body: it has answered nothing
+            await answer(body.refusal, send)
 
 
 class _Body:
@@ -60,6 +52,8 @@ class _Body:
 
     def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable) -> None:
         self.room: Room | None = None
+        self.refusal: APIError | None = None
+        """Why it is not read any further."""
         self._scope = scope
         self._receive = receive
         length = _header(scope, b"content-length")
@@ -67,30 +61,34 @@ class _Body:
         self._arrived_bytes = 0
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next message; raises `_Refused` instead of reading what may not be sent."""
-        await self._check()
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._arrived_bytes += len(message.get("body", b""))
+        """The next message; a disconnect instead of what may not be sent."""
+        try:
             await self._check()
+            message = await self._receive()
+            if message["type"] == "http.request":
+                self._arrived_bytes += len(message.get("body", b""))
+                await self._check()
+        except APIError as refusal:
+            self.refusal = refusal
+            return {"type": "http.disconnect"}
         return message
 
     async def _check(self) -> None:
         n_bytes = max(self._announced_bytes, self._arrived_bytes)
         if n_bytes > settings.MAX_BODY_BYTES:
-            raise _Refused(errors.body_too_large())
+            raise errors.body_too_large()
         if n_bytes > LARGE_BYTES and self.room is None:
             self.room = await self._find_room()
 
     async def _find_room(self) -> Room:
         person_id = await self._signed_in() if self._is_form else None
         if person_id is None:
-            raise _Refused(errors.body_too_large())
+            raise errors.body_too_large()
         try:
             room = (await Services.get()).room
             return await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)  # no organization's number
         except (NoRoom, StreamUnavailable) as error:
-            raise _Refused(errors.unavailable("The service can't take large requests right now.")) from error
+            raise errors.unavailable("The service can't take large requests right now.") from error
 
     @property
     def _is_form(self) -> bool:
