@@ -375,3 +375,58 @@ async def test_nothing_passes_when_redis_is_frozen(redis: Redis, valkey: Valkey,
     valkey.client.client_pause(500)
     with pytest.raises(RedisError):
         await RateLimits(redis, "test:", lease_ms=LEASE_MS).take([requests(1)], uuid4(), model="small", tokens=10)
+
+
+# ---- requests that are refused
+
+
+async def test_to_look_takes_nothing(taker: Taker) -> None:
+    limits = (requests(2), tokens(5), running(1))
+    for _ in range(5):
+        await taker.rate_limits.look(limits)
+    await taker.take_all(requests(2))
+    for _ in range(5):
+        with pytest.raises(RateLimited) as refused:
+            await taker.rate_limits.look(limits)
+    assert (refused.value.limit, refused.value.standings[0].remaining) == (requests(2), 0)
+    assert 0 < (refused.value.retry_after_ms or 0) <= MINUTE_MS / 2
+
+
+async def test_to_look_asks_only_for_requests_of_any_model(taker: Taker) -> None:
+    await taker.take(requests(1, model="large"), model="large")
+    await taker.take(tokens(5), running(1))
+    await taker.rate_limits.look((requests(1, model="large"), tokens(5), running(1)))
+    with pytest.raises(RateLimited):
+        await taker.rate_limits.look((requests(0),))
+
+
+async def test_a_refused_request_takes_one_from_each_limit_of_requests(taker: Taker) -> None:
+    limits = (requests(3), requests(3, scope="project"), tokens(5), running(1))
+    for _ in range(3):
+        await taker.rate_limits.take_refused(limits, uuid4())
+    with pytest.raises(RateLimited):
+        await taker.rate_limits.take_refused(limits, uuid4())
+    assert (await taker.refusal(requests(3))).limit == requests(3)
+    assert (await taker.refusal(requests(3, scope="project"))).standings[0].remaining == 0
+    await taker.take(tokens(5), running(1))
+
+
+@pytest.mark.parametrize("tight", [tokens(15), running(1)], ids=str)
+async def test_what_tokens_or_places_refuse_takes_one_from_the_keys_requests(taker: Taker, tight: Limit) -> None:
+    """Not from its project's: those of other keys do not pay for it."""
+    limits = (requests(3), requests(9, scope="project"), tight)
+    await taker.take(*limits)
+    refusals = [await taker.refusal(*limits) for _ in range(4)]
+    assert {refusal.limit for refusal in refusals} == {tight}
+    assert (await taker.refusal(requests(3))).standings[0].remaining == 0
+    assert (await taker.take(requests(9, scope="project"))).standings[0].remaining == 7
+
+
+async def test_whoever_waits_as_long_as_places_told_finds_room_for_a_request(taker: Taker) -> None:
+    limit, place = Limit("key", 1, "", Counts.REQUESTS, 2, 3_000), running(1)
+    first = await taker.take(limit, place)
+    told_ms = (await taker.refusal(limit, place)).retry_after_ms or 0
+    assert told_ms >= module.RUNNING_RETRY_MS
+    await taker.rate_limits.give_back(first, 0)
+    await asyncio.sleep(told_ms / 1_000)
+    await taker.take(limit, place)

@@ -196,3 +196,64 @@ async def test_the_place_of_what_was_left_is_its_workers_to_give_back(redis: Red
     assert await redis.zscore(left.running[0], left.id.hex) is None
     for task in (asking, renewing):
         task.cancel()
+
+
+MINUTE = Limit("key", 1, "", Counts.REQUESTS, 1, 60_000)
+BLINK = Limit("key", 2, "", Counts.REQUESTS, 1, 200)
+
+
+async def refused(rates: Rates, *limits: Limit) -> RateLimited:
+    with pytest.raises(RateLimited) as caught:
+        await rates.take(caller(*limits), uuid4(), model="small", tokens=1)
+    return caught.value
+
+
+async def test_a_full_limit_of_requests_is_remembered_for_a_while(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away(redis)
+    rates = Rates(away.limits, unknown)
+    rates.check(caller(MINUTE))
+    await rates.take(caller(MINUTE), uuid4(), model="small", tokens=1)
+    rates.check(caller(MINUTE))  # nobody was refused
+    told = await refused(rates, MINUTE, DAY)
+    away.is_away = True
+    with pytest.raises(RateLimited) as remembered:
+        rates.check(caller(DAY, MINUTE))
+    assert (remembered.value.limit, remembered.value.standings) == (MINUTE, told.standings)
+    assert 0 < (remembered.value.retry_after_ms or 0) <= (told.retry_after_ms or 0)
+    rates.check(caller(replace(MINUTE, most=2)))  # another limit, as of now
+    monkeypatch.setattr(rates_module, "REMEMBERED_S", 0)
+    away.is_away = False
+    await refused(rates, MINUTE)
+    rates.check(caller(MINUTE))
+
+
+async def test_what_is_remembered_puts_off_nobody_who_waits_as_long_as_told(redis: Redis) -> None:
+    rates = Rates(Away(redis).limits, unknown)
+    await rates.take(caller(BLINK), uuid4(), model="small", tokens=1)
+    told = await refused(rates, BLINK)
+    await asyncio.sleep((told.retry_after_ms or 0) / 1_000)
+    rates.check(caller(BLINK))
+    await rates.take(caller(BLINK), uuid4(), model="small", tokens=1)
+
+
+async def test_tokens_and_places_are_not_remembered(redis: Redis) -> None:
+    rates = Rates(Away(redis).limits, unknown)
+    await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    await refused(rates, ONE)
+    rates.check(caller(ONE))
+    await rates.look(caller(ONE))
+
+
+async def test_refused_requests_use_up_the_limit_of_requests(redis: Redis) -> None:
+    away = Away(redis)
+    rates = Rates(away.limits, unknown)
+    for _ in range(2):  # the second finds no room, and says so to nobody but the process
+        await rates.take_refused(caller(MINUTE), uuid4())
+    with pytest.raises(RateLimited):
+        rates.check(caller(MINUTE))
+    with pytest.raises(RateLimited):
+        await rates.look(caller(MINUTE))
+    away.is_away = True
+    await rates.take_refused(caller(MINUTE), uuid4())
+    with pytest.raises(StreamUnavailable):
+        await rates.look(caller(MINUTE))
