@@ -19,7 +19,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "calls-tools": {"tool_calls": 2},
     "three-then-silence": {"tokens": 1000, "stall_after": 3},
     "slow-to-begin": {"ttft_ms": 2_500},
-    "pauses": {"ttft_ms": 600, "tokens": 4, "rate": 2},
     "breaks-by-error": {"error_frame": 3, "error_type": "server_error", "error_message": "CUDA error at 10.0.0.7"},
     # at a rate, because a reset takes with it what the kernel has received and not yet handed over
     "breaks-by-reset": {"rst_after": 3, "rate": 10},
