@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
 from chatapi.wire.requests import ChatRequest, TextRequest
@@ -20,6 +22,7 @@ LIGHT_BYTES = 16 << 10
 LIGHT_CHARS = 2 << 10
 """So much text is counted on the loop: 2 ms at most."""
 LIGHT_DELTAS = 128
+MAX_DELTA_CHARS = 16 << 10
 MAX_UNSETTLED_CHARS = 64 << 10
 """Of an answer that is not counted yet."""
 PIECE_CHARS = 64 << 10
@@ -61,8 +64,11 @@ async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -
 
 
 async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """What `tally.add` answers."""
-    passing = tally.add(batch) if _is_light(batch) else await aside(tally.add, batch)
+    """What `tally.add` answers, large deltas in parts: whoever reads one decodes and writes it at once."""
+    if _is_light(batch):
+        passing = tally.add(batch)
+    else:
+        passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
     if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
         tally.unsettled_chars = 0
         for counter in tally.counters:
@@ -82,6 +88,26 @@ async def count_all(tally: Tally) -> None:
 def _is_light(batch: Sequence[AnyDelta]) -> bool:
     """Whether these deltas are taken in in little time."""
     return len(batch) <= LIGHT_DELTAS and sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
+
+
+def _parts(delta: AnyDelta) -> list[AnyDelta]:
+    """The delta, or several that say the same; one with log probabilities, which belong to all of its text, stays as it is."""
+    if _chars(delta) <= MAX_DELTA_CHARS:
+        return [delta]
+    match delta:
+        case ToolCall():
+            first, *rest = _cut(delta.arguments)
+            following = [ToolCall(delta.call_index, part, index=delta.index, kind=delta.kind) for part in rest]
+            return [replace(delta, arguments=first), *following]
+        case Reasoning():
+            return [replace(delta, text=part) for part in _cut(delta.text)]
+        case Text() | Refusal() if delta.logprobs is None:
+            return [replace(delta, text=part) for part in _cut(delta.text)]
+    return [delta]
+
+
+def _cut(text: str) -> list[str]:
+    return [text[start : start + MAX_DELTA_CHARS] for start in range(0, len(text), MAX_DELTA_CHARS)]
 
 
 def _chars(delta: AnyDelta) -> int:

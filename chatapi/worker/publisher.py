@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 TICK_S_PER_ENTRY = 0.000_25
 MAX_TICK_S = 0.005
 """The more a publish carried, the longer until the next one: under load it carries more, at rest nothing waits."""
-MAX_CALL_BYTES = 256 << 10
-"""What one script call writes, about: Redis serves nobody else meanwhile, for 1 to 2 ms. An entry is never parted, and may be larger."""
+MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
+"""What one script call writes, about: Redis serves nobody else meanwhile, for 2 to 5 ms. An entry is never parted, and may be larger."""
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
 """So much of a generation goes into an entry, but one delta at least: whoever reads an entry decodes and writes it at once."""
 LOGPROB_CHARS = 1_000
@@ -83,12 +83,13 @@ class Publisher:
             entries = self._take()
             carried = len(self._writing)
             await self._flush(entries)
-            if self._pending:
+            has_more = bool(self._pending)
+            if has_more:
                 self._wake.set()
             self._writing = {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
-            await asyncio.sleep(min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
+            await asyncio.sleep(0 if has_more else min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
 
     async def _flush(self, entries: list[Entry]) -> None:
         try:
@@ -127,7 +128,7 @@ class Publisher:
                 continue
             entries.append(entry)
             size += len(entry.batch)
-            if size >= MAX_CALL_BYTES:
+            if size >= MAX_CALL_BYTES or len(entries) == MAX_CALL_ENTRIES:
                 break
         self._pending |= rests
         return entries

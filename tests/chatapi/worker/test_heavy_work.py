@@ -14,7 +14,7 @@ import pytest
 from chatapi import identity
 from chatapi.delta_stream import Job
 from chatapi.wire import requests, tokens
-from chatapi.wire.deltas import Text
+from chatapi.wire.deltas import Reasoning, Text, TokenLogprob, ToolCall
 from chatapi.worker import generate, heavy_work
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.sandbox import SandboxEngine
@@ -111,6 +111,19 @@ async def test_a_large_delta_is_counted_aside() -> None:
         await heavy_work.count_all(tally)
         assert tally.completion_tokens == expected
     assert max(turns_s) < MOST_LOOP_S
+
+
+async def test_a_large_delta_is_passed_on_in_parts() -> None:
+    long = "word " * 10_000
+    call, *others = await heavy_work.tallied(Tally(), [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")])
+    assert call == ToolCall(1, long[: heavy_work.MAX_DELTA_CHARS], "id", "name", 2)
+    calls = [call, *(delta for delta in others if isinstance(delta, ToolCall))]
+    assert "".join(part.arguments for part in calls) == long
+    assert all(part == ToolCall(1, part.arguments, index=2) for part in calls[1:])
+    assert "".join(delta.text for delta in others if isinstance(delta, Reasoning)) == long
+    assert "".join(delta.text for delta in others if isinstance(delta, Text)) == long + "end"
+    logprobs = [TokenLogprob("word", -1)]
+    assert await heavy_work.tallied(Tally(), [Text(long, 0, logprobs)]) == [Text(long, 0, logprobs)]
 
 
 async def test_one_thread_does_one_piece_after_the_other() -> None:
