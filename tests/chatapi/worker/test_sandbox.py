@@ -283,6 +283,17 @@ async def test_structured_output_fits_its_schema() -> None:
     jsonschema.validate(json.loads(text_of(await answer_to(response_format=wanted))), schema)
 
 
+async def test_a_schema_that_is_too_large_is_a_400_that_names_the_parameter() -> None:
+    large = {"allOf": [{"const": "x" * 2_000 + str(last)} for last in range(900)]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": large}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": large}}
+    asked: list[dict[str, Any]] = [{"response_format": wanted}, {"tools": [tool], "tool_choice": "required"}]
+    for parameters, param in zip(asked, ("response_format.json_schema.schema", "tools"), strict=True):
+        got, failure = await broken_off(call(**parameters))
+        assert (got, failure.status, failure.code, failure.param) == ([], 400, "unsupported_schema", param)
+        assert "more than 65536 bytes" in failure.message
+
+
 async def test_an_unusable_schema_is_a_400_that_names_the_parameter() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}
     got, failure = await broken_off(call(response_format=wanted))
