@@ -92,10 +92,12 @@ class Presence:
                 if not self._begun.done():
                     self._begun.set_exception(error)
                     return
-                if not isinstance(error, RedisError | OSError):
+                if isinstance(error, RedisError | OSError):
+                    log.warning("presence: %s", error)
+                else:
                     log.exception("presence failed")
                 # A Redis that has lost its data must hear of us before a worker misses us twice.
-                self._stopping.wait(self.RETRY_S if isinstance(error, RedisError | OSError) else self.SAY_S)
+                self._stopping.wait(self.RETRY_S)
 
     def _say_again_and_again(self, redis: Redis, channel: PubSub) -> None:
         while not self._stopping.is_set():

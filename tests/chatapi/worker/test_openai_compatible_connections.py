@@ -8,11 +8,17 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
+from accounts.loop_clock import clock
 from chatapi.wire.deltas import Finished, Started, Text
 from chatapi.worker.engines import EngineError, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import ANSWER, HEAD, STREAM_HEAD, call_of, deltas_of, failed, read_request, tcp_server
 from tests.fake_upstream import Upstream
+
+
+def block(seconds: float) -> None:
+    """As what keeps an event loop from turning."""
+    time.sleep(seconds)
 
 
 @pytest.mark.parametrize("script", ["", "as_json", "crlf,usage_after_done,split=3", "status=500"])
@@ -62,6 +68,23 @@ async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str
 
     async with tcp_server(answer) as address:
         yield address
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4, 6, 9, 14, 20])
+async def test_a_loop_that_was_blocked_takes_no_upstream_for_silent(engine: OpenAICompatibleEngine, upstream: Upstream, turns: int) -> None:
+    """Wherever it was: connecting, waiting for the head or between deltas. Every time limit is over before it looks at its sockets."""
+    timeouts = Timeouts(connect_ms=800, first_delta_ms=900, between_deltas_ms=900)
+    clock.start(asyncio.get_running_loop())
+    await asyncio.sleep(0.05)
+    try:
+        asking = asyncio.ensure_future(deltas_of(engine, call_of(upstream.url, "tokens=20,rate=1000", timeouts=timeouts)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        block(1.5)
+        deltas = await asking
+    finally:
+        clock.stop()
+    assert len([delta for delta in deltas if isinstance(delta, Text)]) == 20
 
 
 async def test_it_asks_again_when_an_old_connection_is_dead(engine: OpenAICompatibleEngine) -> None:
