@@ -41,7 +41,7 @@ http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPSt
 class HTTPRequest(WebRequest):
     """One request and its response."""
 
-    channel: "HTTPConnection | None"
+    channel: Any  # an HTTPConnection; None when its socket is closed
 
     def __init__(self, channel: "HTTPConnection", queued: object) -> None:
         # Twisted would parse forms into `args`, which an ASGI application never sees.
@@ -202,7 +202,9 @@ class HTTPConnection(http.HTTPChannel):
         self._active_at = monotonic()  # the last byte received, or the last response ended
         self._arriving_since: float | None = None  # the first byte of a request that is not complete yet
         self._received_bytes = 0
-        self._dataBuffer: list[bytes]  # Twisted's
+        self._dataBuffer: list[bytes]  # Twisted's, as are the next two
+        self._transferDecoder: Any = None
+        self.length: int | None = 0
         self._paused_at: float | None = None  # since when the body that arrives waits for its application
         self._has_had_request = False
         self._arriving_bytes = 0  # which count for the client's address

@@ -33,6 +33,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 ACCEPT_BACKLOG = 4096
 """Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for retransmissions."""
 
+SEND_BUFFER_BYTES = 256 * 1024
+"""What the kernel takes of an answer that its client does not read. By itself it would take megabytes, so that much work would be done for
+clients that read nothing; this is enough for 2 MB/s to the other side of the world."""
+
 SWEEP_SECONDS = 0.25
 QUIET_POLL_SECONDS = 0.05
 CANCEL_SECONDS = 2.0
@@ -78,6 +82,7 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
     listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     # TCP_USER_TIMEOUT watches bytes in flight; keep-alive probes are such bytes while a stream is silent. It also ends a client that
     # reads nothing and whose buffer is full, whatever its machine answers: Linux can't have one time for these and one for the vanished.
     options = {

@@ -45,7 +45,7 @@ def test_a_client_that_stops_reading_stops_the_application_and_is_cut_off(probe:
         client.get(f"/flood?watch=unread&bytes={400 * MEGABYTE}")
         report = probe.ask("/report?watch=unread")  # another client is served as if nothing were wrong
         assert report["end"] == "cancelled"
-        assert report["sent_bytes"] < 12 * MEGABYTE  # the rest of what the two kernels' buffers took
+        assert report["sent_bytes"] < MEGABYTE  # what the two kernels' buffers took
         assert probe.peak_memory_bytes() - before_bytes < MEBIBYTE
 
 
