@@ -150,7 +150,7 @@ async def test_a_body_beyond_the_cap_is_not_read_to_its_end(alice: Person, servi
     assert (announced.told, announced.pieces_read) == ((413, "request_too_large"), 1)
     chunked = await Upload(CHAT, "POST", bearer(alice), is_announced=False).send()
     assert (chunked.told, chunked.pieces_read) == ((413, "request_too_large"), 11)
-    assert not services.room._held_bytes
+    assert not services.room._room._held_units
 
 
 async def test_a_body_waits_unread_for_room_and_gives_it_back(alice: Person, services: Services) -> None:
@@ -158,13 +158,13 @@ async def test_a_body_waits_unread_for_room_and_gives_it_back(alice: Person, ser
     upload = Upload(CHAT, "POST", bearer(alice))
     sending = asyncio.create_task(upload.send())
     async with asyncio.timeout(10):
-        while not services.room._waiting:
+        while not services.room._room._waiting:
             await asyncio.sleep(0.01)
     assert upload.pieces_read == 1
     for room in taken:
         room.release()
     assert ((await sending).told, upload.pieces_read) == ((400, "invalid_json"), PIECES)
-    assert not services.room._held_bytes
+    assert not services.room._room._held_units
 
 
 async def test_who_is_signed_in_may_send_a_large_form(services: Services) -> None:
@@ -173,7 +173,7 @@ async def test_who_is_signed_in_may_send_a_large_form(services: Services) -> Non
     upload = await Upload("/admin/catalog/import", "POST", headers).send()
     assert upload.pieces_read == PIECES
     assert upload.status in {400, 403}, "Django's own limit for forms, or its check of the form's token"
-    assert not services.room._held_bytes
+    assert not services.room._room._held_units
     assert (await Upload("/v1/models", "POST", headers).send()).told == (413, "request_too_large")
 
 

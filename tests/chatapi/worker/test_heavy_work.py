@@ -54,7 +54,7 @@ async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> 
     """Run the request as a worker does, from its job to its settlement by our own count; the loop's turns."""
     parse = requests.parse_text if "prompt" in body else requests.parse_chat
     job = Job("web", requests.to_bytes(parse(json.dumps(body).encode())))
-    run = Run(Claimed(identity.new_id(), 1, "m", most, 1, is_test=True), "web")
+    run = Run(Claimed(identity.new_id(), 1, "m", most, 1, is_test=True, organization_id=1), "web")
     async with watched() as turns_s:
         request = await generate._request(run, job)
         target = Target("sandbox", upstream_model=model)
