@@ -181,7 +181,11 @@ async def _go_on(scope: Any, receive: Any, send: Any) -> None:
 
 async def _websocket(scope: Any, receive: Any, send: Any) -> None:
     await receive()
-    if "watch" in (query := _query(scope)):
+    if "busy" in (query := _query(scope)):
+        await send({"type": "websocket.accept"})
+        await farewell.wait()
+        return
+    if "watch" in query:
         watches[query["watch"]].ended.set()
         await receive()  # whoever is watched is never let in
         return

@@ -1,0 +1,53 @@
+"""Which sockets may be read in a turn of the event loop: all without load, and each once a round with it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from chatapi.web import read_turns
+from chatapi.web.read_turns import ReadTurns
+
+
+class Loop:
+    """An event loop, as far as it matters here: its clock, and the end of a turn."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.soon: list[Callable[[], None]] = []
+        self.turns = ReadTurns(0.02, self.soon.append)
+        monkeypatch.setattr(read_turns, "monotonic", lambda: self.now)
+
+    def turn(self, readers: str, read_seconds: float) -> str:
+        """Offers each reader a read that takes so long; returns those that read."""
+        read = ""
+        for reader in readers:
+            if self.turns.may_read(reader):
+                self.now += read_seconds
+                read += reader
+        while self.soon:
+            self.soon.pop()()
+        return read
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    return Loop(monkeypatch)
+
+
+def test_without_load_all_are_read_in_each_turn(loop: Loop) -> None:
+    assert [loop.turn("abcde", 0.001) for _ in range(3)] == ["abcde"] * 3
+
+
+def test_with_load_a_turn_is_bounded_and_each_has_its_turn(loop: Loop) -> None:
+    assert [loop.turn("abcdefgh", 0.009) for _ in range(4)] == ["abc", "def", "gh", "abc"]
+
+
+def test_who_comes_late_does_not_wait_for_those_who_have_read(loop: Loop) -> None:
+    assert loop.turn("abcdef", 0.009) == "abc"
+    assert loop.turn("abcdefz", 0.004) == "defz"
+
+
+def test_a_round_ends_when_those_left_out_have_left(loop: Loop) -> None:
+    assert loop.turn("abcdef", 0.009) == "abc"
+    assert loop.turn("abc", 0.009) == ""
+    assert loop.turn("abc", 0.009) == "abc"
