@@ -17,11 +17,14 @@ from accounts.models import APIKey, Project
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
-from usage.models import Budget, BudgetLimit, Credit, Generation, HourlyUsage, LedgerEntry, Outcome, Price
+from usage import refused_requests
+from usage.database.clock import database_now
+from usage.models import Budget, BudgetLimit, Credit, Generation, HourlyUsage, LedgerEntry, Outcome, Price, RefusedRequests
+from usage.refused_requests import Refusal
 
 MODELS = sorted((model for model in admin.site._registry), key=lambda model: model._meta.label)
 LISTS = [reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") for model in MODELS]
-RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage]
+RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests]
 
 
 @pytest.fixture
@@ -39,6 +42,7 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
         run(person)
     run(alice, outcome=Outcome.FAILED, error_code="upstream_timeout", error_message="<b>It</b> took too long.", finish_reason="")
     admit(bob)
+    refused_requests.add(database_now(), [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 2}])
     BudgetLimit.objects.create(scope="organization", scope_id=alice.project.organization_id, period="month", limit_nanodollars=10**9)
     BudgetLimit.objects.create(scope="key", scope_id=charlie.api_key.pk, period="day", limit_nanodollars=5 * 10**8)
     ServedModel.objects.create(id="unserved")
