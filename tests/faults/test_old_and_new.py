@@ -19,6 +19,9 @@ from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("signals"), pytest.mark.timeout(120)]
 
+ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
+"""Longer than a worker needs to start."""
+
 
 def newer(message: bytes) -> bytes:
     """The message with arguments that only a newer worker knows."""
