@@ -1,6 +1,5 @@
 """From a follower's deltas to one answer's end, whatever dies on the way: pings in silence, the row where the end does not come."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
@@ -9,6 +8,7 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
+from accounts import loop_clock
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST
 from chatapi.web.inbox import Follower
@@ -90,7 +90,7 @@ async def _missed(follower: Follower) -> list[AnyDelta]:
 async def _in_time(looking: Awaitable[list[AnyDelta]]) -> list[AnyDelta]:
     """What is found within `LAST_LOOK_S`; else nothing, because a client that has waited for long must hear its end."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(LAST_LOOK_S):
+        async with loop_clock.timeout(LAST_LOOK_S):
             return await looking
     return []
 

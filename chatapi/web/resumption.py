@@ -240,7 +240,7 @@ class _Log:
     async def _found(self, finding: Finding) -> Part:
         """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody else."""
         if finding is Finding.SETTLED:
-            async with asyncio.timeout(LAST_LOOK_S):
+            async with loop_clock.timeout(LAST_LOOK_S):
                 return await self._settled()
         if finding is Finding.EXPIRED:
             return Part([NOT_STARTED]) if await self._services.expire(self._id) else NOTHING
@@ -264,7 +264,7 @@ class _Log:
     async def _broken_off(self) -> list[AnyDelta]:
         """The end of a stream whose log is lost or out of reach."""
         try:
-            async with asyncio.timeout(LAST_LOOK_S):
+            async with loop_clock.timeout(LAST_LOOK_S):
                 end = await self._services.commits.read(reports.end_of, self._id)
         except (DatabaseUnavailable, TimeoutError):
             return [LOST]

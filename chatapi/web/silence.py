@@ -23,6 +23,7 @@ from weakref import WeakSet
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream
 from usage import reports
 from usage.database.group_commit import GroupCommit
@@ -159,7 +160,7 @@ class Silence:
     async def _look_into(self, silent: Sequence[Watch]) -> None:
         found: Mapping[UUID, Standing] | None = None
         try:
-            async with asyncio.timeout(READ_S):
+            async with loop_clock.timeout(READ_S):
                 found = await self._commits.read(reports.standings, [watch.id for watch in silent])
         except (DatabaseUnavailable, TimeoutError) as error:
             log.warning("silent generations: %r", error)
