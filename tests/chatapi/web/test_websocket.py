@@ -32,7 +32,7 @@ def test_a_flood_of_tiny_frames_delays_nobody(probe: Probe, frame: bytes) -> Non
         flooding.open_websocket()
         flood = threading.Thread(target=send_all, args=(flooding, frame * 100_000))
         flood.start()
-        waits = []
+        waits: list[float] = []
         while flood.is_alive() and len(waits) < 50:
             began = time.monotonic()
             other.get("/")
