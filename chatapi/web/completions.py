@@ -314,7 +314,7 @@ class Completions(Endpoint):
             await self._send_accepted(self.answer.public_id, self.dialect.name)
             return
         self.is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
-        await self._tell(follow(services, row.id, settings.PING_MS), row.is_stream)
+        await self._tell(follow(services, row, settings.PING_MS), row.is_stream)
 
     async def _send_accepted(self, public_id: str, dialect: str) -> None:
         path = f"/{dialect}/v1/generations/{public_id}"

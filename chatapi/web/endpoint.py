@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 MOST_LENGTH_DIGITS = 19
+REQUEST_UNITS = 16
+"""What a request costs before its stream begins, in deltas (`fair_turns.py`)."""
 OPENAI_VERSION = (b"openai-version", identity.OPENAI_VERSION.encode())
 
 
@@ -116,6 +118,7 @@ class Endpoint(EventStreamConsumer):
         """Who asks, whose dialect is chosen herewith; raises an `AccountsError` or `UnknownDialect`."""
         caller = await services.authenticate(self.header(b"authorization"), self.client_address)
         self.know(caller)
+        await services.turns.take(caller.organization_id, REQUEST_UNITS)
         caller.require(self.required_scope)
         self.choose_dialect(caller.default_dialect)
         return caller

@@ -54,7 +54,7 @@ class GenerationStream(_OfGeneration):
         await self.send_head(200, STREAM_HEADERS)
         await self.send_body(b"")  # sends the head, for nothing may have been generated yet
         authorize = partial(self._authorize, services)
-        async for frames in remainder(services, encoder, row.id, after, authorize, settings.PING_MS):
+        async for frames in remainder(services, encoder, row, after, authorize, settings.PING_MS):
             await self.send_body(frames)
         await self.send_body(b"", more=False)
 

@@ -23,7 +23,7 @@ from chatapi import errors
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, WORKER_LOST
 from chatapi.redis_client import REPLY_TIMEOUT_S
-from chatapi.web.inbox import Inbox
+from chatapi.web.inbox import PART_FRAMES, Inbox
 from chatapi.web.relay import CLOSING, LAST_LOOK_S, LOST, end_of_broken, is_to_be_told, terminal_of
 from chatapi.web.services import Services
 from chatapi.web.silence import Finding
@@ -36,6 +36,8 @@ from usage.errors import DatabaseUnavailable
 from usage.models import Generation, State
 
 POLL_S = 0.05
+POLL_S_EACH = 0.001
+"""Between two looks at a log, for each log that the same organization follows: so many of them cost as much as 50 do."""
 ASK_RIGHTS_S = 2.0
 """How often it is asked whether the caller may still look: a revoked key's streams end within 5 s."""
 ANSWER_S = 1.0
@@ -101,14 +103,14 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
 
 
 async def remainder(
-    services: Services, encoder: OpenAI, generation_id: UUID, after: Position, authorize: Authorize | None = None, ping_ms: int = 0
+    services: Services, encoder: OpenAI, row: Generation, after: Position, authorize: Authorize | None = None, ping_ms: int = 0
 ) -> AsyncIterator[bytes]:
     """The frames behind that position, as they come; ends with the generation's end, or when the caller may not look any more.
 
     After `ping_ms` of silence comes a keep-alive; with 0 never.
     """
     sent_at, ping = time.monotonic(), PING
-    async for part in _parts(services, generation_id, authorize):
+    async for part in _parts(services, row, authorize):
         frames = _frames(encoder, part, after)
         if frames:
             ping = PING_LINE
@@ -133,14 +135,14 @@ def _frames(encoder: OpenAI, part: Part, after: Position) -> bytes:
     return b"".join(frames)
 
 
-async def follow(services: Services, generation_id: UUID, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:
+async def follow(services: Services, row: Generation, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:
     """The generation's batches from the first delta up to and including a terminal one, from its log and, where that ends, the books.
 
     An empty batch means: so many ms have passed in silence, if any were asked for. Nobody is asked whether the caller may still look:
     what a key has asked for ends with that key.
     """
     heard = time.monotonic()
-    async for part in _parts(services, generation_id):
+    async for part in _parts(services, row):
         if part.deltas or (ping_ms and (time.monotonic() + POLL_S - heard) * 1_000 >= ping_ms):
             heard = time.monotonic()
             yield part.deltas
@@ -160,26 +162,30 @@ async def is_kept(services: Services, row: Generation) -> bool:
     return has_end_to_come or bool(held)
 
 
-async def _parts(services: Services, generation_id: UUID, authorize: Authorize | None = None) -> AsyncIterator[Part]:
+async def _parts(services: Services, row: Generation, authorize: Authorize | None = None) -> AsyncIterator[Part]:
     """What every look at the log has found, nothing as well, up to and including a terminal delta."""
-    log, asked = _Log(services, generation_id), time.monotonic()
-    while True:
-        if authorize is not None and time.monotonic() - asked > ASK_RIGHTS_S:
-            if refusal := await _refusal(authorize):
-                yield Part([refusal])
+    log, asked = _Log(services, row), time.monotonic()
+    services.log_readers[row.organization_id] += 1
+    try:
+        while True:
+            if authorize is not None and time.monotonic() - asked > ASK_RIGHTS_S:
+                if refusal := await _refusal(authorize):
+                    yield Part([refusal])
+                    return
+                # Not before the answer: many who began together drift apart, and find the answer that the first of them got.
+                asked = time.monotonic()
+            part = await log.next()
+            yield part
+            if part.is_last:
                 return
-            # Not before the answer: many who began together drift apart, and find the answer that the first of them got.
-            asked = time.monotonic()
-        part = await log.next()
-        yield part
-        if part.is_last:
-            return
-        if services.is_closing:
-            # Whoever leaves this stream cancels nothing: the generation is not abandoned.
-            yield Part([CLOSING])
-            return
-        if not part.deltas:
-            await asyncio.sleep(POLL_S)
+            if services.is_closing:
+                # Whoever leaves this stream cancels nothing: the generation is not abandoned.
+                yield Part([CLOSING])
+                return
+            if not part.deltas:
+                await asyncio.sleep(max(POLL_S, services.log_readers[row.organization_id] * POLL_S_EACH))
+    finally:
+        services.log_readers[row.organization_id] -= 1
 
 
 async def _refusal(authorize: Authorize) -> Failed | None:
@@ -197,12 +203,12 @@ async def _refusal(authorize: Authorize) -> Failed | None:
 class _Log:
     """A generation's log as one reader has read it so far, and what the books say when nothing more comes."""
 
-    def __init__(self, services: Services, generation_id: UUID) -> None:
-        self._services, self._id = services, generation_id
+    def __init__(self, services: Services, row: Generation) -> None:
+        self._services, self._id, self._party = services, row.id, row.organization_id
         self._read_up_to, self._seq = b"", 0
         self._failing_s = 0.0
         """How long Redis has been failing to answer; 0 when it did answer last."""
-        self._watch = services.silence.watch(generation_id)
+        self._watch = services.silence.watch(row.id)
 
     async def next(self) -> Part:
         """What has come since; neither Redis nor the database need be there."""
@@ -219,10 +225,11 @@ class _Log:
 
     async def _from_log(self) -> Part:
         reply_s = Inbox.PROBE_S if self._failing_s else REPLY_TIMEOUT_S
+        await self._services.turns.take(self._party, PART_FRAMES)
         began = loop_clock.monotonic()
         try:
             async with loop_clock.timeout(reply_s):
-                self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq)
+                self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq, most_entries=PART_FRAMES)
         except (RedisError, OSError, TimeoutError) as error:
             self._failing_s += loop_clock.monotonic() - began + POLL_S
             raise RedisConnectionError(str(error)) from error

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -66,6 +67,8 @@ class Services:
         self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.turns = FairTurns()
+        self.log_readers: Counter[int] = Counter()
+        """How many logs are followed for each organization."""
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
         self.inbox = Inbox(self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s)
         most_bytes = MOST_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)

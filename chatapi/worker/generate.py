@@ -42,6 +42,8 @@ DATABASE_AWAY = Failed(
 )
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
+START_UNITS = 16
+"""What a run costs before its first delta, in deltas (`fair_turns.py`)."""
 CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
 SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 """Waits between attempts while the database is away; after the last one the reaper closes the generation."""
@@ -97,6 +99,7 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
 async def _run(services: Services, run: Run, job: Job | None) -> None:
     request = None
     try:
+        await services.turns.take(run.claimed.organization_id, START_UNITS)
         if job is not None:
             request = await _request(run, job)
             run.tally.expect_echo(request)

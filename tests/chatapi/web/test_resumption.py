@@ -1,6 +1,7 @@
 """A stream that is followed from its log, when the log or the books are away, or have forgotten it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
@@ -12,6 +13,7 @@ from redis.exceptions import RedisError
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Line, connect
 from chatapi.web import resumption, silence
 from chatapi.web.generations import GenerationStream
@@ -76,7 +78,9 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     stream = Stream(redis, "test:", ttl_ms=5_000)
     watching = Silence(commits, stream)
     asking = asyncio.create_task(watching.ask_books())
-    yield SimpleNamespace(stream=stream, commits=commits, silence=watching, is_closing=False)
+    turns, log_readers = FairTurns(), Counter[int]()
+    yield SimpleNamespace(stream=stream, commits=commits, silence=watching, turns=turns, log_readers=log_readers, is_closing=False)
+    assert not +log_readers
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await commits.close()
@@ -96,8 +100,9 @@ async def all_of(batches: AsyncIterator[list[AnyDelta]]) -> list[AnyDelta]:
 async def frames(services: Any, generation_id: UUID, after: Position = FROM_THE_BEGINNING) -> list[bytes]:
     """What somebody gets who resumes behind that position, frame by frame."""
     encoder = OpenAI(Answer(generation_id.hex, 1, "small", include_usage=True))
+    row = Generation(id=generation_id, organization_id=1)
     async with asyncio.timeout(10):
-        body = b"".join([part async for part in resumption.remainder(services, encoder, generation_id, after)])
+        body = b"".join([part async for part in resumption.remainder(services, encoder, row, after)])
     return body.split(b"\n\n")[:-1]
 
 
@@ -113,7 +118,7 @@ def event_id(frame: bytes) -> bytes:
 async def test_a_stream_whose_row_is_gone_ends(services: Any) -> None:
     lost = identity.new_id()
     await publish(services, lost, 1, Text("hello"))
-    found = await all_of(resumption.follow(services, lost))
+    found = await all_of(resumption.follow(services, Generation(id=lost, organization_id=1)))
     assert found[0] == Text("hello")
     assert isinstance(found[1], Failed)
     assert (len(found), found[1].code) == (2, "generation_not_found")
@@ -123,7 +128,7 @@ async def test_a_stream_whose_row_is_open_waits(services: Any, waiting: Generati
     batches: list[list[AnyDelta]] = []
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            batches = [batch async for batch in resumption.follow(services, waiting.pk)]
+            batches = [batch async for batch in resumption.follow(services, waiting)]
     assert batches == []
 
 
@@ -163,7 +168,7 @@ def failed(alice: Person, transactional_db: None) -> Generation:
 async def test_a_database_that_is_away_for_a_while_ends_no_stream(services: Any, waiting: Generation) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     services.commits.is_away = True
-    following = asyncio.ensure_future(all_of(resumption.follow(services, waiting.pk)))
+    following = asyncio.ensure_future(all_of(resumption.follow(services, waiting)))
     while services.commits.refusals < 2 and not following.done():
         await asyncio.sleep(0.01)
     await publish(services, waiting.pk, 4, *GOOD_END)
@@ -175,7 +180,7 @@ async def test_a_database_that_is_away_for_a_while_ends_no_stream(services: Any,
 
 async def test_a_valkey_that_is_away_for_a_while_ends_no_stream(services: Any, valkey: Valkey, waiting: Generation) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
-    following = resumption.follow(services, waiting.pk)
+    following = resumption.follow(services, waiting)
     assert await anext(following) == TOLD
     valkey.stop()
     rest = asyncio.ensure_future(all_of(following))
@@ -191,7 +196,7 @@ async def test_a_stream_ends_when_valkey_stays_away(
 ) -> None:
     monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
     await publish(services, waiting.pk, 1, *TOLD)
-    following = resumption.follow(services, waiting.pk)
+    following = resumption.follow(services, waiting)
     assert await anext(following) == TOLD
     valkey.stop()
     assert await all_of(following) == [LOST]
@@ -208,20 +213,20 @@ async def test_a_bad_end_follows_whatever_is_lost(services: Any, failed: Generat
 
 
 async def test_a_good_end_never_follows_an_empty_log(services: Any, completed: Generation) -> None:
-    assert await all_of(resumption.follow(services, completed.pk)) == [LOST]
+    assert await all_of(resumption.follow(services, completed)) == [LOST]
 
 
 async def test_a_stream_of_which_a_part_is_lost_is_kept_and_says_so(services: Any, completed: Generation) -> None:
     await publish(services, completed.pk, 11, Text("behind what is lost"), *GOOD_END)
     assert await resumption.is_kept(services, completed)
-    assert await all_of(resumption.follow(services, completed.pk)) == [LOST]
+    assert await all_of(resumption.follow(services, completed)) == [LOST]
 
 
 async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[AnyDelta]]:
     """A stream whose log is lost when a part of it has been read."""
     for seq in range(1, 301):
         await publish(services, generation_id, seq, Text(f"{seq} "))
-    following = resumption.follow(services, generation_id)
+    following = resumption.follow(services, Generation(id=generation_id, organization_id=1))
     assert len(await anext(following)) < 300
     await services.stream.redis.delete(services.stream.key("log", generation_id.hex))
     return following
@@ -286,7 +291,7 @@ async def test_an_end_that_the_row_tells_has_no_id(services: Any, completed: Gen
 
 async def test_a_process_that_closes_ends_who_follows(services: Any, waiting: Generation) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
-    following = resumption.follow(services, waiting.pk)
+    following = resumption.follow(services, waiting)
     assert await anext(following) == TOLD
     services.is_closing = True
     assert await all_of(following) == [CLOSING]
@@ -295,7 +300,7 @@ async def test_a_process_that_closes_ends_who_follows(services: Any, waiting: Ge
 async def test_an_end_that_is_in_the_log_is_told_by_a_process_that_closes(services: Any, waiting: Generation) -> None:
     services.is_closing = True
     await publish(services, waiting.pk, 1, *TOLD, *GOOD_END)
-    assert await all_of(resumption.follow(services, waiting.pk)) == [*TOLD, *GOOD_END]
+    assert await all_of(resumption.follow(services, waiting)) == [*TOLD, *GOOD_END]
 
 
 @pytest.mark.parametrize(("refusal", "code"), [(NotAuthenticated, "invalid_api_key"), (PermissionDenied, "permission_denied")])
@@ -309,7 +314,7 @@ async def test_who_may_not_look_any_more_is_told_so(services: Any, waiting: Gene
     await publish(services, waiting.pk, 1, Text("hello"))
     encoder = OpenAI(Answer(waiting.pk.hex, 1, "small"))
     async with asyncio.timeout(10):
-        body = b"".join([part async for part in resumption.remainder(services, encoder, waiting.pk, FROM_THE_BEGINNING, authorize)])
+        body = b"".join([part async for part in resumption.remainder(services, encoder, waiting, FROM_THE_BEGINNING, authorize)])
     told, error, done = body.split(b"\n\n")[:-1]
     assert b'"content":"hello"' in told
     assert (event_id(error), code.encode() in error, done) == (b"", True, b"data: [DONE]")
