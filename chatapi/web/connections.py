@@ -359,9 +359,9 @@ class HTTPConnection(http.HTTPChannel):
         if self.length is not None and self.length > self.limits.max_body_bytes:
             return refusals.REQUEST_TOO_LARGE
         # What is refused later, by Daphne, would be answered at once, and a read full of such requests in one turn of the event loop.
-        if not self._path.isascii() or (self.requests[-1].is_websocket and self.length != 0):
-            return refusals.BAD_REQUEST
-        return None
+        if self.requests[-1].is_websocket and self.length != 0:
+            return refusals.BAD_REQUEST if self._command == b"GET" else refusals.NOT_A_HANDSHAKE
+        return None if self._path.isascii() else refusals.BAD_REQUEST
 
     def _refusal_of_client(self) -> Refusal | None:
         """Counts the request for its client's address."""

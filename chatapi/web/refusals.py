@@ -65,6 +65,8 @@ NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host h
 """RFC 9112 section 3.2."""
 REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
 """Daphne would join the two values with a comma."""
+NOT_A_HANDSHAKE = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket begins with a GET request.")
+"""RFC 6455 section 4.1."""
 CHUNKS_TOO_SMALL = Refusal(
     HTTPStatus.BAD_REQUEST,
     "The request body is sent in chunks that are too small, or with too much between them: beyond 1,024 chunks they must have 4 bytes "

@@ -47,7 +47,6 @@ HARMLESS: dict[str, tuple[str | bytes, ...]] = {
     "a long header": ("X-Long: " + "x" * 8_000,),
     "control characters": (b"OpenAI-Organization: a\x01\x7f\x1bb",),
     "any bytes": (b"OpenAI-Organization: \xff\xfe\xc0\x80",),
-    "a folded line": (b"OpenAI-Organization: a\r\n X-Injected: 1",),
     "underscores": ("Daphne_Root_Path: /x", "Content_Length: 5", "X_Request_Id: y"),
     "hop by hop": ("Connection: close, \xff, Authorization", "TE: trailers, x;q=9", "Trailer: Authorization"),
     "an origin": ("Origin: null", "Referer: http://evil.example/"),
@@ -168,6 +167,12 @@ def test_there_is_no_websocket(raw: RawClient, path: str, case: str) -> None:
     response = raw.ask(raw.head_of("GET", path, *headers))
     assert raw_refusal(response)[0] == status
     assert raw.is_hung_up()
+
+
+@pytest.mark.parametrize("fold", [b" ", b"\t", b"  X-Injected: 1"])
+def test_a_folded_line_is_refused(raw: RawClient, fold: bytes) -> None:
+    """RFC 9112 section 5.2: proxies differ in what they make of it, and each costs a copy of the lines before it."""
+    assert raw_refusal(raw.ask(raw.head_of("GET", "/v1/models", b"OpenAI-Organization: a\r\n" + fold)))[0] == 400
 
 
 @pytest.mark.parametrize("path", POSTED)
