@@ -172,7 +172,8 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
 
 async def _stream(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
-    call = Call(run.id.hex, request, route.target, run.claimed.max_output_tokens, run.request_bytes)
+    claimed = run.claimed
+    call = Call(run.id.hex, request, route.target, claimed.max_output_tokens, run.request_bytes, claimed.max_prompt_tokens)
     # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:

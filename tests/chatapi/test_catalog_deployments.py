@@ -206,11 +206,11 @@ def test_the_sandbox_is_tested_without_a_network(root: Client, small: ServedMode
 def test_a_key_is_sent_to_its_upstream_and_shown_to_nobody(
     root: Client, small: ServedModel, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_KEY", "topsecret-value")
-    upstream.name_script("tells-the-key", Script(status=400, error_message="topsecret-value is wrong", error_code="topsecret-value"))
+    monkeypatch.setenv("FAKE_KEY", "topsecretvalue")
+    upstream.name_script("tells-the-key", Script(status=400, error_message="topsecretvalue is wrong", error_code="topsecretvalue"))
     page = deployed(small, upstream.url, api_key_env="FAKE_KEY", upstream_model="tells-the-key")
     answers = [root.get(page), root.post(page)]
-    assert upstream.calls[0].headers["Authorization"] == "Bearer topsecret-value"
+    assert upstream.calls[0].headers["Authorization"] == "Bearer topsecretvalue"
     assert "FAKE_KEY is set" in text(answers[0])
     assert "(the key) is wrong" in text(answers[1])
     assert all("topsecret" not in answer.content.decode() for answer in answers)

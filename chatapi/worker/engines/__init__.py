@@ -41,6 +41,8 @@ class Call:
     target: Target
     max_output_tokens: int
     request_bytes: int = 0
+    max_prompt_tokens: int | None = None
+    """What fits the model's context, where that is known."""
 
 
 class EngineError(Exception):

@@ -33,6 +33,8 @@ class SandboxEngine:
         # A prompt may be megabytes long, and a small schema may take long to fill.
         script, answer = _answer_to(call) if _is_light(call) else await heavy_work.aside(_answer_to, call)
         prompt_tokens = await heavy_work.count_prompt(call.request, call.request_bytes)
+        if call.max_prompt_tokens is not None:  # it refuses no prompt, but a model would have seen no more of it
+            prompt_tokens = min(prompt_tokens, call.max_prompt_tokens)
         playing = _Playing(script, call.target.timeouts, is_light=_is_light(call))
         await playing.first_delay()
         yield [Started(FINGERPRINT)]
