@@ -59,6 +59,7 @@ class Ticks(EventStreamConsumer):
     async def handle(self) -> None:
         query = _query(self.scope)
         watch = watches[query["watch"]]
+        await self.read_body()
         try:
             await self.send_headers(200, [(b"content-type", b"text/event-stream")])
             for number in range(int(query["count"])):

@@ -112,3 +112,21 @@ async def test_other_methods_are_refused(path: str, method: str) -> None:
 async def test_a_harmless_request_id_is_echoed_and_any_other_replaced() -> None:
     assert (await ask("/healthz", x_request_id="my_id-1"))["headers"][b"x-request-id"] == b"my_id-1"
     assert b"<" not in (await ask("/healthz", x_request_id="<script>"))["headers"][b"x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_no_body_is_read(valkey: Valkey, path: str) -> None:
+    from chatapi.asgi import application
+
+    async def receive() -> Any:
+        pytest.fail("a probe has no body")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", b"8000000")]
+    scope: Any = {"type": "http", "method": "GET", "path": path, "headers": headers}
+    await application(scope, receive, send)
+    assert [message.get("status") for message in sent] == [200, None]
