@@ -47,7 +47,7 @@ class HTTPRequest(WebRequest):
         # Twisted would parse forms into `args`, which an ASGI application never sees.
         super().__init__(channel, queued, parsePOSTFormSubmission=False)
         self.writable = channel.writable
-        self.body = RequestBody(channel.limits.body_piece_bytes, self._body_wanted)
+        self.body = RequestBody(channel.limits.body_piece_bytes)
         self.is_started = False
         self._expects_continue = False
 
@@ -129,6 +129,7 @@ class HTTPRequest(WebRequest):
             "client": self.client_addr,
             "server": self.server_addr,
         }
+        self.body.start(self._body_wanted)
         self.application_queue = self.body  # Daphne calls send_disconnect() only if there is one
         self.server.start_application(self, scope, self.body.receive)
         return None
@@ -450,6 +451,7 @@ class HTTPConnection(http.HTTPChannel):
         self._active_at = monotonic()
         self._stall = None
         self._buffer = b""
+        self._uncount_arriving()
         self._dataBuffer.clear()
         self._networkProducer.unregisterProducer()  # while that is paused, nothing would be hung up
         self.transport.resumeProducing()  # what is not read would end in a reset
@@ -470,7 +472,6 @@ class HTTPConnection(http.HTTPChannel):
         if not any(request.has_begun_response for request in self.requests):
             self.transport.write(refusal.response())
         self._end()
-        self._uncount_arriving()
         for request in self.requests:
             request.abandon()
 

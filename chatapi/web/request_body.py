@@ -13,10 +13,9 @@ class RequestBody:
     look at the head before anybody pays for the rest.
     """
 
-    def __init__(self, piece_bytes: int, on_wanted: Callable[[], None]) -> None:
-        """`on_wanted` is called when the application waits for more than there is."""
+    def __init__(self, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
-        self._on_wanted = on_wanted
+        self._on_wanted = _nobody_reads
         self._pieces: list[bytes] = []
         self._waiting_bytes = 0
         self.received_bytes = 0
@@ -25,6 +24,10 @@ class RequestBody:
         self._has_begun = self._has_ended = False  # the first and the last message have been taken
         self._is_disconnected = False
         self._changed = asyncio.Event()
+
+    def start(self, on_wanted: Callable[[], None]) -> None:
+        """The application starts; `on_wanted` is called when it waits for more than there is."""
+        self._on_wanted = on_wanted
 
     @property
     def is_full(self) -> bool:
@@ -82,4 +85,4 @@ class RequestBody:
 
 
 def _nobody_reads() -> None:
-    """Takes the place of `on_wanted` when nothing more comes."""
+    """Takes the place of `on_wanted` before the application has started, and when nothing more comes."""

@@ -38,6 +38,7 @@ SEND_BUFFER_BYTES = 256 * 1024
 clients that read nothing; this is enough for 2 MB/s to the other side of the world."""
 
 SWEEP_SECONDS = 0.25
+SWEPT_PER_TURN = 500
 QUIET_POLL_SECONDS = 0.05
 CANCEL_SECONDS = 2.0
 
@@ -189,13 +190,20 @@ class Server(DaphneServer):
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = monotonic()
-            checks: list[Callable[[], None]] = [partial(each.sweep, now) for each in self.http_factory.open_connections]
-            for check in (*checks, self.http_factory.make_room, self._quotas.forget_handshakes):
-                try:
-                    check()
-                except Exception:  # the other connections need their limits whatever happens to this one
-                    logger.exception("A connection's limits could not be checked")
+            self._check(self.http_factory.make_room)
+            self._check(self._quotas.forget_handshakes)
+            for number, connection in enumerate(tuple(self.http_factory.open_connections), 1):
+                if connection in self.http_factory.open_connections:  # it may have been closed in the pause
+                    self._check(partial(connection.sweep, monotonic()))
+                if number % SWEPT_PER_TURN == 0:
+                    await asyncio.sleep(0)
+
+    def _check(self, check: Callable[[], None]) -> None:
+        """Enforces limits; the other connections need theirs whatever happens to this one."""
+        try:
+            check()
+        except Exception:
+            logger.exception("A connection's limits could not be checked")
 
     # The end
 
