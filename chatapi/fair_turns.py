@@ -9,10 +9,10 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 
-ITERATION_UNITS = 256
+ITERATION_UNITS = 128
 """The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending."""
 
-VISIT_UNITS = 64
+VISIT_UNITS = 32
 """The work that one party may do before the next party in line has its turn."""
 
 

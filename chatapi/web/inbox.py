@@ -25,7 +25,7 @@ PART_BYTES = 16_384
 """The most of a backlog that is decoded at once, and of a log's entries, so that other streams have their turn in between."""
 DELTA_BYTES = 32
 """The usual size of a delta: how much work a batch is can be estimated before it is decoded."""
-MOST_WAITING_BYTES = 1 << 18
+MOST_WAITING_BYTES = 1 << 16
 """So much waits here for a client that does not read. The log holds it, too: beyond this, it is read from there."""
 
 

@@ -36,6 +36,8 @@ from usage.errors import DatabaseUnavailable
 from usage.models import Generation, State
 
 POLL_S = 0.05
+PAGE_DELTAS = 128
+"""About so many deltas are read at once."""
 POLL_S_EACH = 0.001
 """Between two looks at a log, for each log that the same organization follows: so many of them cost as much as 50 do."""
 ASK_RIGHTS_S = 2.0
@@ -206,6 +208,7 @@ class _Log:
     def __init__(self, services: Services, row: Generation) -> None:
         self._services, self._id, self._party = services, row.id, row.organization_id
         self._read_up_to, self._seq = b"", 0
+        self._page_entries = 1
         self._failing_s = 0.0
         """How long Redis has been failing to answer; 0 when it did answer last."""
         self._watch = services.silence.watch(row.id)
@@ -225,15 +228,20 @@ class _Log:
 
     async def _from_log(self) -> Part:
         reply_s = Inbox.PROBE_S if self._failing_s else REPLY_TIMEOUT_S
-        await self._services.turns.take(self._party, PART_FRAMES)
         began = loop_clock.monotonic()
         try:
             async with loop_clock.timeout(reply_s):
-                self._read_up_to, found = await self._services.stream.tail(self._id, self._read_up_to, self._seq, most_entries=PART_FRAMES)
+                self._read_up_to, found = await self._services.stream.tail(
+                    self._id, self._read_up_to, self._seq, most_entries=self._page_entries
+                )
         except (RedisError, OSError, TimeoutError) as error:
             self._failing_s += loop_clock.monotonic() - began + POLL_S
             raise RedisConnectionError(str(error)) from error
         self._failing_s = 0.0
+        await self._services.turns.take(self._party, 1 + len(found))
+        # A reader that does not read keeps a page in memory; where entries are large it is one of few.
+        if found:
+            self._page_entries = min(PART_FRAMES, max(1, self._page_entries * PAGE_DELTAS // len(found)))
         return self._read(found)
 
     def _read(self, found: list[AnyDelta]) -> Part:

@@ -6,6 +6,7 @@ Two publishes in flight would reorder deltas, so there is only ever one; what co
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Protocol
 from uuid import UUID
 
@@ -28,6 +29,8 @@ MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
 """So much of a generation goes into an entry, but one delta at least: whoever reads an entry decodes and writes it at once."""
 LOGPROB_CHARS = 1_000
 """Of a token with twenty alternatives."""
+MOST_IN_ORDER = 16
+"""So many generations need no turns: a call holds them in nearly all cases."""
 GIVE_UP_S = 4.0
 """As long as a web process bears it (`web/inbox.py`): what is published later, no client waits for."""
 ATTEMPT_S = 2.0
@@ -37,6 +40,7 @@ class Source(Protocol):
     """A generation whose deltas are published: `worker/run.py` has the real one."""
 
     id: UUID
+    organization_id: int
     fence: int
     inbox: str
     next_seq: int
@@ -112,7 +116,7 @@ class Publisher:
         entries: list[Entry] = []
         rests: dict[Source, list[AnyDelta]] = {}
         size = 0
-        for source in list(self._pending):
+        for source in self._in_turns():
             batch = self._pending.pop(source)
             end = _entry_end(batch)
             self._writing[source], rest = batch[:end], batch[end:]
@@ -132,6 +136,16 @@ class Publisher:
                 break
         self._pending |= rests
         return entries
+
+    def _in_turns(self) -> list[Source]:
+        """All that have put something, in the order in which they came; where one call may not hold them all, organizations in turn."""
+        if len(self._pending) <= MOST_IN_ORDER:
+            return list(self._pending)
+        lines: dict[int, list[Source]] = {}
+        for source in self._pending:
+            lines.setdefault(source.organization_id, []).append(source)
+        rounds = zip_longest(*lines.values())
+        return [source for one_of_each in rounds for source in one_of_each if source is not None]
 
     def _lose(self, sources: Iterable[Source]) -> None:
         """Give up what these wanted to say, and what has come behind it. What may have been written keeps its numbers."""

@@ -31,6 +31,7 @@ class Run:
         """`runs_on`: no client's leaving ends it. `taken`: from rate limits."""
         self.claimed = claimed
         self.id: UUID = claimed.id
+        self.organization_id = claimed.organization_id
         self.fence = claimed.fence
         self.inbox = inbox
         self.taken = taken

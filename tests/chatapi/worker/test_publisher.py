@@ -20,8 +20,9 @@ from usage import failpoints
 class Source:
     """A generation; remembers what the publisher told it."""
 
-    def __init__(self, fence: int = 1) -> None:
+    def __init__(self, fence: int = 1, organization_id: int = 1) -> None:
         self.id = identity.new_id()
+        self.organization_id = organization_id
         self.fence = fence
         self.inbox = "web"
         self.next_seq = 1
@@ -236,3 +237,14 @@ async def test_who_is_refused_is_fenced_off_and_the_others_are_not(writes: Write
     publisher.put(healthy, said("b"))
     await publisher.drained()
     assert (zombie.told, healthy.told) == (["fenced off"], [])
+
+
+async def test_organizations_take_turns_in_what_one_call_does_not_hold(publisher: Publisher, writes: Writes) -> None:
+    flood = [Source(organization_id=1) for _ in range(100)]
+    honest = [Source(organization_id=2) for _ in range(3)]
+    for source in (*flood, *honest):
+        publisher.put(source, [Text("x" * 30_000)])
+    await publisher.drained()
+    order = [entry.id for call in writes.calls for entry in call]
+    assert len(order) == len(set(order)) == 103
+    assert max(order.index(source.id) for source in honest) == 5
