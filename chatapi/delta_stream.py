@@ -297,6 +297,11 @@ class DeltaStream:
         async with in_time():
             return bool(await self.redis.exists(self.key("job", generation_id.hex)))
 
+    async def has_log(self, generation_id: UUID) -> bool:
+        """Whether anything of the log is still kept."""
+        async with in_time():
+            return bool(await self.redis.exists(self.key("log", generation_id.hex)))
+
     async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES) -> tuple[bytes, list[AnyDelta]]:
         """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
 

@@ -155,13 +155,10 @@ async def is_kept(services: Services, row: Generation) -> bool:
     if row.state != State.SETTLED:
         return True
     try:
-        has_end_to_come = await services.stream.has_job(row.id)  # asked first: the end comes with the job's going
-        _, held = await services.stream.tail(row.id, b"", 0)
+        # The job is asked for first: the end comes with the job's going.
+        return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
-    except StreamUnavailable:
-        return True  # a part of it is lost, which whoever follows is told
-    return has_end_to_come or bool(held)
 
 
 async def _parts(services: Services, row: Generation, authorize: Authorize | None = None) -> AsyncIterator[Part]:
@@ -241,7 +238,8 @@ class _Log:
         await self._services.turns.take(self._party, 1 + len(found))
         # A reader that does not read keeps a page in memory; where entries are large it is one of few.
         if found:
-            self._page_entries = min(PART_FRAMES, max(1, self._page_entries * PAGE_DELTAS // len(found)))
+            fitting_entries = self._page_entries * PAGE_DELTAS // len(found)
+            self._page_entries = max(1, min(fitting_entries, 2 * self._page_entries, PART_FRAMES))
         return self._read(found)
 
     def _read(self, found: list[AnyDelta]) -> Part:

@@ -36,6 +36,8 @@ _FILES = {
 ENCODINGS: Final = tuple(_FILES)
 
 _PIECE_CHARS = 4096
+_JOINED_DELTAS = 256
+"""So many deltas are kept as one string: each by itself takes ten times the memory of its text."""
 _PIECE = re.compile(rf".{{{_PIECE_CHARS - 1024},{_PIECE_CHARS}}}(?<=\S)(?= )|.{{1,{_PIECE_CHARS}}}", re.DOTALL)
 
 # 16 KiB of the worst input take 15 ms; above that an estimate looks at as many characters, spread over the text.
@@ -124,13 +126,17 @@ class Counter:
         self._encoding = encoding
         self._settled_tokens = 0
         self._tail: list[str] = []
+        self._latest: list[str] = []
         self._tail_chars = 0
         self._known_tokens = 0
         self._unknown_bytes = 0
 
     def add(self, text: str) -> None:
         """Append one delta."""
-        self._tail.append(text)
+        self._latest.append(text)
+        if len(self._latest) == _JOINED_DELTAS:
+            self._tail.append("".join(self._latest))
+            self._latest.clear()
         self._tail_chars += len(text)
         self._unknown_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
@@ -142,17 +148,21 @@ class Counter:
     def settle(self) -> None:
         """Encode all but the end, which may still grow: 1 to 4 ms for 4 KiB. For a long text call it in a thread."""
         if self._tail_chars >= 2 * _PIECE_CHARS:
-            *whole, last = _pieces("".join(self._tail))
+            *whole, last = _pieces(self._unsettled)
             self._settled_tokens += sum(count(piece, self._encoding) for piece in whole)
-            self._tail, self._tail_chars = [last], len(last)
+            self._tail, self._latest, self._tail_chars = [last], [], len(last)
 
     @property
     def tokens(self) -> int:
         """Tokens of everything added so far. Encodes what is not settled, unless nothing was added since the last time."""
         if self._unknown_bytes:
-            self._known_tokens = self._settled_tokens + count("".join(self._tail), self._encoding)
+            self._known_tokens = self._settled_tokens + count(self._unsettled, self._encoding)
             self._unknown_bytes = 0
         return self._known_tokens
+
+    @property
+    def _unsettled(self) -> str:
+        return "".join([*self._tail, *self._latest])
 
     def exceeds(self, limit_tokens: int) -> bool:
         """Whether more than so many tokens were added. Encodes only when the byte bound does not tell already."""

@@ -6,6 +6,7 @@ disconnect stops the upstream.
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
@@ -37,6 +38,8 @@ WATCH_S = 1.0
 """How late a timeout, or a connection that broke without a word, may be told, at most."""
 TURN_BYTES = 64 << 10
 """How much to read at most before others run, too: what an upstream has compressed well is there at once, however much it is."""
+READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 16 << 10, 32 << 10
+"""What may wait of one answer, here and in the kernel (which takes twice as much)."""
 REUSE_GRACE_S = 0.05
 """How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody waits long for it."""
 
@@ -269,11 +272,20 @@ def _new_session() -> aiohttp.ClientSession:
     tracing.on_connection_reuseconn.append(_note_old_connection)
     tracing.on_connection_create_start.append(_note_new_connection)
     return aiohttp.ClientSession(
-        connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30),
+        connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30, socket_factory=_socket),
+        read_bufsize=READ_BUFFER_BYTES,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
         trace_configs=[tracing],
     )
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that takes little in advance: an upstream may be far faster than its client, and one read takes all that has come."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    return made
 
 
 async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
