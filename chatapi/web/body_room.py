@@ -7,7 +7,7 @@ its own.
 
 from typing import Final
 
-from chatapi.web.fair_room import FairRoom, Room
+from chatapi.fair_room import FairRoom, Room
 
 LARGE_BYTES: Final = 64 * 1024
 """A body of more than this is large: it needs room, and is parsed by another process."""

@@ -18,9 +18,9 @@ from accounts.rate_limits import Taken
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
+from chatapi.fair_room import NoRoom, Room
 from chatapi.web import idempotency
 from chatapi.web.endpoint import Endpoint
-from chatapi.web.fair_room import NoRoom, Room
 from chatapi.web.relay import CLOSING, LOST, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services

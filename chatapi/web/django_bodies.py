@@ -18,8 +18,8 @@ from accounts import access
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.errors import APIError
+from chatapi.fair_room import NoRoom, Room
 from chatapi.web.body_room import LARGE_BYTES
-from chatapi.web.fair_room import NoRoom, Room
 from chatapi.web.services import Services
 from chatapi.wire.dialects import OpenAI
 

@@ -11,8 +11,8 @@ from django.conf import settings
 from accounts import client_address
 from chatapi import errors
 from chatapi.api.error_pages import is_client_route
+from chatapi.fair_room import FairRoom, NoRoom
 from chatapi.web.django_bodies import answer
-from chatapi.web.fair_room import FairRoom, NoRoom
 
 THREADS, THREADS_EACH = 8, 4
 """Requests at the same time in one room, from all addresses and from one."""

@@ -13,10 +13,10 @@ from accounts.errors import RateLimited
 from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
+from chatapi.fair_room import NoRoom
 from chatapi.web.body_parser import ParserUnavailable
 from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.event_stream_consumer import EventStreamConsumer
-from chatapi.web.fair_room import NoRoom
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed

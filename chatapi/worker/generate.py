@@ -58,6 +58,7 @@ async def generate(services: Services, generation_id: UUID) -> None:
         failpoint("claim.after")
         run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
         services.running[run.id] = run
+        heavy_work.party.set(claimed.organization_id)
     if must_end:
         run.stop(End(Ending.FAILED, SHUTTING_DOWN))
     for why in filter(None, (cancelled, *heard)):

@@ -8,10 +8,12 @@ is why no two of its calls are done at once.
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
+from chatapi.fair_room import FairRoom
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
 from chatapi.wire.requests import ChatRequest, TextRequest
@@ -29,25 +31,30 @@ PIECE_CHARS = 64 << 10
 """Counted at once: 10 to 60 ms, in which others run."""
 
 _thread = ThreadPoolExecutor(1, thread_name_prefix="heavy-work")
+_turns = FairRoom(1, 1)
+party: ContextVar[int] = ContextVar("party", default=0)
+"""The organization for which this task works."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the call answers, made in the thread when it is its turn.
+    """Return what the call returns, made in the thread when it is the turn of this task's organization.
 
-    Whoever is cancelled meanwhile waits for its end, if it has begun: it may change what its caller holds.
+    A caller that is cancelled waits for the end of a call that has begun: it may change what its caller holds.
     """
-    work_done = _thread.submit(work, *args, **kwargs)
-    awaited = asyncio.wrap_future(work_done)
+    turn = await _turns.acquire(party.get())
     try:
-        return await asyncio.shield(awaited)
-    except asyncio.CancelledError:
-        if not work_done.cancel():
+        awaited = asyncio.wrap_future(_thread.submit(work, *args, **kwargs))
+        try:
+            return await asyncio.shield(awaited)
+        except asyncio.CancelledError:
             await asyncio.wait([awaited])
             awaited.exception()  # that of the cancellation is the one to raise
-        raise
+            raise
+    finally:
+        turn.release()
 
 
 async def count(text: str) -> int:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from chatapi.fair_room import NoRoom, Room
 from chatapi.web import body_room
 from chatapi.web.body_room import BODIES, BODIES_EACH, LEAST_BYTES, MOST_WAITING_EACH, BodyRoom
-from chatapi.web.fair_room import NoRoom, Room
 
 LARGEST = 8 * LEAST_BYTES
 ALICE, BOB, CAROL = 1, 2, 3

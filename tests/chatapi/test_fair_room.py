@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from channels.testing import HttpCommunicator
 
+from chatapi.fair_room import FairRoom, NoRoom, Room
 from chatapi.web import django_turns
 from chatapi.web.django_turns import TakingTurns
-from chatapi.web.fair_room import FairRoom, NoRoom, Room
 
 
 def room_for(units: int, each: int, *, wait_s: float = 5.0, most_waiting_each: int = 100) -> FairRoom:
