@@ -597,6 +597,14 @@ class WebSocketConnection(WebSocketProtocol):
         self.transport.bufferSize = self._connection.limits.websocket_read_bytes
         super().connectionMade()
 
+    def sendMessage(self, *arguments: Any, **options: Any) -> None:
+        """Sends a message of any length: autobahn would hold it to the limit for what clients send."""
+        self.maxMessagePayloadSize = 0
+        try:
+            super().sendMessage(*arguments, **options)
+        finally:
+            self.maxMessagePayloadSize = self._connection.limits.max_websocket_message_bytes
+
     def onConnect(self, request: object) -> Any:
         """The client's handshake is valid: starts the application."""
         self._connection.websocket = self

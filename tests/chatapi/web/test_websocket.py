@@ -33,7 +33,7 @@ def test_a_flood_of_tiny_frames_delays_nobody(probe: Probe, frame: bytes) -> Non
         flood = threading.Thread(target=send_all, args=(flooding, frame * 100_000))
         flood.start()
         waits: list[float] = []
-        while flood.is_alive() and len(waits) < 50:
+        for _ in range(50):  # all that is sent may be in the kernel's buffers already
             began = time.monotonic()
             other.get("/")
             assert other.response().status == 200
