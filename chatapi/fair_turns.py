@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 
-ITERATION_UNITS = 128
+ITERATION_UNITS = 512
 """The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending."""
 
 VISIT_UNITS = 32
@@ -27,21 +27,38 @@ class FairTurns:
         self._owed_units: dict[Hashable, int] = {}
         self._is_tick_due = False
 
+    def try_take(self, units: int) -> bool:
+        """Take a turn without waiting; returns False if this iteration is full or a party waits, and the caller must `wait`.
+
+        The paths that every delta takes call this first: a coroutine would cost them a tenth of their time.
+        """
+        if self._lines or self._used_units >= self._iteration_units:
+            return False
+        self._used(units)
+        return True
+
     async def take(self, party: Hashable, units: int) -> None:
         """Return when the party may do so much work: at once while this iteration has room and no party waits."""
-        if not self._lines and self._used_units < self._iteration_units:
-            self._used(units)
-            return
+        if not self.try_take(units):
+            await self.wait(party, units)
+
+    async def wait(self, party: Hashable, units: int) -> None:
+        """Return when it is the party's turn to do so much work, behind all that has waited for longer."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(party, deque()).append((turn, units))
+        if not self._is_tick_due:
+            self._schedule_tick()
         await turn
 
     def _used(self, units: int) -> None:
         self._used_units += units
         # Little work needs no tick: what it used counts with the work of the next iterations.
-        if not self._is_tick_due and self._used_units >= self._visit_units:
-            self._is_tick_due = True
-            asyncio.get_running_loop().call_soon(self._tick)
+        if self._used_units >= self._visit_units and not self._is_tick_due:
+            self._schedule_tick()
+
+    def _schedule_tick(self) -> None:
+        self._is_tick_due = True
+        asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
         """Begin an iteration: serve the parties that wait, in rounds, up to the bound."""

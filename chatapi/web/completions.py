@@ -124,13 +124,10 @@ class Completions(Endpoint):
         """The model of a request that names none, in a dialect whose document does not ask for one."""
         return None if self.dialect is None or self.dialect.chat.requires_model else settings.DEFAULT_MODEL
 
-    async def handle(self) -> None:
-        """Answer one request; the room that its body took is free afterwards."""
-        try:
-            await super().handle()
-        finally:
-            if self.room is not None:
-                self.room.release()
+    def ended(self) -> None:
+        """Releases the room that a large body took."""
+        if self.room is not None:
+            self.room.release()
 
     async def posted(self, services: Services) -> Asked:
         """The request in the body, by whoever posts it; a large body is only read for a key whose limits have room."""

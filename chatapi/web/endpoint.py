@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 MOST_LENGTH_DIGITS = 19
-REQUEST_UNITS = 16
+REQUEST_UNITS = 64
 """What a request costs before its stream begins, in deltas (`fair_turns.py`)."""
 OPENAI_VERSION = (b"openai-version", identity.OPENAI_VERSION.encode())
 

@@ -111,6 +111,9 @@ class EventStreamConsumer(AsyncConsumer):
         """Answers the request with `send_headers` and `send_body`."""
         raise NotImplementedError
 
+    def ended(self) -> None:
+        """Releases what the request holds; called when `handle` has returned, failed or been cancelled."""
+
     async def handle_error(self, error: Exception) -> None:
         """Answers a request whose `handle` raised `error`; by default the server does."""
         raise error
@@ -130,6 +133,8 @@ class EventStreamConsumer(AsyncConsumer):
             await self.handle()
         except Exception as error:
             await self.handle_error(error)
+        finally:
+            self.ended()
 
 
 def _retrieve_error(task: "asyncio.Task[None]") -> None:

@@ -90,7 +90,8 @@ class Follower:
             if arrived:
                 arrived = self._part_of(arrived)
                 units = len(arrived) + sum(len(frame.batch) for frame in arrived) // DELTA_BYTES
-                await self._turns.take(self._party, units)
+                if not self._turns.try_take(units):
+                    await self._turns.wait(self._party, units)
             for frame in arrived:
                 found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
                 if found and isinstance(found[-1], TERMINAL):

@@ -1,5 +1,6 @@
 """Divides the turns of the event loop between reading and everything else, and the reading between connections."""
 
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -19,6 +20,7 @@ class ReadTurns:
         self._read: set[object] = set()
         self._is_turn = self._has_left_out = False
         self._ends_at = 0.0
+        self._endings: deque[Callable[[], None]] = deque()
 
     def may_read(self, reader: object) -> bool:
         """Whether `reader` may read now; if not, the event loop asks again in its next turn."""
@@ -40,3 +42,18 @@ class ReadTurns:
         if not self._has_left_out:
             self._read.clear()
         self._has_left_out = False
+
+    def end(self, ending: Callable[[], None]) -> None:
+        """Calls `ending`, which ends a connection, in one of the next turns; each turn ends as many connections as it has time for."""
+        if not self._endings:
+            self._call_soon(self._end_some)
+        self._endings.append(ending)
+
+    def _end_some(self) -> None:
+        ends_at = monotonic() + self._seconds
+        try:
+            while self._endings and monotonic() < ends_at:
+                self._endings.popleft()()
+        finally:
+            if self._endings:
+                self._call_soon(self._end_some)

@@ -6,13 +6,15 @@ import fcntl
 import socket
 import sys
 import termios
+from functools import partial
 from typing import Any
 
 from twisted.internet import main, tcp
+from twisted.python.failure import Failure
 
 from chatapi.web.read_turns import ReadTurns
 
-ACCEPTS_PER_TURN = 32
+ACCEPTS_PER_TURN = 64
 """Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the more there are."""
 
 
@@ -67,19 +69,25 @@ class Transport(tcp.Server):
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
-        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if this was the last.
+        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if reading has failed.
 
         What a client has sent before it left need not be read: with its side closed, all ends (uvloop tells a reset only once, too).
         """
         state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         if state in _ENDS:
-            return _ENDS[state]
+            self.stopReading()
+            self.read_turns.end(partial(self._end, _ENDS[state]))
+            return None
         if not self.read_turns.may_read(self):
             return None
         end = super().doRead()
         if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return main.CONNECTION_LOST
         return end
+
+    def _end(self, reason: Exception) -> None:
+        if self.connected:
+            self.connectionLost(Failure(reason))
 
     def flush(self) -> None:
         """Sends what has been written, or what the kernel takes of it, without a turn of the event loop.

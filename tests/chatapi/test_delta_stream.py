@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from chatapi import identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job
-from chatapi.fair_turns import FairTurns
+from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.presence import Presence, signs
 from chatapi.redis_client import Line, connect
@@ -111,8 +111,7 @@ async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inb
     turns.cancel()
     assert [delta for part in parts for delta in part] == [*texts(1, 1_999), END]
     assert max(map(len, parts)) <= PART_FRAMES
-    # A turn of the loop has room for a few parts (`fair_turns.ITERATION_UNITS`).
-    assert await turns >= len(parts) // 4 - 1
+    assert await turns >= 2_000 // ITERATION_UNITS
 
 
 async def count_turns() -> int:

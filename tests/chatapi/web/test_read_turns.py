@@ -1,6 +1,7 @@
 """Which sockets may be read in a turn of the event loop: all without load, and each once a round with it."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -51,3 +52,28 @@ def test_a_round_ends_when_those_left_out_have_left(loop: Loop) -> None:
     assert loop.turn("abcdef", 0.009) == "abc"
     assert loop.turn("abc", 0.009) == ""
     assert loop.turn("abc", 0.009) == "abc"
+
+
+def test_a_turn_ends_as_many_connections_as_it_has_time_for(loop: Loop) -> None:
+    ended = []
+
+    def end(connection: str) -> None:
+        loop.now += 0.009
+        ended.append(connection)
+
+    for connection in "abcde":
+        loop.turns.end(partial(end, connection))
+    for expected in ("abc", "abcde"):
+        loop.soon.pop()()
+        assert "".join(ended) == expected
+    assert loop.soon == []
+
+
+def test_an_ending_that_fails_does_not_keep_the_others_open(loop: Loop) -> None:
+    ended = []
+    loop.turns.end(lambda: ended.append(1 // 0))
+    loop.turns.end(lambda: ended.append(1))
+    with pytest.raises(ZeroDivisionError):
+        loop.soon.pop()()
+    loop.soon.pop()()
+    assert ended == [1]
