@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from chatapi.wire.deltas import Annotations, AnyDelta, Finished, Started, Usage
+from chatapi.wire.deltas import Annotations, AnyDelta, Finished, Started, Text, Usage
 
 HIDDEN_TOKENS = 1
 """So many of a choice may come in no chunk: the one that ends it."""
@@ -66,6 +66,10 @@ class UsageReader:
 
     def read(self, told: UsageTold | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
         """Take in a chunk: its usage, and the deltas that it gave."""
+        if told is None and len(said) == 1 and type(said[0]) is Text:  # what nearly every chunk is
+            self._said += 1
+            self._just_ended = self._latest = None
+            return
         ended = [delta.index for delta in said if isinstance(delta, Finished)]
         has_content = len(ended) < len(said) and any(not isinstance(delta, Finished | Annotations | Started) for delta in said)
         self._said += has_content

@@ -42,7 +42,7 @@ DATABASE_AWAY = Failed(
 )
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
-START_UNITS = 16
+START_UNITS = 64
 """What a run costs before its first delta, in deltas (`fair_turns.py`)."""
 CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
 SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
@@ -180,8 +180,13 @@ async def _stream(services: Services, run: Run, request: ChatRequest | TextReque
         async for batch in batches:
             if run.has_lost_stream:
                 return
-            await services.turns.take(run.claimed.organization_id, len(batch))
-            run.publish(services.publisher, await heavy_work.tallied(run.tally, batch))
+            if not services.turns.try_take(len(batch)):
+                await services.turns.wait(run.organization_id, len(batch))
+            is_light = heavy_work.is_light(run.tally, batch)
+            passing = run.tally.add(batch) if is_light else await heavy_work.tallied(run.tally, batch)
+            run.publish(services.publisher, passing)
+            if services.publisher.is_behind(run):
+                await services.publisher.caught_up(run)
 
 
 async def _finish(services: Services, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:

@@ -45,6 +45,7 @@ async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     A caller that is cancelled waits for the end of a call that has begun: it may change what its caller holds.
     """
     turn = await _turns.acquire(party.get())
+    awaited = None
     try:
         awaited = asyncio.wrap_future(_thread.submit(work, *args, **kwargs))
         try:
@@ -55,6 +56,9 @@ async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             raise
     finally:
         turn.release()
+        # The call's exception refers to this frame. If the frame kept the future, which holds the exception, the three would be a
+        # reference cycle, and a large request would stay in memory until the garbage collector runs.
+        del awaited
 
 
 async def count(text: str) -> int:
@@ -71,11 +75,8 @@ async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -
 
 
 async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """What `tally.add` answers, large deltas in parts: whoever reads one decodes and writes it at once."""
-    if _is_light(batch):
-        passing = tally.add(batch)
-    else:
-        passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
+    """Returns what `tally.add` returns for a batch that is not light, with large deltas in parts: a reader decodes each part at once."""
+    passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
     if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
         tally.unsettled_chars = 0
         for counter in tally.counters:
@@ -92,9 +93,11 @@ async def count_all(tally: Tally) -> None:
             await aside(getattr, counter, "tokens")
 
 
-def _is_light(batch: Sequence[AnyDelta]) -> bool:
-    """Whether these deltas are taken in in little time."""
-    return len(batch) <= LIGHT_DELTAS and sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
+def is_light(tally: Tally, batch: Sequence[AnyDelta]) -> bool:
+    """Returns whether the tally can take these deltas on the event loop: they are short, and little is still to be counted."""
+    if len(batch) > LIGHT_DELTAS or tally.unsettled_chars > MAX_UNSETTLED_CHARS:
+        return False
+    return sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
 
 
 def _parts(delta: AnyDelta) -> list[AnyDelta]:

@@ -67,6 +67,15 @@ class Publisher:
         self._pending.setdefault(source, []).extend(batch)
         self._wake.set()
 
+    def is_behind(self, source: Source) -> bool:
+        """Returns whether more deltas of this generation wait than one entry holds: its upstream is faster than Redis."""
+        return len(self._pending.get(source, ())) > MAX_ENTRY_DELTAS
+
+    async def caught_up(self, source: Source) -> None:
+        """Returns when the publisher is no longer behind with this generation, or has given it up."""
+        while self.is_behind(source):
+            await asyncio.shield(self._tick)
+
     async def flushed(self, source: Source) -> None:
         """Return when all that this generation has put is published, or given up."""
         while source in self._pending or source in self._writing:
@@ -85,15 +94,14 @@ class Publisher:
             self._wake.clear()
             began = loop.time()
             entries = self._take()
-            carried = len(self._writing)
+            carried, is_too_much = len(self._writing), bool(self._pending)
             await self._flush(entries)
-            has_more = bool(self._pending)
-            if has_more:
+            if is_too_much:
                 self._wake.set()
             self._writing = {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
-            await asyncio.sleep(0 if has_more else min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
+            await asyncio.sleep(0 if is_too_much else min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
 
     async def _flush(self, entries: list[Entry]) -> None:
         try:
@@ -173,8 +181,8 @@ class Publisher:
 
 def _entry_end(batch: list[AnyDelta]) -> int:
     """How many of the deltas go into one entry."""
-    if len(batch) == 1:  # what nearly every batch is
-        return 1
+    if len(batch) == 1 or (len(batch) <= MAX_ENTRY_DELTAS and sum([_chars(each) for each in batch]) <= MAX_ENTRY_CHARS):
+        return len(batch)
     chars = 0
     for end, delta in enumerate(batch[:MAX_ENTRY_DELTAS]):
         chars += _chars(delta)
@@ -185,6 +193,8 @@ def _entry_end(batch: list[AnyDelta]) -> int:
 
 def _chars(delta: AnyDelta) -> int:
     """About how large it is."""
+    if type(delta) is Text and delta.logprobs is None:  # what nearly every delta is
+        return len(delta.text)
     match delta:
         case Text() | Refusal():
             return len(delta.text) + LOGPROB_CHARS * len(delta.logprobs or ())

@@ -44,6 +44,9 @@ from usage.errors import AlreadyResolved, UsageError
 
 log = logging.getLogger(__name__)
 
+STOP_UNITS = 16
+"""The cost of stopping and settling a run, in deltas (`fair_turns.py`)."""
+
 ENGINES: dict[str, type[Engine]] = {EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine, EngineName.SANDBOX.value: SandboxEngine}
 
 
@@ -62,6 +65,8 @@ class Services:
         self.routes: Recent[dict[str, list[Route]]] = Recent(lambda: self.commits.read(deployments.load))
         self.health = Health()
         self.turns = FairTurns()
+        self._stops = FairTurns()
+        """The turns of stopping runs. They wait for no delta: a crowd of one organization must not delay another one's cancellation."""
         self.left_behind = LeftBehind(RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch))
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
@@ -128,13 +133,14 @@ class Services:
     async def _drop_cancelled(self, runs: list[Run]) -> None:
         """Stop what was cancelled while we did not listen."""
         for generation_id, why in (await self.stream.cancelled_among([run.id for run in runs])).items():
-            self._cancel(generation_id, why)
+            await self._cancel(generation_id, why)
 
     async def _drop_unwelcome(self, runs: list[Run]) -> None:
         """Stop what runs for a key that has been revoked meanwhile."""
         for generation_id in await self.commits.read(reports.unwelcome_among, [run.id for run in runs]):
-            if generation_id in self.running:
-                self.running[generation_id].stop(End(Ending.FAILED, KEY_REVOKED))
+            if (run := self.running.get(generation_id)) is not None:
+                await self._turn_to_stop(run)
+                run.stop(End(Ending.FAILED, KEY_REVOKED))
 
     async def _mind_absent(self, runs: list[Run]) -> None:
         """Stop what a web process that died has left behind, and see to what that has taken from rate limits."""
@@ -147,6 +153,7 @@ class Services:
         dead = self._absences.dead(inboxes, found)
         for run in runs:
             if run.inbox in dead:
+                await self._turn_to_stop(run)
                 run.cancel(Cancellation.CLIENT_LEFT)
         # Of one that is merely late, too: it renews no places meanwhile.
         await self.left_behind.sweep(runs, inboxes - found.heard)
@@ -156,7 +163,7 @@ class Services:
         while True:
             try:
                 async for generation_id, why in self.stream.cancellations(self.name):
-                    self._cancel(generation_id, why)
+                    await self._cancel(generation_id, why)
             except (RedisError, OSError) as error:
                 log.warning("cancellations: %r", error)
             await asyncio.sleep(0.2)
@@ -175,8 +182,13 @@ class Services:
         finally:
             del self._awaited[generation_id]
 
-    def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
+    async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
         if (run := self.running.get(generation_id)) is not None:
+            await self._turn_to_stop(run)
             run.cancel(why)
         elif (heard := self._awaited.get(generation_id)) is not None:
             heard.append(why)
+
+    async def _turn_to_stop(self, run: Run) -> None:
+        """Wait until this iteration of the loop may stop one more run: a thousand clients can leave at the same moment."""
+        await self._stops.take(run.organization_id, STOP_UNITS)

@@ -38,7 +38,9 @@ WATCH_S = 1.0
 """How late a timeout, or a connection that broke without a word, may be told, at most."""
 TURN_BYTES = 64 << 10
 """How much to read at most before others run, too: what an upstream has compressed well is there at once, however much it is."""
-READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 16 << 10, 32 << 10
+READ_BYTES = 16 << 10
+"""The most that is read at once; its deltas are in memory while they wait for their turn."""
+READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
 """What may wait of one answer, here and in the kernel (which takes twice as much)."""
 REUSE_GRACE_S = 0.05
 """How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody waits long for it."""
@@ -130,7 +132,13 @@ class _Exchange:
             if not self.reader.is_complete:
                 raise
             data = b""
-        return await self._deltas(data)
+        events = self._events(data)
+        if events is None:
+            return self.reader.read_rest(self._parser.close())
+        # Only an event that came in several reads is larger than one.
+        if events and len(events[0].data) > TURN_BYTES:
+            return await aside(self.reader.read, events)
+        return self.reader.read(events)
 
     def restart_clock(self) -> None:
         """The time the consumer took for a batch is not the upstream's."""
@@ -143,7 +151,8 @@ class _Exchange:
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(REUSE_GRACE_S):
                 while not content.at_eof():
-                    await self._let_others_run(len(await content.read(TURN_BYTES)))
+                    await content.read(TURN_BYTES)
+                    await asyncio.sleep(0)
 
     def close(self) -> None:
         """Close the connection at once, unless the answer was read to its end and the connection given back."""
@@ -154,18 +163,15 @@ class _Exchange:
         # They refer to this object too; garbage in circles has to be collected, and every stream waits meanwhile.
         self._watchdog = self._response = None
 
-    async def _deltas(self, data: bytes) -> list[AnyDelta]:
+    def _events(self, data: bytes) -> list[sse.Event] | None:
+        """Returns the events that `data` completes, or None at the end of the stream."""
         if not data:
             self._has_ended = True
-            return self.reader.read_rest(self._parser.close())
+            return None
         try:
-            events = self._parser.feed(data)
+            return self._parser.feed(data)
         except sse.EventTooLargeError:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
-        # Only an event that came in several reads is larger than one.
-        if len(data) == TURN_BYTES or (events and len(events[0].data) > TURN_BYTES):
-            return await aside(self.reader.read, events)
-        return self.reader.read(events)
 
     async def _post(self) -> aiohttp.ClientResponse:
         """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that dies got our request."""
@@ -216,20 +222,16 @@ class _Exchange:
         try:
             if loop_clock.monotonic() >= self._deadline():  # of an upstream that never lets us wait
                 raise TimeoutError
-            data = await response.content.read(TURN_BYTES)
+            data = await response.content.read(READ_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
         finally:
             self._is_waiting = False
-        await self._let_others_run(len(data))
-        return data
-
-    async def _let_others_run(self, read_bytes: int) -> None:
-        """Reading what is there already does not wait for anything."""
-        self._bytes_of_turn += read_bytes
+        self._bytes_of_turn += len(data)
         if self._bytes_of_turn >= TURN_BYTES:
             self._bytes_of_turn = 0
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # reading what is there already does not wait for anything
+        return data
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
         """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else that a read does."""

@@ -11,6 +11,7 @@ from django.db.models import F
 
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, Job
+from chatapi.fair_turns import FairTurns
 from chatapi.wire import requests
 from chatapi.worker import generate
 from chatapi.worker.deployments import SANDBOX, Health, Route
@@ -60,7 +61,7 @@ async def test_a_cancellation_is_heard_while_the_generation_is_claimed(monkeypat
     ends = []
 
     async def write(*_: object) -> Claimed:
-        worker._cancel(claimed.id, Cancellation.ASKED)
+        await worker._cancel(claimed.id, Cancellation.ASKED)
         return claimed
 
     async def job(_: UUID) -> tuple[None, None]:
@@ -212,3 +213,15 @@ async def test_a_job_that_is_not_readable_is_settled_as_our_fault(run: Run, monk
     monkeypatch.setattr(generate, "_finish", finish)
     await generate._run(services(failures=0), run, Job("web", b'{"of": "another version"}'))
     assert ends == [(None, generate.INTERNAL)]
+
+
+async def test_deltas_that_wait_for_their_turn_delay_no_cancellation(run: Run) -> None:
+    worker = Services.__new__(Services)
+    worker.running, worker._awaited = {run.id: run}, {}
+    worker.turns, worker._stops = FairTurns(1, 1), FairTurns()
+    deltas = [asyncio.create_task(worker.turns.take(run.organization_id, 100)) for _ in range(100)]
+    await asyncio.sleep(0)
+    await worker._cancel(run.id, Cancellation.ASKED)
+    assert run.stopped is not None
+    assert not all(task.done() for task in deltas)
+    await asyncio.gather(*deltas)

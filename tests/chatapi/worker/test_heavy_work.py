@@ -5,8 +5,9 @@ import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -182,3 +183,23 @@ async def test_an_error_reaches_who_asked() -> None:
 
     with pytest.raises(LookupError, match="no"):
         await aside(work)
+
+
+async def test_an_error_keeps_no_request_in_memory() -> None:
+    class Request:
+        """A large request."""
+
+    def refuse(request: Request) -> None:
+        raise ValueError(type(request))
+
+    request = Request()
+    kept = weakref.ref(request)
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            await heavy_work.aside(refuse, request)
+        del request
+        await heavy_work.aside(int)  # behind it, the thread has let go of the call before
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -248,3 +248,31 @@ async def test_organizations_take_turns_in_what_one_call_does_not_hold(publisher
     order = [entry.id for call in writes.calls for entry in call]
     assert len(order) == len(set(order)) == 103
     assert max(order.index(source.id) for source in honest) == 5
+
+
+async def test_a_generation_that_is_faster_than_redis_waits(writes: Writes, publisher: Publisher) -> None:
+    fast = Source()
+    writes.is_open.clear()
+    publisher.put(fast, said("a"))
+    await writes.begun.wait()
+    publisher.put(fast, said("b"))
+    assert not publisher.is_behind(fast)
+    publisher.put(fast, said(*["b"] * publisher_module.MAX_ENTRY_DELTAS))
+    assert publisher.is_behind(fast)
+    waiting = asyncio.create_task(publisher.caught_up(fast))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    writes.is_open.set()
+    async with asyncio.timeout(5):
+        await waiting
+    assert not publisher.is_behind(fast)
+
+
+async def test_a_generation_that_is_given_up_waits_no_more(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "GIVE_UP_S", -1)
+    lost = Source()
+    writes.failures = 1
+    publisher.put(lost, said(*["a"] * (2 * publisher_module.MAX_ENTRY_DELTAS)))
+    async with asyncio.timeout(5):
+        await publisher.caught_up(lost)
+    assert lost.told == ["stream lost"]
