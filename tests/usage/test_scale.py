@@ -122,7 +122,8 @@ def test_lost_messages_are_looked_for_among_the_open_generations(used: Generatio
     with never_all_rows(), CaptureQueriesContext(connection) as queries:
         reports.waiting_since(1_000, 10)
     (sql,) = [query["sql"] for query in queries if "usage_generation" in query["sql"]]
-    assert any("open_generations" in step for step in _plan(sql))
+    if connection.vendor == "sqlite":  # PostgreSQL chooses by what tables have in them
+        assert any("open_generations" in step for step in _plan(sql))
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")
