@@ -43,7 +43,7 @@ class Room:
 class FairRoom:
     """Room for so many units, of which one party holds at most a share."""
 
-    def __init__(self, units: int, units_each: int, *, wait_s: float | None = None, most_waiting_each: float = float("inf")) -> None:
+    def __init__(self, units: float, units_each: int, *, wait_s: float | None = None, most_waiting_each: float = float("inf")) -> None:
         """`wait_s`: the longest wait for room; `most_waiting_each`: how many of one party may wait."""
         self._free_units = units
         self._units_each = units_each

@@ -1,7 +1,7 @@
 """Parses large request bodies in a child process, so that no other request waits while one is parsed (`wire/parser_process.py`).
 
-There is one child in a web process, started by the first large body and again after its death. It works on one body at a time; who is
-next is decided by `BodyRoom`, before a body is read.
+There is one child in a web process, started with its services and again after its death. It works on one body at a time; who is next
+is decided by `BodyRoom`, before a body is read.
 """
 
 import asyncio
@@ -99,6 +99,14 @@ class BodyParser:
             raise outcome.refusal.error()
         assert outcome.summary is not None
         return ParsedRequest(outcome.summary, content)
+
+    async def start(self) -> None:
+        """Start the child before it is needed; if that fails, the next body tries again."""
+        async with self._turn:
+            try:
+                self._child = self._child or await _Child.start()
+            except OSError as error:
+                log.warning("the parser of large bodies can't be started: %r", error)
 
     async def close(self) -> None:
         """End the child."""

@@ -24,12 +24,12 @@ HOLD_S, LEAST_BYTES_PER_S = 5.0, 1024 * 1024
 
 
 class BodyRoom:
-    """The room for all large bodies of a process."""
+    """The room for the large bodies of a process."""
 
-    def __init__(self, most_body_bytes: int, *, wait_s: float = WAIT_S) -> None:
-        """`most_body_bytes`: the length of the largest body that is accepted."""
+    def __init__(self, most_body_bytes: int, *, bodies: float = BODIES, wait_s: float = WAIT_S) -> None:
+        """`most_body_bytes`: the length of the largest body that is accepted; `bodies`: how many of them find room."""
         largest = max(most_body_bytes, LEAST_BYTES)
-        self._room = FairRoom(BODIES * largest, BODIES_EACH * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH)
+        self._room = FairRoom(bodies * largest, BODIES_EACH * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH)
 
     async def acquire(self, organization_id: int, n_bytes: int) -> Room:
         """Room for a body of at most that many bytes; raises `NoRoom`."""

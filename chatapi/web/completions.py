@@ -84,6 +84,8 @@ class Completions(Endpoint):
         """The validated request, until it is handed to the workers."""
         self.room: Room | None = None
         """What a large body takes up, until its request is queued."""
+        self.test_room: Room | None = None
+        """What a large body of a test key takes up until its generation has ended: nobody pays for it, so it has a bound of its own."""
         self.large_bytes = 0
         """How much of a large body was read."""
         self.has_taken = False
@@ -126,8 +128,9 @@ class Completions(Endpoint):
 
     def ended(self) -> None:
         """Releases the room that a large body took."""
-        if self.room is not None:
-            self.room.release()
+        for room in (self.room, self.test_room):
+            if room is not None:
+                room.release()
 
     async def posted(self, services: Services) -> Asked:
         """The request in the body, by whoever posts it; a large body is only read for a key whose limits have room."""
@@ -165,6 +168,8 @@ class Completions(Endpoint):
         most_bytes = settings.MAX_BODY_BYTES if self.announced_bytes is None else self.announced_bytes
         if most_bytes > settings.MAX_BODY_BYTES:
             raise errors.body_too_large()
+        if caller.is_test:
+            self.test_room = await services.test_room.acquire(caller.organization_id, most_bytes)
         room = self.room = await services.room.acquire(caller.organization_id, most_bytes)
         pieces = []
         while (piece := await self._next_piece_in_time(room)) is not None:

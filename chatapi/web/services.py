@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import Counter
 from collections.abc import Coroutine, Sequence
@@ -83,6 +84,8 @@ class Services:
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
+        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
+        """Each organization has its own: what one tests keeps nobody else waiting."""
         self.parser = BodyParser()
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.silence = Silence(self.commits, self.stream)
@@ -112,6 +115,7 @@ class Services:
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
             services.in_background(for_ever(loop))
         services.in_background(for_ever(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
+        services.in_background(services.parser.start())
         services.in_background(for_ever(partial(refused_requests.write_for_ever, services.commits)))
         cls._instance = services
         return services

@@ -53,20 +53,26 @@ async def generate(services: Services, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     failpoint("claim.before")
     with services.awaiting(generation_id) as heard:
-        taking = asyncio.gather(_job(services, generation_id), _claim(services, generation_id))
-        ((job, cancelled), claimed), must_end = await unbroken(taking)
+        (run, cancelled), must_end = await unbroken(_claimed_run(services, generation_id))
         failpoint("claim.after")
-        run = Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken) if job else Run(claimed, "")
         services.running[run.id] = run
-        heavy_work.party.set(claimed.organization_id)
+        heavy_work.party.set(run.organization_id)
     if must_end:
         run.stop(End(Ending.FAILED, SHUTTING_DOWN))
     for why in filter(None, (cancelled, *heard)):
         run.cancel(why)
     try:
-        await _run(services, run, job)
+        await _run(services, run)
     finally:
         del services.running[run.id]
+
+
+async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Cancellation | None]:
+    """Claims the generation; returns its run, which alone refers to the request, and why it is cancelled already."""
+    (job, cancelled), claimed = await asyncio.gather(_job(services, generation_id), _claim(services, generation_id))
+    if job is None:
+        return Run(claimed, ""), cancelled
+    return Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken, content=job.request), cancelled
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
@@ -97,12 +103,12 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
         return None, None
 
 
-async def _run(services: Services, run: Run, job: Job | None) -> None:
+async def _run(services: Services, run: Run) -> None:
     request = None
     try:
         await services.turns.take(run.claimed.organization_id, START_UNITS)
-        if job is not None:
-            request = await _request(run, job)
+        if run.content is not None:
+            request = await _request(run)
             run.tally.expect_echo(request)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
@@ -117,11 +123,11 @@ async def _run(services: Services, run: Run, job: Job | None) -> None:
     await unbroken(_finish(services, run, request, end))
 
 
-async def _request(run: Run, job: Job) -> ChatRequest | TextRequest:
-    run.request_bytes = len(job.request)
+async def _request(run: Run) -> ChatRequest | TextRequest:
+    content = run.take_content()
     if run.request_bytes <= heavy_work.LIGHT_BYTES:
-        return requests.from_bytes(job.request)
-    return await heavy_work.aside(requests.from_bytes, job.request)
+        return requests.from_bytes(content)
+    return await heavy_work.aside(requests.from_bytes, content)
 
 
 async def _produce(services: Services, run: Run, request: ChatRequest | TextRequest | None) -> End:

@@ -27,8 +27,10 @@ SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charg
 class Run:
     """A claimed generation while it runs."""
 
-    def __init__(self, claimed: Claimed, inbox: str, *, runs_on: bool = False, taken: Taken | None = None) -> None:
-        """`runs_on`: no client's leaving ends it. `taken`: from rate limits."""
+    def __init__(
+        self, claimed: Claimed, inbox: str, *, runs_on: bool = False, taken: Taken | None = None, content: bytes | None = None
+    ) -> None:
+        """`runs_on`: no client's leaving ends it. `taken`: from rate limits. `content`: the request as JSON, None if it is lost."""
         self.claimed = claimed
         self.id: UUID = claimed.id
         self.organization_id = claimed.organization_id
@@ -39,8 +41,9 @@ class Run:
         self.has_published = False
         self.has_lost_stream = False
         self.tally = Tally()
-        self.request_bytes = 0
-        """Of the request as JSON, when it is known: how heavy all work on it is."""
+        self.content = content
+        self.request_bytes = 0 if content is None else len(content)
+        """The length of `content`: how heavy all work on the request is."""
         self.deployment = ""
         self.stopped: End | None = None
         self._runs_on = runs_on
@@ -58,6 +61,12 @@ class Run:
                 yield
         finally:
             self._scope = None
+
+    def take_content(self) -> bytes:
+        """Returns the content and forgets it: a large one must not stay in memory beside what is decoded from it."""
+        assert self.content is not None, "the request is lost, or taken already"
+        content, self.content = self.content, None
+        return content
 
     def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
         """Hand a batch to the publisher, which keeps the order."""

@@ -10,7 +10,7 @@ import pytest
 from django.db.models import F
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, Job
+from chatapi.delta_stream import Cancellation
 from chatapi.fair_turns import FairTurns
 from chatapi.wire import requests
 from chatapi.worker import generate
@@ -67,7 +67,7 @@ async def test_a_cancellation_is_heard_while_the_generation_is_claimed(monkeypat
     async def job(_: UUID) -> tuple[None, None]:
         return None, None
 
-    async def run(_: Services, run: Run, __: object) -> None:
+    async def run(_: Services, run: Run) -> None:
         ends.append(run.stopped)
 
     monkeypatch.setattr(worker, "commits", SimpleNamespace(write=write), raising=False)
@@ -100,7 +100,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, End | None]]:
     """The fence of each run, and why it is to end, as it begins."""
     begun: list[tuple[int, End | None]] = []
 
-    async def run(_: Services, run: Run, __: object) -> None:
+    async def run(_: Services, run: Run) -> None:
         begun.append((run.fence, run.stopped))
 
     monkeypatch.setattr(generate, "_run", run)
@@ -211,7 +211,8 @@ async def test_a_job_that_is_not_readable_is_settled_as_our_fault(run: Run, monk
         ends.append((request, end.failure))
 
     monkeypatch.setattr(generate, "_finish", finish)
-    await generate._run(services(failures=0), run, Job("web", b'{"of": "another version"}'))
+    unreadable = Run(run.claimed, "web", content=b'{"of": "another version"}')
+    await generate._run(services(failures=0), unreadable)
     assert ends == [(None, generate.INTERNAL)]
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import Job
 from chatapi.wire import requests, tokens
 from chatapi.wire.deltas import Reasoning, Text, TokenLogprob, ToolCall
 from chatapi.worker import generate, heavy_work
@@ -54,10 +53,10 @@ async def watched() -> AsyncIterator[list[float]]:
 async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> list[float]:
     """Run the request as a worker does, from its job to its settlement by our own count; the loop's turns."""
     parse = requests.parse_text if "prompt" in body else requests.parse_chat
-    job = Job("web", requests.to_bytes(parse(json.dumps(body).encode())))
-    run = Run(Claimed(identity.new_id(), 1, "m", most, 1, is_test=True, organization_id=1), "web")
+    content = requests.to_bytes(parse(json.dumps(body).encode()))
+    run = Run(Claimed(identity.new_id(), 1, "m", most, 1, is_test=True, organization_id=1), "web", content=content)
     async with watched() as turns_s:
-        request = await generate._request(run, job)
+        request = await generate._request(run)
         target = Target("sandbox", upstream_model=model)
         try:
             async for batch in SandboxEngine().stream(Call("id", request, target, most, run.request_bytes)):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from accounts.rate_limits import RateLimits
-from chatapi.delta_stream import DeltaStream, Job
+from chatapi.delta_stream import DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
@@ -32,7 +32,7 @@ from usage.pricing import Tokens
 pytestmark = pytest.mark.django_db(transaction=True)
 
 REQUEST = requests.parse_chat(b'{"model": "small", "messages": [{"role": "user", "content": "hello"}]}')
-JOB = Job("web", requests.to_bytes(REQUEST))
+CONTENT = requests.to_bytes(REQUEST)
 
 
 class Commits(GroupCommit):
@@ -91,7 +91,7 @@ def run(alice: Person) -> Run:
     generation = admit(alice)
     (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker", 10_000)])
     assert isinstance(claimed, ledger.Claimed)
-    return Run(claimed, "web")
+    return Run(claimed, "web", content=CONTENT)
 
 
 async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engine) -> Generation:
@@ -109,7 +109,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
         commits=commits,
         left_behind=LeftBehind(cast(RateLimits, None)),  # the run has taken nothing from limits
     )
-    await generate._run(cast(Services, parts), run, JOB)
+    await generate._run(cast(Services, parts), run)
     await publisher.drained()
     return await commits.read(Generation.objects.get, pk=run.id)
 
