@@ -18,7 +18,8 @@ from django.urls import reverse
 from accounts import keys
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
-from usage import insights, ledger
+from usage import insights
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.insights import Range, RequestFilters
 from usage.models import ClosedDay, DailyTotals, DailyUsage, Generation, HourlyUsage

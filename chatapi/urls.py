@@ -8,7 +8,7 @@ from django.urls import include, path
 
 from accounts.audit import watching
 from chatapi.api import error_pages, front, metrics, openapi, organization, views
-from chatapi.pages import addresses
+from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
 
 client_routes = [
@@ -21,7 +21,7 @@ client_routes = [
 
 admin.autodiscover()
 watching.watch(admin.site)
-admin.site.extra_urls = addresses.urls  # type: ignore[attr-defined]  # the theme's site asks for them
+admin.site.extra_urls = admin_urls.urls  # type: ignore[attr-defined]  # the theme's site asks for them
 
 urlpatterns = [
     path("", front.front_page),

@@ -11,11 +11,11 @@ from accounts import keys
 from accounts.authentication import Caller, look_up
 from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi import identity
-from usage import ledger
+from usage.books import ledger
+from usage.books.settlement import Attempt
 from usage.database.clock import database_now
 from usage.models import Generation, Outcome, UsageSource
 from usage.pricing import Price, Tokens
-from usage.settlement import Attempt
 
 PRICE = Price(150_000_000, 75_000_000, 600_000_000)
 """$0.15, $0.075 and $0.60 per million tokens."""

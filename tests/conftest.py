@@ -13,7 +13,7 @@ from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
 from tests.cast import PRICE, Person, join
 from tests.usage.emptying import let_tests_empty_tables
-from usage import prices
+from usage.books import prices
 
 
 def pytest_configure() -> None:

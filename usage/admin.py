@@ -19,15 +19,16 @@ from unfold.paginator import InfinitePaginator
 from accounts import access
 from accounts.pages.read_only_admin import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
-from usage import exports, receipts
+from usage.books import receipts
 from usage.database.clock import database_now
+from usage.exports import exporting
+from usage.formatting import moment, usd
 from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price, RefusedRequests
 from usage.pages import (
     budget_admin,  # noqa: F401  registers its pages
     table_exports,
 )
 from usage.pages.export_admin import ExportedList
-from usage.pages.shown import moment, usd
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _OUTCOMES = {
@@ -247,7 +248,7 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     nothing_yet = "No money has moved yet: each request that ends writes an entry here, and so do grants, refunds and corrections."
     export_name = "ledger"
-    export_columns = exports.COLUMNS
+    export_columns = exporting.COLUMNS
     export_select_related = ("organization", "project", "api_key")
     actions_detail = ["correct"]
     list_display = ["created", "kind", "who", "key_short", "model", "result", "request_short", "amount"]
@@ -263,7 +264,7 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     def export_record(self, row: LedgerEntry) -> table_exports.Record:
         """As in `exportusage`."""
-        return exports.row(row) | {"created_at": row.created_at, "amount_usd": table_exports.usd(row.amount_nanodollars)}
+        return exporting.row(row) | {"created_at": row.created_at, "amount_usd": table_exports.usd(row.amount_nanodollars)}
 
     def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Whoever may add entries, for what settling has written and no retention has dropped since."""

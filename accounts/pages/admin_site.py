@@ -13,7 +13,7 @@ from unfold.sites import UnfoldAdminSite
 
 from accounts import access
 from accounts.invitations import ChoosePassword
-from accounts.pages.sign_in import SignInForm
+from accounts.sign_in.form import SignInForm
 
 MAX_SEARCH_CHARACTERS = 200
 _SEARCHES = ("q", "s", "term")

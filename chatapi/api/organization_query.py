@@ -12,8 +12,8 @@ from django.core.exceptions import TooManyFieldsSent
 from django.http import HttpRequest, QueryDict
 
 from chatapi.wire.requests import InvalidRequest
+from usage.database.trunc_utc import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
-from usage.insights.starts import Width
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_TIME = 253_402_300_799 - 366 * 86_400

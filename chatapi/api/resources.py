@@ -11,7 +11,7 @@ from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import APIKey
 from chatapi import identity
 from chatapi.models import ServedModel
-from usage import credit, receipts, spending
+from usage.books import credit, receipts, spending
 from usage.models import Generation, LedgerEntry, State
 from usage.pricing import LineItem as PricedLine
 from usage.pricing import to_usd

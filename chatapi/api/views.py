@@ -17,7 +17,7 @@ from chatapi.api.error_pages import envelope
 from chatapi.api.openapi import describe
 from chatapi.errors import APIError
 from chatapi.models import ServedModel
-from usage import credit, spending
+from usage.books import credit, spending
 from usage.database.away import is_away
 from usage.models import Generation
 

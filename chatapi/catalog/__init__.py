@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
-from usage import prices
+from usage.books import prices
 from usage.pricing import Price
 
 log = logging.getLogger(__name__)

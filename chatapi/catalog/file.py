@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from chatapi.catalog.places import line_of
+from chatapi.catalog.line_numbers import line_of
 from chatapi.models import (
     MAX_BASE_URL_CHARS,
     MAX_NAME_CHARS,

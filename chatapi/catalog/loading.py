@@ -15,7 +15,8 @@ from accounts.audit import recorder
 from chatapi.catalog.file import Catalog, CatalogError, Model
 from chatapi.catalog.file import Deployment as FileDeployment
 from chatapi.models import Deployment, ServedModel
-from usage import prices, pricing
+from usage import pricing
+from usage.books import prices
 from usage.database.away import sqlstate
 
 LOCK_NOT_AVAILABLE, QUERY_CANCELED = "55P03", "57014"

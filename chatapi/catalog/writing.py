@@ -15,8 +15,8 @@ from chatapi.catalog import file
 from chatapi.models import Deployment, ServedModel
 from usage import pricing
 from usage.database.clock import database_now
+from usage.formatting import moment
 from usage.models import Price
-from usage.pages.shown import moment
 
 _DEFAULTS = msgspec.to_builtins(file.Deployment(engine=""))
 _ALWAYS = ("engine", "name", "base_url")

@@ -17,9 +17,9 @@ from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm
 from chatapi.pages.catalog_links import link
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
+from usage.formatting import usd
 from usage.models import Price
 from usage.pages.page_query import address
-from usage.pages.shown import usd
 
 _FIELDS = [
     ("name", "engine"),

@@ -29,8 +29,9 @@ from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
 from chatapi.pages.key_panels import panels
+from usage import formatting
 from usage.insights.keys import key_activity
-from usage.pages import figures, shown, sparkline
+from usage.pages import figures, sparkline
 
 _STATUSES = {"active": "success", "disabled": "warning", "revoked": "danger", "expired": "danger", "owner inactive": "warning"}
 _OFFERED: dict[str, Callable[[APIKey], bool]] = {
@@ -205,7 +206,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     @display(description="Old secret")
     def previous_secret(self, row: APIKey) -> str:
         """What was rotated out and still works."""
-        return f"{row.previous_redacted} works until {shown.moment(row.previous_expires_at)} UTC"
+        return f"{row.previous_redacted} works until {formatting.moment(row.previous_expires_at)} UTC"
 
     @display(description="Scopes")
     def scopes_shown(self, row: APIKey) -> str:

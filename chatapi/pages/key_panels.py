@@ -11,12 +11,13 @@ from django.utils import timezone
 from accounts import access
 from accounts.access import Person
 from accounts.models import APIKey, RateLimit
-from usage import refused_requests, spending
+from usage.books import spending
+from usage.books.spending import Spending
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, Scope
 from usage.pages import sparkline
 from usage.pages.figures import Fullness, fullness
-from usage.spending import Spending
+from usage.rollups import refused_requests
 
 _OWNERS = {Scope.ORGANIZATION: "its organization", Scope.PROJECT: "its project", Scope.API_KEY: "this key"}
 

@@ -17,12 +17,12 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from chatapi.models import ServedModel
 from chatapi.pages.catalog_links import link
 from chatapi.pages.price_timeline import percent
-from usage import prices
 from usage.admin import ModelFilter
+from usage.books import prices
+from usage.formatting import moment, usd
 from usage.models import Price
 from usage.pages.forms import USDField
 from usage.pages.page_query import address
-from usage.pages.shown import moment, usd
 
 AMOUNTS = [
     "input_per_mtok_nanodollars",

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from usage import pricing
+from usage.formatting import usd
 from usage.models import Price
-from usage.pages.shown import usd
 
 NAMES = {
     "input_per_mtok_nanodollars": "Input",

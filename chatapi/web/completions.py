@@ -19,7 +19,7 @@ from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
 from chatapi.fair_room import NoRoom, Room
-from chatapi.web import idempotency
+from chatapi.web import idempotency_header
 from chatapi.web.endpoint import Endpoint
 from chatapi.web.relay import CLOSING, LOST, relay
 from chatapi.web.resumption import follow, is_kept
@@ -31,13 +31,14 @@ from chatapi.wire.dialects import Answer, Dialect, OpenAI
 from chatapi.wire.parsed_request import TEXT, RequestSummary, parse
 from chatapi.wire.requests import InvalidRequest
 from chatapi.wire.sse import PING
-from usage import ledger, pricing
+from usage import pricing
+from usage.books import ledger
+from usage.books.idempotency import Idempotency, already_admitted, is_known
+from usage.books.settlement import MAY_FARE_BETTER
 from usage.errors import AlreadyAdmitted, NotPriced
 from usage.failpoints import failpoint
-from usage.idempotency import Idempotency, already_admitted, is_known
 from usage.models import Generation, Outcome, State
 from usage.pricing import FREE, Price
-from usage.settlement import MAY_FARE_BETTER
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -160,7 +161,7 @@ class Completions(Endpoint):
     async def _may_be_repeated(self, services: Services, caller: Caller) -> bool:
         """Whether the idempotency key stands for a request already: its answer needs no room."""
         header = self.header(b"idempotency-key")
-        digest = idempotency.digest_of(header) if header else None
+        digest = idempotency_header.digest_of(header) if header else None
         return digest is not None and await services.commits.read(is_known, caller.api_key_id, digest)
 
     async def _read_large(self, services: Services, caller: Caller) -> list[bytes]:
@@ -222,7 +223,7 @@ class Completions(Endpoint):
     async def complete(self, services: Services, asked: Asked) -> None:
         """Take from the limits, admit and enqueue, then answer; a request that was sent before has that one's answer."""
         later = "respond-async" in _preferences(self.header(b"prefer") or "")
-        key = idempotency.of(self.header(b"idempotency-key"), asked.request)
+        key = idempotency_header.of(self.header(b"idempotency-key"), asked.request)
         admission = _admission(asked, self.endpoint, key)
         try:
             await self._complete(services, asked, admission, later)

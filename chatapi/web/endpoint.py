@@ -23,7 +23,7 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import Dialect, OpenAI
 from usage.errors import DatabaseUnavailable
 from usage.failpoints import failpoint
-from usage.refused_requests import Refusal, refused_requests
+from usage.rollups.refused_requests import Refusal, refused_requests
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
+from chatapi.concurrency import supervise
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import DeltaStream, Frame
 from chatapi.fair_turns import FairTurns
-from chatapi.for_ever import for_ever
 from chatapi.presence import Presence
 from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.wire import deltas
@@ -193,7 +193,7 @@ class Inbox:
     async def start(self) -> None:
         """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
         await self._presence.start()
-        self._tasks = [asyncio.create_task(for_ever(loop)) for loop in (self._read, self._keep_time)]
+        self._tasks = [asyncio.create_task(supervise(loop)) for loop in (self._read, self._keep_time)]
 
     async def stop(self) -> None:
         """Stop reading."""

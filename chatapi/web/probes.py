@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from chatapi import identity
-from chatapi.recent import Recent
+from chatapi.concurrency import CachedValue
 from chatapi.web.readiness import is_draining
 
 Answer = tuple[int, bytes, bytes]
@@ -79,7 +79,7 @@ async def _ask_all() -> dict[str, bool]:
     return {name: future.done() and not future.cancelled() and future.exception() is None for name, future in futures.items()}
 
 
-_answering = Recent(_ask_all)
+_answering = CachedValue(_ask_all)
 
 
 def _ask_database() -> None:

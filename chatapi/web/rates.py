@@ -15,7 +15,7 @@ from accounts.limits import Counts, Limit, Standing
 from accounts.rate_limits import RateLimits, Taken
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import RUN_TTL_MS
-from usage import reports
+from usage.books import reports
 from usage.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
 from chatapi.wire.upstream_errors import STOPPED
-from usage import reports
+from usage.books import reports
 from usage.errors import DatabaseUnavailable
 from usage.models import Outcome
 

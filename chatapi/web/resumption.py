@@ -31,7 +31,7 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
 from chatapi.wire.dialects import OpenAI
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.sse import PING, PING_LINE
-from usage import reports
+from usage.books import reports
 from usage.errors import DatabaseUnavailable
 from usage.models import Generation, State
 

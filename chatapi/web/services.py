@@ -19,14 +19,12 @@ from accounts.errors import AccountsError, NotAuthenticated
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi import catalog
-from chatapi.batch import Batch
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
+from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, supervise
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.for_ever import for_ever
-from chatapi.recent import MAX_AGE_S, Recent
 from chatapi.redis_client import Command, Line, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
@@ -36,10 +34,10 @@ from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.silence import Silence
 from chatapi.web.tickets import Tickets
-from usage import ledger, prices, reports
+from usage.books import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
-from usage.refused_requests import refused_requests
+from usage.rollups.refused_requests import refused_requests
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +77,8 @@ class Services:
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
-        self.catalog: Recent[dict[str, CatalogModel]] = Recent(lambda: self.commits.read(catalog.load))
-        self.discounts: Recent[dict[int, int]] = Recent(lambda: self.commits.read(prices.current_discounts))
+        self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(lambda: self.commits.read(catalog.load))
+        self.discounts: CachedValue[dict[int, int]] = CachedValue(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
@@ -113,10 +111,10 @@ class Services:
         finally:
             cls._starting = None
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
-            services.in_background(for_ever(loop))
-        services.in_background(for_ever(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
+            services.in_background(supervise(loop))
+        services.in_background(supervise(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
         services.in_background(services.parser.start())
-        services.in_background(for_ever(partial(refused_requests.write_for_ever, services.commits)))
+        services.in_background(supervise(partial(refused_requests.write_for_ever, services.commits)))
         cls._instance = services
         return services
 

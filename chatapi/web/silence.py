@@ -25,12 +25,12 @@ from redis.exceptions import RedisError
 
 from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream
-from usage import reports
+from usage.books import reports
+from usage.books.ledger import CLAIM_FENCE
+from usage.books.reports import Standing
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
-from usage.ledger import CLAIM_FENCE
 from usage.models import State
-from usage.reports import Standing
 
 log = logging.getLogger(__name__)
 

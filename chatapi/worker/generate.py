@@ -12,19 +12,18 @@ from uuid import UUID
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from chatapi.concurrency import MAX_AGE_S, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
-from chatapi.recent import MAX_AGE_S
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest
-from chatapi.worker import heavy_work, tally
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
-from chatapi.worker.run import SHUTTING_DOWN, STREAM_LOST, Run
+from chatapi.worker.runs import heavy_work, run_usage
+from chatapi.worker.runs.run import SHUTTING_DOWN, STREAM_LOST, Run
+from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
-from chatapi.worker.tally import End, Ending
-from chatapi.worker.unbroken import unbroken
-from usage import ledger
+from usage.books import ledger
 from usage.database.group_commit import Result
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
@@ -53,7 +52,7 @@ async def generate(services: Services, generation_id: UUID) -> None:
     """Run the generation to its settled end, unless someone else has."""
     failpoint("claim.before")
     with services.awaiting(generation_id) as heard:
-        (run, cancelled), must_end = await unbroken(_claimed_run(services, generation_id))
+        (run, cancelled), must_end = await shield_until_done(_claimed_run(services, generation_id))
         failpoint("claim.after")
         services.running[run.id] = run
         heavy_work.party.set(run.organization_id)
@@ -120,7 +119,7 @@ async def _run(services: Services, run: Run) -> None:
     except Exception:
         log.exception("%s failed", run.id.hex)
         end = run.ended(End(Ending.FAILED, INTERNAL))
-    await unbroken(_finish(services, run, request, end))
+    await shield_until_done(_finish(services, run, request, end))
 
 
 async def _request(run: Run) -> ChatRequest | TextRequest:
@@ -212,7 +211,7 @@ async def _finish(services: Services, run: Run, request: ChatRequest | TextReque
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    run.publish(services.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))
+    run.publish(services.publisher, run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))
     services.left_behind.end(run, settlement.tokens)
 
 
@@ -227,12 +226,12 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 
 
 async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
-    if run.tally.usage is not None and tally.is_plausible(run.claimed, run.tally.usage):
-        return tally.settlement(run.claimed, request, run.tally, end)
+    if run.tally.usage is not None and run_usage.is_plausible(run.claimed, run.tally.usage):
+        return run_usage.settlement(run.claimed, request, run.tally, end)
     await heavy_work.count_all(run.tally)
     is_charged = end.ending is Ending.COMPLETED or run.tally.completion_tokens
     prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
-    return tally.settlement(run.claimed, request, run.tally, end, prompt_tokens)
+    return run_usage.settlement(run.claimed, request, run.tally, end, prompt_tokens)
 
 
 async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:

@@ -13,11 +13,11 @@ from uuid import UUID
 
 from django.conf import settings
 
-from usage import ledger
+from usage.books import ledger
+from usage.books.ledger import Beat, Pulse
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
 from usage.failpoints import failpoint
-from usage.ledger import Beat, Pulse
 
 log = logging.getLogger(__name__)
 

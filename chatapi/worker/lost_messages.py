@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from chatapi.task_queue import TaskQueue
-from usage import reports
+from usage.books import reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
 

@@ -13,14 +13,12 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from accounts.rate_limits import LEASE_MS, RateLimits
-from chatapi.batch import Batch
 from chatapi.celery import GENERATE_TASK, app
+from chatapi.concurrency import Batch, CachedValue, supervise
 from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
-from chatapi.for_ever import for_ever
 from chatapi.models import Engine as EngineName
 from chatapi.presence import signs
-from chatapi.recent import Recent
 from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
@@ -30,15 +28,15 @@ from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
-from chatapi.worker.forgetting import keep_forgetting
 from chatapi.worker.heartbeat import Heartbeat, Held
-from chatapi.worker.left_behind import LeftBehind
 from chatapi.worker.lost_messages import LostMessages
-from chatapi.worker.publisher import Publisher
-from chatapi.worker.reaper import Reaper
-from chatapi.worker.run import KEY_REVOKED, Run
-from chatapi.worker.tally import End, Ending
-from usage import ledger, reports
+from chatapi.worker.orphaned_reservations import LeftBehind
+from chatapi.worker.reaper.garbage_collection import keep_forgetting
+from chatapi.worker.reaper.reaper import Reaper
+from chatapi.worker.runs.publisher import Publisher
+from chatapi.worker.runs.run import KEY_REVOKED, Run
+from chatapi.worker.runs.run_usage import End, Ending
+from usage.books import ledger, reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
 
@@ -62,7 +60,7 @@ class Services:
         self.jobs = Batch(self.stream.jobs)
         self.publisher = Publisher(self.stream)
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
-        self.routes: Recent[dict[str, list[Route]]] = Recent(lambda: self.commits.read(deployments.load))
+        self.routes: CachedValue[dict[str, list[Route]]] = CachedValue(lambda: self.commits.read(deployments.load))
         self.health = Health()
         self.turns = FairTurns()
         self._stops = FairTurns()
@@ -82,7 +80,7 @@ class Services:
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
         work = (self.publisher.run, self._listen, self._sweep, reaper.run, forgetting, lost_messages.run)
-        loops = [asyncio.create_task(for_ever(loop)) for loop in work]
+        loops = [asyncio.create_task(supervise(loop)) for loop in work]
         self._heartbeat.start()
         try:
             yield self

@@ -13,7 +13,7 @@ from django.conf import settings
 from accounts.loop_clock import clock
 from chatapi.celery import app
 from chatapi.serving.liveness import alive
-from chatapi.serving.long_lived import settle_in
+from chatapi.serving.process_tuning import settle_in
 from chatapi.serving.watchdog import watched
 from chatapi.worker import tasks
 from chatapi.worker.pool import run_worker

@@ -13,7 +13,7 @@ from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from tests.admin_pages import client_of
 from tests.cast import PRICE, Person, run
-from usage import prices
+from usage.books import prices
 from usage.models import LedgerEntry
 from usage.pricing import Price
 
@@ -129,7 +129,7 @@ def test_a_command_that_fails_after_its_act_has_recorded_nothing(alice: Person, 
     def fail(*_: object) -> None:
         raise OperationalError("disk I/O error")
 
-    monkeypatch.setattr("usage.credit.require", fail)
+    monkeypatch.setattr("usage.books.credit.require", fail)
     with pytest.raises(OperationalError):
         call_command("grantcredit", *BOOKING, "--require")
     assert not AuditEntry.objects.exists()

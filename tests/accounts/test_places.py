@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from accounts.rate_limits import RateLimits
-from chatapi.batch import Batch
+from chatapi.concurrency import Batch
 from tests.accounts.taker import LEASE_MS, Taker, running, tokens
 from tests.chatapi.worker.processes import Valkey
 

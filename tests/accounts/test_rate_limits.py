@@ -19,7 +19,7 @@ from accounts import rate_limits as module
 from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
-from chatapi.batch import Batch
+from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
 from chatapi.wire.caps import MAX_CHOICES, MAX_OUTPUT_TOKENS
 from tests.accounts.taker import LEASE_MS, Taker, requests, running, tokens

@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from accounts import sign_in_attempts
+from accounts.sign_in import attempts
 from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey
 
@@ -57,7 +57,7 @@ def test_others_learn_no_more_than_who_typed_a_wrong_password(db: None) -> None:
 
 def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
-    for _ in range(sign_in_attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS):
+    for _ in range(attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS):
         assert sign_in("root", "wrong").status_code == 200
     refused = sign_in("root")
     assert refused.status_code == 429
@@ -68,14 +68,14 @@ def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: Non
 def test_who_signs_in_may_be_wrong_as_often_again(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
     for _ in range(2):
-        for _ in range(sign_in_attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS - 1):
+        for _ in range(attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS - 1):
             assert sign_in("root", "wrong").status_code == 200
         assert sign_in("root").status_code == 302
 
 
 def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_in_attempts, "MOST_OF_A_NAME", 3)
-    monkeypatch.setattr(sign_in_attempts, "MOST_FROM_AN_ADDRESS", 4)
+    monkeypatch.setattr(attempts, "MOST_OF_A_NAME", 3)
+    monkeypatch.setattr(attempts, "MOST_FROM_AN_ADDRESS", 4)
     assert [sign_in("a", address=f"192.0.2.{number}").status_code for number in range(4)] == [200, 200, 200, 429]
     assert [sign_in(f"name-{number}").status_code for number in range(4)] == [200, 200, 200, 429]
 

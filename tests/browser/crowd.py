@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from usage.ledger import Claimed
+    from usage.books.ledger import Claimed
 
 SIZE = 1_000
 LEASE_MS = 60_000
@@ -24,7 +24,7 @@ def admitted_and_claimed() -> "list[Claimed]":
 
     from accounts.keys import create_key, get_or_create_project
     from chatapi import identity
-    from usage import ledger
+    from usage.books import ledger
     from usage.database.clock import database_now
     from usage.pricing import Price
 
@@ -48,7 +48,7 @@ def beat(crowd: "Sequence[Claimed]", completion_tokens: int) -> None:
     """All of them have so many tokens now: every row of the page changes."""
     from django.db import transaction
 
-    from usage import ledger
+    from usage.books import ledger
     from usage.database.clock import database_now
 
     pulses = [ledger.Pulse(each.id, each.fence, completion_tokens) for each in crowd]
@@ -60,7 +60,7 @@ def settle(crowd: "Sequence[Claimed]") -> None:
     """Nothing of them stays open or held."""
     from django.db import transaction
 
-    from usage import ledger
+    from usage.books import ledger
     from usage.database.clock import database_now
     from usage.models import Outcome, UsageSource
     from usage.pricing import Tokens

@@ -23,9 +23,9 @@ from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, join, run
-from usage import refused_requests
 from usage.models import Budget, BudgetLimit, Credit, Discount, HourlyUsage, LedgerEntry, Price, RefusedRequests
-from usage.refused_requests import Refusal
+from usage.rollups import refused_requests
+from usage.rollups.refused_requests import Refusal
 
 LEAST_FIRST = ["viewer", "member", "admin", "owner"]
 OPERATOR, NOBODY, ANYONE = "operator", "nobody", "anyone"

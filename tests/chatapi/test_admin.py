@@ -17,10 +17,10 @@ from accounts.models import APIKey, Project
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
-from usage import refused_requests
 from usage.database.clock import database_now
 from usage.models import Budget, BudgetLimit, Credit, Generation, HourlyUsage, LedgerEntry, Outcome, Price, RefusedRequests
-from usage.refused_requests import Refusal
+from usage.rollups import refused_requests
+from usage.rollups.refused_requests import Refusal
 
 MODELS = sorted((model for model in admin.site._registry), key=lambda model: model._meta.label)
 LISTS = [reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") for model in MODELS]

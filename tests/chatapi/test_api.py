@@ -19,8 +19,8 @@ from chatapi.api import views
 from chatapi.models import Deployment, ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, admit, run
-from usage import credit, prices
-from usage.credit import Note
+from usage.books import credit, prices
+from usage.books.credit import Note
 from usage.models import BudgetLimit, Generation, Outcome, UsageSource
 from usage.pricing import FREE, Tokens, to_usd
 

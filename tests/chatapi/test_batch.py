@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from chatapi.batch import Batch
+from chatapi.concurrency import Batch
 
 
 class Trips:

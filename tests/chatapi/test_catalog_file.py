@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatapi.catalog import file, loading, writing
-from chatapi.catalog.places import line_of
+from chatapi.catalog.line_numbers import line_of
 from chatapi.models import MAX_NUMBER, MAX_TIMEOUT_MS, TIMEOUTS, Deployment, ServedModel, api_key_env_mistake
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 from tests.cast import PRICE
-from usage import prices
+from usage.books import prices
 from usage.database.clock import database_now
 from usage.models import Price
 from usage.pricing import FREE, MAX_USD_PER_MTOK, NANODOLLARS

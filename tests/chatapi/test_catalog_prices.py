@@ -14,7 +14,7 @@ from chatapi.models import ServedModel
 from chatapi.pages import price_chart
 from chatapi.pages.price_pages import MAX_PRICES
 from chatapi.pages.price_timeline import entries, percent
-from usage import prices
+from usage.books import prices
 from usage.models import Price
 from usage.pricing import FREE
 from usage.pricing import Price as PriceValue

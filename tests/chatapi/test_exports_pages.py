@@ -14,8 +14,8 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.cast import Person, admit, run
-from usage import corrections, credit
-from usage.credit import Note
+from usage.books import corrections, credit
+from usage.books.credit import Note
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
 from usage.pages import exports, table_exports
 from usage.pricing import Tokens

@@ -7,7 +7,7 @@ from pytest_django.fixtures import Settings
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization
 from chatapi import catalog
-from chatapi.serving import first_start, machine
+from chatapi.serving import all_in_one, first_start
 from chatapi.serving.greeting import base_url, greeting
 from chatapi.serving.preflight import CannotStart
 
@@ -39,10 +39,10 @@ def test_what_can_not_be_told_is_not_made() -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CannotStart, match=r"can't be printed .*No space left on device"):
-        machine._set_up(fail)
+        all_in_one._set_up(fail)
     assert not Organization.objects.exists()
     told: list[str] = []
-    credentials = machine._set_up(told.append)
+    credentials = all_in_one._set_up(told.append)
     assert credentials
     assert credentials.api_key in told[0]
 

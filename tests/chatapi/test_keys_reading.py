@@ -8,7 +8,7 @@ from accounts.models import APIKey, KeyScope
 from chatapi.models import Deployment, ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, run
-from usage import prices
+from usage.books import prices
 from usage.pricing import FREE
 
 RECEIPT = "/v1/generations/chatcmpl-0192f0c57e7a7cc398c4dc0c0c07398f"

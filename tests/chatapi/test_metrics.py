@@ -18,7 +18,8 @@ from chatapi.api import metrics
 from chatapi.models import ServedModel
 from tests.cast import Person, admit, run
 from tests.installation import ROOT
-from usage import corrections, insights, ledger
+from usage import insights
+from usage.books import corrections, ledger
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, Generation, HourlyUsage, Kind, LedgerCheck, LedgerEntry, LedgerSeal, Outcome
 from usage.pricing import FREE, Tokens

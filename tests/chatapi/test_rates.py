@@ -20,13 +20,13 @@ from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import LEASE_MS, Ask, Operation, RateLimits, Run
-from chatapi.batch import Batch
+from chatapi.concurrency import Batch
 from chatapi.delta_log import StreamUnavailable
 from chatapi.redis_client import connect
 from chatapi.web import rates as rates_module
 from chatapi.web.rates import Rates
 from tests.chatapi.worker.processes import Valkey
-from usage import reports
+from usage.books import reports
 
 ONE = Limit("key", 1, "", Counts.RUNNING, 1, 0)
 DAY = Limit("key", 1, "", Counts.TOKENS, 1_000, DAY_MS)

@@ -43,7 +43,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "who was fenced off may settle",
-        "usage/settlement.py",
+        "usage/books/settlement.py",
         "if row is None or row.fence != item.fence:",
         "if row is None:",
         ("tests/usage/test_ledger.py::test_the_reaper_fences_off_a_worker_whose_lease_ran_out",),
@@ -57,7 +57,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a settled generation may be settled again",
-        "usage/settlement.py",
+        "usage/books/settlement.py",
         "AND state = 'running' ORDER BY id",
         "ORDER BY id",
         ("tests/usage/test_ledger.py",),
@@ -73,7 +73,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a budget is read, and then written",
-        "usage/budgets.py",
+        "usage/books/budgets.py",
         "            AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)\n",
         "            AND false)\n",
         ("tests/usage/test_overdraft.py",),
@@ -81,21 +81,21 @@ MUTATIONS = (
     ),
     Mutation(
         "a hold stays when its request is settled",
-        "usage/budgets.py",
+        "usage/books/budgets.py",
         "SET pending_nanodollars = b.pending_nanodollars - change.released,",
         "SET pending_nanodollars = b.pending_nanodollars,",
         ("tests/usage/test_ledger.py",),
     ),
     Mutation(
         "what does not fit into one budget stays held on the others",
-        "usage/budgets.py",
+        "usage/books/budgets.py",
         "    _release({budget_id: amounts[budget_id] for (budget_id,) in held})\n",
         "",
         ("tests/usage/test_ledger.py",),
     ),
     Mutation(
         "an idempotency key is looked up, and then claimed",
-        "usage/idempotency.py",
+        "usage/books/idempotency.py",
         '    insert("usage_idempotencykey", columns, rows, "ON CONFLICT DO NOTHING")\n',
         "    known = _holders(now, [(api_key_id, key.digest) for api_key_id, key in keyed.values()])\n"
         "    if unknown := [row for row in rows if row[:2] not in known]:\n"
@@ -104,28 +104,28 @@ MUTATIONS = (
     ),
     Mutation(
         "who is refused does not get the idempotency key back",
-        "usage/ledger.py",
+        "usage/books/ledger.py",
         "    idempotency.release(item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result)\n",
         "",
         ("tests/chatapi/test_idempotency.py::test_what_was_refused_may_be_tried_again",),
     ),
     Mutation(
         "a failure that cost nothing keeps its idempotency key",
-        "usage/settlement.py",
+        "usage/books/settlement.py",
         "    idempotency.release(charge.row.id for charge in charges if charge.frees_its_key)\n",
         "",
         ("tests/usage/test_idempotency_keys.py",),
     ),
     Mutation(
         "a dead worker's answer may cost more than was held for it",
-        "chatapi/worker/reaper.py",
+        "chatapi/worker/reaper/reaper.py",
         "completion = counted_completion(tally, orphan.completion_tokens_cap)",
         "completion = counted_completion(tally, 1 << 30)",
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(
         "what a dead worker had said is not charged",
-        "chatapi/worker/reaper.py",
+        "chatapi/worker/reaper/reaper.py",
         "    tally.add(sealed.deltas)\n",
         "",
         ("tests/chatapi/worker/test_reaper.py",),
@@ -160,7 +160,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what was said stays where whoever settled it died",
-        "chatapi/worker/forgetting.py",
+        "chatapi/worker/reaper/garbage_collection.py",
         "            await forget_settled(commits, stream)\n",
         "            pass\n",
         ("tests/chatapi/test_canaries.py",),

@@ -9,7 +9,7 @@ import pytest
 
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
-from usage import ledger
+from usage.books import ledger
 from usage.models import BudgetLimit, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 

@@ -11,10 +11,12 @@ from django.db import transaction
 
 from chatapi import identity
 from tests.usage.conftest import completed, run
-from usage import corrections, ledger, rollups, seals
+from usage import rollups
+from usage.books import corrections, ledger
 from usage.models import Generation, Kind, LedgerEntry, Outcome
-from usage.rollups import first_tokens
+from usage.rollups import daily_first_tokens
 from usage.rollups.closed_days import DAY, midnight
+from usage.verification import seals
 
 TODAY = datetime.now(UTC).date()
 BEFORE = TODAY - 37 * DAY
@@ -43,7 +45,7 @@ def tidy_up() -> None:
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=1).order_by("created_at")[0]
     corrections.correct(charge.pk, -1, reason="story", recorded_by="alice")
     seals.seal(timedelta(0))
-    while first_tokens.count_next():
+    while daily_first_tokens.count_next():
         pass
 
 

@@ -12,8 +12,8 @@ from accounts.audit.models import AuditEntry
 from accounts.models import Organization
 from tests.admin_pages import client_of
 from tests.cast import Person, run
-from usage import credit
-from usage.credit import Note
+from usage.books import credit
+from usage.books.credit import Note
 from usage.models import Credit, Generation, LedgerEntry
 from usage.verification import verify
 

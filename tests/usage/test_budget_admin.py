@@ -14,12 +14,12 @@ from django.test.utils import CaptureQueriesContext
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.cast import Person, admit, run
-from usage import corrections, credit
-from usage.credit import Note
+from usage.books import corrections, credit
+from usage.books.credit import Note
+from usage.formatting import usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
 from usage.pages.budget_admin import CreditAdmin
 from usage.pages.forms import NewLimitForm
-from usage.pages.shown import usd
 from usage.verification import verify
 
 

@@ -7,11 +7,12 @@ import pytest
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, PRICE, completed, limit, run
-from usage import corrections, ledger, prices, rollups
+from usage import rollups
+from usage.books import corrections, ledger, prices
+from usage.books.rerating import Order, Rerating, rerate
 from usage.errors import NotBooked
 from usage.models import Budget, Generation, HourlyUsage, LedgerEntry, Outcome
 from usage.pricing import FREE, Price, discounted
-from usage.rerating import Order, Rerating, rerate
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]

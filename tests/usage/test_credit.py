@@ -7,8 +7,8 @@ import pytest
 
 from accounts.models import APIKey, Organization
 from tests.usage.conftest import NOW, completed, limit, run
-from usage import credit, ledger
-from usage.credit import Note
+from usage.books import credit, ledger
+from usage.books.credit import Note
 from usage.errors import AlreadyAdmitted, BudgetExceeded, NotBooked
 from usage.models import Budget, Credit, HourlyUsage, LedgerEntry
 from usage.pricing import FREE

@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 
 from tests.usage.old_books import BEFORE, drop, old, write
-from usage import ledger, retention
-from usage.bills import Bill
+from usage.bills.reconciliation import Terms, compare
+from usage.bills.statements import Bill
+from usage.books import ledger
 from usage.models import Generation
-from usage.reconciliation import Terms, compare
+from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY, midnight
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,12 +35,14 @@ def test_what_is_dropped_while_a_bill_is_compared_is_compared(tmp_path: Path, mo
     Generation.objects.update(deployment="theirs")
     bill = Bill({}, frozenset({"requests"}), names_models=True)
     terms = Terms(midnight(BEFORE - 10 * DAY), midnight(BEFORE), deployment="theirs")
-    whole, refuse_before = list(compare(bill, terms)), retention.refuse_before
+    whole, refuse_before = list(compare(bill, terms)), retention_horizon.refuse_before
     assert whole
 
     with ThreadPoolExecutor(1) as elsewhere:
         monkeypatch.setattr(
-            retention, "refuse_before", lambda since: (refuse_before(since), elsewhere.submit(drop_elsewhere, tmp_path / "export").result())
+            retention_horizon,
+            "refuse_before",
+            lambda since: (refuse_before(since), elsewhere.submit(drop_elsewhere, tmp_path / "export").result()),
         )
         assert list(compare(bill, terms)) == whole
     assert old() == []

@@ -15,12 +15,14 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import APIKey, Organization
 from tests.usage.conftest import NOW, completed, run
-from usage import corrections, credit, exports, ledger, seals, signature
-from usage.credit import Note
+from usage.books import corrections, credit, ledger
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
-from usage.exports import NotAnExport, Wish
+from usage.exports import exporting, signature
+from usage.exports.exporting import NotAnExport, Wish
 from usage.models import LedgerEntry
+from usage.verification import seals
 
 Ask = Callable[..., ledger.Admission]
 EVER = ("--from", "2000-01-01", "--to", "2100-01-01")
@@ -78,8 +80,8 @@ def test_one_organizations_export_has_nothing_of_others(books: Organization, tmp
 
 
 def test_the_period_ends_before_its_end(books: Organization, tmp_path: Path) -> None:
-    exports.write(Wish(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
-    exports.write(Wish(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
+    exporting.write(Wish(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
+    exporting.write(Wish(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
     assert (len(rows(tmp_path / "with")), len([row for row in rows(tmp_path / "without") if row["kind"] == "charge"])) == (3, 0)
 
 
@@ -123,10 +125,10 @@ def test_another_installations_export_needs_its_public_key(books: Organization, 
     export(tmp_path)
     settings.SECRET_KEY = "another installation's"
     with pytest.raises(NotAnExport, match="not signed with this key"):
-        exports.check(tmp_path)
+        exporting.check(tmp_path)
     call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "public-key.pem"))
     with pytest.raises(NotAnExport):
-        exports.check(tmp_path, b"no key")
+        exporting.check(tmp_path, b"no key")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -188,7 +190,7 @@ def test_a_period_that_has_just_ended_may_still_get_entries(books: Organization,
     now = database_now()
     for ago_s, is_over in ((-1, False), (1, False), (3_600, True)):
         wish = Wish(NOW - timedelta(days=9_000), now - timedelta(seconds=ago_s), None, "csv")
-        assert exports.write(wish, tmp_path / str(ago_s))["is_over"] is is_over
+        assert exporting.write(wish, tmp_path / str(ago_s))["is_over"] is is_over
 
 
 def test_nothing_is_an_export_too(db: None, tmp_path: Path) -> None:

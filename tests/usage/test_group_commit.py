@@ -16,7 +16,7 @@ from django.db.models import F
 from accounts.models import APIKey
 from tests import locked_database
 from tests.usage.conftest import limit
-from usage import ledger
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.database.sql import execute

@@ -8,8 +8,8 @@ import pytest
 
 from accounts.models import APIKey
 from tests.usage.conftest import completed, limit
-from usage import credit, ledger
-from usage.credit import Note
+from usage.books import credit, ledger
+from usage.books.credit import Note
 from usage.database.group_commit import GroupCommit
 from usage.errors import BudgetExceeded
 from usage.models import Budget, Generation, LedgerEntry

@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
-from usage import idempotency, ledger
+from usage.books import idempotency, ledger
+from usage.books.idempotency import KEPT, Idempotency
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyAdmitted
-from usage.idempotency import KEPT, Idempotency
 from usage.models import Generation, IdempotencyKey, Outcome, UsageSource
 from usage.pricing import FREE, Tokens
 

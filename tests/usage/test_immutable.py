@@ -8,10 +8,10 @@ from django.db import IntegrityError, connection, transaction
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
 from tests.usage.emptying import TABLES, without_triggers
-from usage import credit, ledger, seals
-from usage.credit import Note
+from usage.books import credit, ledger
+from usage.books.credit import Note
 from usage.models import LedgerEntry, LedgerSeal
-from usage.verification import verify
+from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
 

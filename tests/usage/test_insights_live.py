@@ -8,10 +8,11 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Organization, Role
 from tests.cast import Person, admit, join, run
-from usage import ledger, seals
+from usage.books import ledger
 from usage.database.clock import database_now, local_day
 from usage.insights import budgets_near_limit, health, running
 from usage.models import Budget, BudgetLimit, Generation, Outcome
+from usage.verification import seals
 
 
 def claim(row: Generation) -> None:

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from chatapi import identity
 from tests.cast import Person, admit, run
 from usage.database.clock import database_now
-from usage.insights import Filters, Range, RequestFilters, first_token_ms, requests, requests_page
+from usage.insights import Filters, Range, RequestFilters, first_token_ms, generation_list, requests_page
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Tokens
 
@@ -140,7 +140,7 @@ def test_an_owner_of_another_organization_has_nothing(alice: Person, charlie: Pe
 
 @pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
 def test_a_search_stops_after_so_many_rows_and_is_continued(alice: Person, owner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "SEARCHED", 3)
+    monkeypatch.setattr(generation_list, "SEARCHED", 3)
     rare = [at(alice, minute, model="rare" if minute % 7 == 0 else "usual") for minute in range(15)][::7]
     filters = RequestFilters(model="rare", **({owner: getattr(rare[0], owner)} if owner else {}))
     first = requests_page(filters)
@@ -207,7 +207,7 @@ def test_percentiles_are_of_those_that_have_begun(alice: Person) -> None:
 
 
 def test_percentiles_look_at_the_newest_only(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "SAMPLE", 5)
+    monkeypatch.setattr(generation_list, "SAMPLE", 5)
     for minute in range(20):
         at(alice, minute, model="even" if minute % 2 == 0 else "odd")
     day = Range(BEGIN, BEGIN + timedelta(days=1), "day")

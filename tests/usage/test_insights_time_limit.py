@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError, connection
 from pytest_django.fixtures import Settings
 
-from usage.insights.time_limit import time_limit
+from usage.database.time_limit import time_limit
 
 ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT COUNT(*) FROM numbers"
 

@@ -9,7 +9,7 @@ import pytest
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
-from usage import ledger
+from usage.books import ledger
 from usage.errors import BudgetExceeded
 from usage.models import Budget
 from usage.pricing import MAX_USD_PER_MTOK, NANODOLLARS, Price

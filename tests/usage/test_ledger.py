@@ -11,12 +11,12 @@ from pytest_django import DjangoAssertNumQueries
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
-from usage import ledger, receipts
+from usage.books import ledger, receipts
+from usage.books.idempotency import Idempotency
+from usage.books.settlement import Attempt
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
-from usage.idempotency import Idempotency
 from usage.models import Budget, Generation, HourlyUsage, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Price, Tokens
-from usage.settlement import Attempt
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]

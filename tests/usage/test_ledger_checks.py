@@ -13,14 +13,14 @@ from django.db.models import Sum
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from chatapi.worker import housekeeping
+from chatapi.worker.reaper import housekeeping
 from tests.cast import Person, run
-from usage import insights, seals
+from usage import insights
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
-from usage.verification import checks, ledger_checks
+from usage.verification import checks, ledger_checks, seals
 from usage.verification.differences import Difference
 from usage.verification.ledger_checks import Found
 
@@ -252,7 +252,7 @@ def test_what_takes_too_long_is_checked_for_a_shorter_time(one_hour: None, alice
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL's own limit is its server's")
 def test_a_check_takes_no_longer_than_reads_may(settings: object, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "DATABASE_TIMEOUT_MS", 1)
-    monkeypatch.setattr("usage.insights.time_limit._STEPS", 1)
+    monkeypatch.setattr("usage.database.time_limit._STEPS", 1)
     slow = checks(None)[0]
     with pytest.raises(OperationalError, match="interrupted"):
         ledger_checks.look(lambda: chain.from_iterable(slow() for _ in range(10_000)))

@@ -26,15 +26,16 @@ from hypothesis.stateful import (
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from tests.usage.conftest import NOW, PRICE, limit
-from usage import budgets, corrections, credit, idempotency, ledger, pricing, seals
-from usage.credit import Note
+from usage import pricing
+from usage.books import budgets, corrections, credit, idempotency, ledger
+from usage.books.credit import Note
+from usage.books.idempotency import Idempotency
+from usage.books.settlement import MAY_FARE_BETTER
 from usage.database.clock import local_day
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
-from usage.idempotency import Idempotency
 from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Price, Tokens
-from usage.settlement import MAY_FARE_BETTER
-from usage.verification import verify
+from usage.verification import seals, verify
 
 LEASE_MS = 6_000
 NOTE = Note("why", "machine")

@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Member, Role
-from accounts.signed_in import SignIn, who_may
+from accounts.sign_in.sessions import SignIn, who_may
 from chatapi.asgi import application
 from tests.admin_pages import client_of
 from tests.cast import Person, admit

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, run
-from usage import ledger, pricing, rollups
-from usage.ledger import Settlement
+from usage import pricing, rollups
+from usage.books import ledger
+from usage.books.ledger import Settlement
 from usage.models import Generation, HourlyUsage, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.verification import verify

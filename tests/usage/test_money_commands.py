@@ -10,13 +10,14 @@ from django.db import connection
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, PRICE, completed, limit, run
 from tests.usage.emptying import without_triggers
-from usage import corrections, credit, ledger, prices, seals, verification
-from usage.credit import Note
+from usage import verification
+from usage.books import corrections, credit, ledger, prices
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.errors import NotBooked
 from usage.models import Budget, LedgerEntry
 from usage.pricing import Price
-from usage.verification import verify
+from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
 Manage = Callable[..., str]

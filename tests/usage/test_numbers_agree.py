@@ -22,11 +22,12 @@ from accounts import keys
 from chatapi import identity
 from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person
-from usage import corrections, ledger, pricing
+from usage import pricing
+from usage.books import corrections, ledger
 from usage.database.clock import database_now
+from usage.formatting import usd
 from usage.insights import Range, series, top, totals
 from usage.models import CHARGED, SPENT, LedgerEntry, Outcome, UsageSource
-from usage.pages.shown import usd
 from usage.pricing import Tokens
 from usage.rollups import closed_days
 from usage.verification import verify

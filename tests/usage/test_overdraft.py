@@ -12,7 +12,7 @@ from django.db import connection
 
 from accounts.models import APIKey
 from tests.usage.conftest import limit
-from usage import ledger
+from usage.books import ledger
 from usage.database.group_commit import GroupCommit
 from usage.errors import BudgetExceeded, UsageError
 from usage.models import Budget

@@ -14,11 +14,11 @@ from accounts.models import Organization
 from chatapi.models import Deployment
 from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person, admit, run
-from usage import ledger, prices
+from usage.books import ledger, prices
+from usage.books.settlement import Attempt
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.pages.figures import Change
-from usage.settlement import Attempt
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from django.contrib.auth.models import User
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
-from usage import ledger
+from usage.books import ledger
+from usage.books.settlement import Attempt
 from usage.database.clock import database_now
 from usage.models import Generation, Outcome
 from usage.pages.live import difference, snapshot
-from usage.settlement import Attempt
 
 SECRETS = ("azure-east-7", "worker-1")
 

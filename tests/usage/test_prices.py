@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from accounts.models import APIKey
-from usage import prices
+from usage.books import prices
 from usage.database.clock import database_now
 from usage.pricing import FREE, Price
 

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from tests.usage.conftest import NOW, completed, run
-from usage import ledger
+from usage.books import ledger
 from usage.models import Outcome, UsageSource
 
 Ask = Callable[..., ledger.Admission]

@@ -6,8 +6,8 @@ import pytest
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, limit
-from usage import credit, ledger
-from usage.credit import Note
+from usage.books import credit, ledger
+from usage.books.credit import Note
 from usage.errors import BudgetExceeded
 
 Ask = Callable[..., ledger.Admission]

@@ -10,13 +10,12 @@ from django.urls import reverse
 
 from tests.admin_pages import client_of
 from tests.cast import Person
-from usage import refused_requests
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
 from usage.models import RefusedRequests
-from usage.refused_requests import KEPT, OTHER, Refusal, RefusedRequestCounter
-from usage.rollups import hour_of
+from usage.rollups import hour_of, refused_requests
+from usage.rollups.refused_requests import KEPT, OTHER, Refusal, RefusedRequestCounter
 
 
 class Door:

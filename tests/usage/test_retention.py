@@ -16,12 +16,16 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.usage.emptying import without_triggers
 from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
-from usage import corrections, durable_files, generation_export, insights, ledger, rerating, retention, rollups, seeding
+from usage import insights, rollups
+from usage.books import corrections, ledger, rerating
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.errors import NotBooked
+from usage.exports import durable_files, generations
 from usage.insights import Filters, Range
 from usage.insights.buckets import BucketQuery, buckets
+from usage.management import seeding
+from usage.management.seeding import Plan
 from usage.models import (
     Budget,
     ClosedDay,
@@ -37,8 +41,8 @@ from usage.models import (
     State,
 )
 from usage.retention import dropping
+from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY, midnight
-from usage.seeding import Plan
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
@@ -115,16 +119,16 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(books: None,
     assert ready is not None
     manifest = dropping.export(ready.wish, order.folder)
     rollups.rebuild()  # by someone else, when all was found to be ready
-    ask = retention.horizon
+    ask = retention_horizon.horizon
 
     def ask_and_drop() -> datetime | None:
         """With the drop between the question and what is done then."""
-        monkeypatch.setattr(retention, "horizon", ask)
+        monkeypatch.setattr(retention_horizon, "horizon", ask)
         horizon = ask()
         dropping.drop(dropping.record(order, ready.wish, manifest), lambda done: None)
         return horizon
 
-    monkeypatch.setattr(retention, "horizon", ask_and_drop)
+    monkeypatch.setattr(retention_horizon, "horizon", ask_and_drop)
     call_command("rollup", stdout=StringIO())
     assert tables() == before
 
@@ -136,7 +140,7 @@ def test_the_export_has_every_row_with_all_its_columns(books: None, tmp_path: Pa
     assert sorted(line["id"] for line in lines) == sorted(rows)
     for line in lines:
         row = rows[line["id"]]
-        assert line.keys() == set(generation_export.COLUMNS)
+        assert line.keys() == set(generations.COLUMNS)
         assert datetime.fromisoformat(line["settled_at"]) == row.settled_at
         assert (line["amount_nanodollars"], line["first_token_ms"]) == (row.amount_nanodollars, row.first_token_ms)
 
@@ -251,7 +255,7 @@ class Killed(BaseException):
 
 
 PLACES: list[tuple[Any, str, int]] = [
-    (generation_export, "write", 1),  # the export is half done
+    (generations, "write", 1),  # the export is half done
     (durable_files, "sync_folder", 1),  # it is whole, and has not its name yet
     (durable_files, "sync_folder", 2),  # nothing knows of it yet
     (dropping, "record", 1),  # nothing is dropped yet

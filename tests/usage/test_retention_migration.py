@@ -9,10 +9,10 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
 from tests.usage.conftest import NOW, completed, run
-from usage import corrections, ledger, seals
+from usage.books import corrections, ledger
 from usage.database.clock import database_now
 from usage.models import LedgerEntry, RetentionHorizon
-from usage.verification import verify
+from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
 pytestmark = pytest.mark.django_db(transaction=True)

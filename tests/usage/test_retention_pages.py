@@ -13,8 +13,9 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import keys
 from accounts.models import APIKey, Organization
 from tests.usage.old_books import BEFORE, drop, old, write
-from usage import ledger, retention
+from usage.books import ledger
 from usage.models import Kind, LedgerEntry
+from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY, midnight
 
 
@@ -81,6 +82,6 @@ def test_a_stranger_sees_nothing_of_what_was_dropped(books: None, tmp_path: Path
 
 
 def test_what_is_kept_begins_at_the_horizon(books: None, tmp_path: Path) -> None:
-    assert retention.horizon() is None
+    assert retention_horizon.horizon() is None
     drop(tmp_path / "export")
-    assert retention.horizon() == midnight(BEFORE)
+    assert retention_horizon.horizon() == midnight(BEFORE)

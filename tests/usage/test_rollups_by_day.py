@@ -11,15 +11,16 @@ from django.db import connection, transaction
 from django.db.models import Model
 
 from accounts.models import APIKey
-from chatapi.worker import housekeeping
+from chatapi.worker.reaper import housekeeping
 from tests.usage.conftest import completed, run
-from usage import insights, ledger, rollups
+from usage import insights, rollups
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.insights import Filters, Range
 from usage.insights.buckets import BucketQuery, buckets
 from usage.models import ClosedDay, DailyTotals, DailyUsage, HourlyUsage, Outcome
-from usage.rollups import closed_days, first_tokens
+from usage.rollups import closed_days, daily_first_tokens
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
@@ -204,7 +205,7 @@ def test_the_housekeeping_closes_days_and_counts_them(transactional_db: None, bu
 @pytest.fixture
 def counted(busy: None) -> None:
     close()
-    assert len(list(iter(first_tokens.count_next, None))) == 3
+    assert len(list(iter(daily_first_tokens.count_next, None))) == 3
 
 
 def test_percentiles_of_counted_days_are_close_to_what_was_measured(counted: None) -> None:
@@ -226,7 +227,7 @@ def test_percentiles_are_of_those_that_fit(counted: None, filters: dict[str, str
 def test_a_day_that_was_reopened_is_counted_anew(counted: None, used: Callable[..., None]) -> None:
     used(FIRST + timedelta(hours=1), first_token_ms=5)
     close()
-    assert first_tokens.count_next() == FIRST.date()
+    assert daily_first_tokens.count_next() == FIRST.date()
     found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
     assert found is not None
     assert found.sample_size == 37
@@ -234,4 +235,4 @@ def test_a_day_that_was_reopened_is_counted_anew(counted: None, used: Callable[.
 
 @pytest.mark.parametrize("ms", [0, 1, 2, 3, 17, 250, 1_234, 120_000, 2**31 - 1])
 def test_a_bucket_stands_for_times_close_to_its_own(ms: int) -> None:
-    assert first_tokens.ms_of(first_tokens.bucket_of(ms)) == pytest.approx(max(ms, 1), rel=0.045, abs=0.5)
+    assert daily_first_tokens.ms_of(daily_first_tokens.bucket_of(ms)) == pytest.approx(max(ms, 1), rel=0.045, abs=0.5)

@@ -17,11 +17,11 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from tests.cast import Person, admit, run
-from usage import reports
+from usage.books import reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, overage, series, top
 from usage.models import Generation, LedgerEntry, Outcome
-from usage.rollups import closed_days, first_tokens
+from usage.rollups import closed_days, daily_first_tokens
 
 TABLES = ("usage_generation", "usage_ledgerentry")
 
@@ -44,7 +44,7 @@ def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyP
     tomorrow = database_now() + timedelta(days=1, hours=2)
     monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
     assert closed_days.close_next()
-    assert first_tokens.count_next()
+    assert daily_first_tokens.count_next()
     return run(alice)
 
 

@@ -11,10 +11,10 @@ from django.db import connection, transaction
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
 from tests.usage.emptying import without_triggers
-from usage import ledger, seals
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.models import Kind, LedgerEntry, LedgerSeal
-from usage.verification import verify
+from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
 AT_ONCE = timedelta(0)

@@ -12,11 +12,12 @@ from django.db.models import Count
 
 from accounts.models import Organization
 from tests.cast import Person, run
-from usage import insights, seeding
+from usage import insights
 from usage.database.clock import database_now
 from usage.insights import Range
+from usage.management import seeding
+from usage.management.seeding import MODELS, Key, Plan
 from usage.models import BudgetLimit, ClosedDay, Generation, LedgerEntry, LedgerSeal
-from usage.seeding import MODELS, Key, Plan
 from usage.verification import verify
 
 

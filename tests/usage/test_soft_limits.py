@@ -8,7 +8,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
-from usage import ledger
+from usage.books import ledger
 from usage.models import Budget, BudgetLimit
 
 Ask = Callable[..., ledger.Admission]

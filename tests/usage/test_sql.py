@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW
-from usage import ledger
+from usage.books import ledger
 from usage.database.sql import db_value, execute, fetch_all, to_date, to_uuid
 from usage.models import Generation
 

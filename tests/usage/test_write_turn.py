@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from usage.database.write_turn import WriteTurn
+from usage.database.sqlite_write_lock import WriteTurn
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from usage.database.away import is_away, sqlstate
 from usage.database.clock import database_now
+from usage.database.sqlite_write_lock import WriteTurn, database_file
 from usage.database.watchdog import watchdog
-from usage.database.write_turn import WriteTurn, database_file
 from usage.errors import DatabaseUnavailable, UsageError
 
 Item = TypeVar("Item")
@@ -48,7 +48,7 @@ class _Waiting(NamedTuple):
 
 
 class GroupCommit:
-    """Runs batch operations (see `usage/ledger.py`) on its own thread and connection."""
+    """Runs batch operations (see `usage/books/ledger.py`) on its own thread and connection."""
 
     def __init__(self, read_threads: int = 2) -> None:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()

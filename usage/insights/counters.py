@@ -12,11 +12,11 @@ from django.db.models import Count, Q, Sum
 
 from usage.database.clock import database_now
 from usage.database.snapshot import snapshot
+from usage.database.time_limit import time_limit
 from usage.insights.overages import Overage, overages_by_model
 from usage.insights.range import HOUR, Range
 from usage.insights.sandbox_use import sums_of_test_keys
 from usage.insights.sums import Totals, sums_by_group
-from usage.insights.time_limit import time_limit
 from usage.models import Kind, LedgerEntry, Outcome
 
 

@@ -6,13 +6,13 @@ from datetime import date
 
 from django.db.models import Sum
 
+from usage.database.time_limit import time_limit
+from usage.insights.generation_list import newest_first_token_ms
 from usage.insights.range import Range
-from usage.insights.requests import newest_first_token_ms
 from usage.insights.sources import Filters, only_dimension, wanted
 from usage.insights.sums import totals
-from usage.insights.time_limit import time_limit
 from usage.models import ClosedDay, DailyFirstTokens, Dimension
-from usage.rollups import closed_days, first_tokens
+from usage.rollups import closed_days, daily_first_tokens
 from usage.rollups.closed_days import Spans
 
 
@@ -48,7 +48,7 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     if not counts:
         return None
     size = sum(part.total() for part, _ in parts)
-    return Percentiles(first_tokens.percentile(counts, 50), first_tokens.percentile(counts, 95), size)
+    return Percentiles(daily_first_tokens.percentile(counts, 50), daily_first_tokens.percentile(counts, 95), size)
 
 
 def _counted(first: date, last: date, dimension: Dimension, filters: Filters) -> Counter[int]:
@@ -60,7 +60,7 @@ def _counted(first: date, last: date, dimension: Dimension, filters: Filters) ->
 
 def _sampled(over: Range, filters: Filters, *, is_weighed: bool) -> tuple[Counter[int], float]:
     """The newest requests, and for how many each of them stands."""
-    sample = Counter(map(first_tokens.bucket_of, newest_first_token_ms(over, filters)))
+    sample = Counter(map(daily_first_tokens.bucket_of, newest_first_token_ms(over, filters)))
     if not sample or not is_weighed:
         return sample, 1.0
     return sample, max(totals(over, filters).requests / sample.total(), 1.0)

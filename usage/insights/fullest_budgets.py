@@ -6,10 +6,10 @@ from datetime import date, timedelta
 from typing import NamedTuple
 
 from accounts.models import APIKey, Organization, Project
-from usage import budgets
+from usage.books import budgets
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
-from usage.insights.time_limit import time_limit
+from usage.database.time_limit import time_limit
 from usage.models import Period, Scope
 
 NEAR_LIMIT = 0.8

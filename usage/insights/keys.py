@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 from django.db.models import F, OuterRef, Subquery, Sum
 
 from accounts.models import APIKey
-from usage.insights.starts import StartOf
-from usage.insights.time_limit import time_limit
+from usage.database.time_limit import time_limit
+from usage.database.trunc_utc import StartOf
 from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
 from usage.rollups import closed_days
 

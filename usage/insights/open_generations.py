@@ -7,7 +7,7 @@ from heapq import nsmallest
 from uuid import UUID
 
 from usage.database.clock import database_now
-from usage.insights.time_limit import time_limit
+from usage.database.time_limit import time_limit
 from usage.models import OPEN, Generation, State
 
 _MAX_OPEN = 20_000

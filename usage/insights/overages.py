@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from django.db.models import Count, Sum
 
+from usage.database.time_limit import time_limit
 from usage.insights.range import Range
 from usage.insights.sources import Filters
-from usage.insights.time_limit import time_limit
 from usage.models import Kind, LedgerEntry
 
 

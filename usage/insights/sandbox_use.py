@@ -10,11 +10,11 @@ from typing import Any
 from django.db.models import QuerySet, Sum
 
 from accounts.models import APIKey
+from usage.database.time_limit import time_limit
 from usage.insights.range import Range
 from usage.insights.sums import Totals
-from usage.insights.time_limit import time_limit
 from usage.models import DailyUsage, HourlyUsage
-from usage.outcome import FAILED
+from usage.models.outcomes import FAILED
 from usage.rollups import closed_days
 
 _COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")

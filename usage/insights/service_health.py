@@ -7,9 +7,9 @@ from django.db.models import Count, Min, Q, Sum
 
 from accounts.models import Organization
 from usage.database.clock import database_now
+from usage.database.time_limit import time_limit
 from usage.insights.last_check import LastCheck, last_check
 from usage.insights.range import HOUR
-from usage.insights.time_limit import time_limit
 from usage.models import OPEN, Generation, HourlyUsage, LedgerEntry, LedgerSeal, Outcome, State
 
 MAX_UNSEALED = 10_000

@@ -13,10 +13,10 @@ from django.db.models import F, Model, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from accounts.models import Organization, Project
+from usage.database.trunc_utc import StartOf
 from usage.insights.range import Range
-from usage.insights.starts import StartOf
 from usage.models import DailyTotals, DailyUsage, Dimension, HourlyUsage
-from usage.outcome import FAILED
+from usage.models.outcomes import FAILED
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 

@@ -11,9 +11,9 @@ from django.db.models import Case, F, When
 from django.db.models.expressions import Combinable
 
 from accounts.models import APIKey, Organization, Project
+from usage.database.time_limit import time_limit
 from usage.insights.range import Range
 from usage.insights.sources import Filters, GroupBy, Source, sources
-from usage.insights.time_limit import time_limit
 from usage.models import Outcome
 from usage.rollups import closed_days
 

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from accounts.models import Organization
 from usage import pricing
-from usage.credit import Note
+from usage.books.credit import Note
 
 
 def moment(text: str) -> datetime:

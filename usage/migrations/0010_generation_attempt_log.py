@@ -14,6 +14,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="generation",
             name="attempt_log",
-            field=models.JSONField(help_text="The last attempts, where one failed: `Attempt` of `usage/settlement.py` each.", null=True),
+            field=models.JSONField(help_text="The last attempts, where one failed: `Attempt` of `usage/books/settlement.py` each.", null=True),
         ),
     ]

@@ -17,10 +17,10 @@ from django.views.decorators.http import require_safe
 
 from accounts import access, memberships
 from accounts.audit.models import AuditEntry
+from usage.formatting import usd
 from usage.models import Generation, LedgerEntry
 from usage.pages.choices import MAX_OPTIONS, Choice, by_name, search_address
 from usage.pages.page_query import Chip, address
-from usage.pages.shown import usd
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"

@@ -22,12 +22,12 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.audit.changes import Changes
 from accounts.models import Organization
-from usage import corrections, credit
-from usage.credit import Booking
+from usage.books import corrections, credit
+from usage.books.credit import Booking
 from usage.errors import NotBooked
+from usage.formatting import usd
 from usage.models import CHARGED, Credit, Generation, Kind, LedgerEntry
 from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, is_used
-from usage.pages.shown import usd
 
 PERMISSION = "usage.add_ledgerentry"
 Amounts = dict[str, int]

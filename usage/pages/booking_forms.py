@@ -9,7 +9,7 @@ from django.urls import reverse_lazy
 from django.utils.text import format_lazy
 
 from accounts.models import Organization
-from usage.credit import Note
+from usage.books.credit import Note
 from usage.models import LedgerEntry
 from usage.pages.forms import USDField
 

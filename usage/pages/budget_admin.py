@@ -19,10 +19,10 @@ from accounts.audit import recorder
 from accounts.models import APIKey, Organization, Project
 from accounts.pages.read_only_admin import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
+from usage.formatting import moment, usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
 from usage.pages.export_admin import ExportedList
 from usage.pages.forms import LimitForm, NewLimitForm
-from usage.pages.shown import moment, usd
 from usage.pages.table_exports import Record
 from usage.pages.table_exports import usd as in_usd
 

@@ -11,14 +11,15 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from accounts import access
-from usage import insights, receipts
+from usage import insights
+from usage.books import receipts
 from usage.insights import Filters, Point, Range, RequestFilters
 from usage.models import Generation, State
-from usage.outcome import ANY_ERROR
+from usage.models.outcomes import ANY_ERROR
 from usage.pages import overview_question, request_list, requests_query, table_exports
 from usage.pages.overview_question import Question
-from usage.pages.own import own_query
 from usage.pages.table_exports import Record, Table, usd
+from usage.pages.tenant_scope import own_query
 
 PAGE = 500
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from usage.formatting import usd
 from usage.insights import NEAR_LIMIT
-from usage.pages.shown import usd
 from usage.pricing import NANODOLLARS
 
 _CENT_NANODOLLARS = 10_000_000

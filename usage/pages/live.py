@@ -13,11 +13,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from accounts.signed_in import SignIn, who_may
+from accounts.sign_in.sessions import SignIn, who_may
 from usage import insights
+from usage.formatting import usd
 from usage.insights import RunningGeneration
 from usage.pages import figures
-from usage.pages.shown import usd
 
 PERMISSION = "usage.view_generation"
 MAX_ROWS = 1_000

@@ -15,7 +15,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from accounts.signed_in import SignIn
+from accounts.sign_in.sessions import SignIn
 from usage.pages import live
 from usage.pages.live import Seen, Snapshot
 

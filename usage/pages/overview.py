@@ -22,8 +22,8 @@ from usage.pages.first_steps import first_steps
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_question import GROUPS, MEASURES, Measure, Question
-from usage.pages.own import choices, own_limits, own_query, removable
 from usage.pages.page_query import address, words
+from usage.pages.tenant_scope import choices, own_limits, own_query, removable
 
 _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.COMPLETED: "colour-2",

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from usage import insights
+from usage.formatting import usd
 from usage.insights import GroupBy, Totals
 from usage.models import Kind
 from usage.pages import figures
 from usage.pages.figures import Change
 from usage.pages.overview_question import Question
 from usage.pages.page_query import words
-from usage.pages.shown import usd
 
 
 @dataclass(frozen=True, slots=True)

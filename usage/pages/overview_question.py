@@ -8,7 +8,7 @@ from typing import Any, get_args
 from usage import insights
 from usage.insights import Bucket, Filters, GroupBy, Range, Totals
 from usage.models import Kind
-from usage.outcome import ANY_ERROR
+from usage.models.outcomes import ANY_ERROR
 from usage.pages import figures
 from usage.pages.page_query import TIME, Chip, address, chips, filters_in, filters_query, only
 

@@ -10,7 +10,7 @@ from django.utils.http import urlencode
 from accounts.models import APIKey, Organization, Project
 from usage.insights import Filters
 from usage.models import Outcome
-from usage.outcome import ANY_ERROR
+from usage.models.outcomes import ANY_ERROR
 
 _MAX_ID = 2**63 - 1
 _FIELDS = {"organization": "organization_id", "project": "project_id", "key": "api_key_id", "model": "model", "outcome": "outcome"}

@@ -16,15 +16,17 @@ from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.models import APIKey, Organization, Project
-from usage import insights, receipts, retention
+from usage import insights
+from usage.books import receipts
 from usage.insights import RequestFilters
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price, State, UsageSource
-from usage.outcome import ANY_ERROR
+from usage.models.outcomes import ANY_ERROR
 from usage.pages import requests_query
 from usage.pages.choices import MAX_OPTIONS, Choice, by_name, by_row
-from usage.pages.own import own_query, removable
 from usage.pages.page_query import address, words
 from usage.pages.requests_waterfall import waterfall
+from usage.pages.tenant_scope import own_query, removable
+from usage.rollups import retention_horizon
 
 
 def check_permission(request: HttpRequest) -> None:
@@ -62,7 +64,7 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
 
 def _dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
     """Until when requests are missing that the list would have, were they not dropped; it says so at its end."""
-    kept_since = retention.horizon()
+    kept_since = retention_horizon.horizon()
     if kept_since is None or page.next_cursor is not None or (filters.since is not None and filters.since >= kept_since):
         return None
     return kept_since
@@ -131,7 +133,7 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
 
 def _dropped_page(request: HttpRequest, generation_id: UUID | None) -> HttpResponse:
     """What the books still know of a request whose generation was dropped: its entries. Raises `Http404` where there are none."""
-    kept_since = retention.horizon()
+    kept_since = retention_horizon.horizon()
     entries = list(_entries(request, generation_id)) if generation_id else []
     if not entries or kept_since is None or entries[0].created_at >= kept_since:
         raise Http404("There is no such request.")

@@ -18,8 +18,8 @@ from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, StreamingHttpResponse
 
 from accounts.audit import recorder
-from usage.exports import harmless
-from usage.insights.time_limit import time_limit
+from usage.database.time_limit import time_limit
+from usage.exports.exporting import harmless
 from usage.pricing import to_usd
 
 Record = dict[str, Any]

@@ -20,13 +20,13 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, F, Sum
 
 from accounts.audit import commands, recorder
-from usage import durable_files, exports
 from usage.database.clock import database_now
 from usage.database.snapshot import pages, snapshot
 from usage.database.sql import db_value
-from usage.database.write_turn import WriteTurn, database_file
+from usage.database.sqlite_write_lock import WriteTurn, database_file
 from usage.errors import NotDropped
-from usage.exports import Wish
+from usage.exports import durable_files, exporting
+from usage.exports.exporting import Wish
 from usage.models import Generation, Kind, LedgerEntry, RetentionHorizon
 from usage.retention.readiness import MIN_AGE, reasons_against
 from usage.rollups.closed_days import midnight
@@ -84,7 +84,7 @@ def prepare(order: Order) -> Preparation | None:
 def _check_folder(folder: Path) -> None:
     """It is free, or has an export, which an earlier run may have written."""
     is_used = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
-    if is_used and not (folder / exports.MANIFEST).exists():
+    if is_used and not (folder / exporting.MANIFEST).exists():
         raise NotDropped(f"{folder} is in use: give a folder that is not there yet.")
 
 
@@ -94,10 +94,10 @@ def export(wish: Wish, folder: Path) -> dict[str, Any]:
     Raises `NotDropped` when the folder has anything else, or the file is not what the books say.
     """
     try:
-        if not (folder / exports.MANIFEST).exists():
+        if not (folder / exporting.MANIFEST).exists():
             _write(wish, folder)
-        manifest = exports.check(folder)
-    except (OSError, exports.NotAnExport) as error:
+        manifest = exporting.check(folder)
+    except (OSError, exporting.NotAnExport) as error:
         raise NotDropped(f"The export failed: {error}") from error
     if not _is_of(wish, manifest):
         raise NotDropped(f"{folder} holds another export: choose another folder.")
@@ -106,8 +106,8 @@ def export(wish: Wish, folder: Path) -> dict[str, Any]:
 
 def _write(wish: Wish, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
-    if not (partial / exports.MANIFEST).exists():
-        exports.write(wish, partial)
+    if not (partial / exporting.MANIFEST).exists():
+        exporting.write(wish, partial)
     # The system itself refuses to put it in the place of a folder that is not empty.
     partial.rename(folder)
     durable_files.sync_folder(folder.parent)
@@ -130,7 +130,7 @@ def record(order: Order, wish: Wish, manifest: dict[str, Any]) -> RetentionHoriz
         after=wish.since.date(),
         generations_count=manifest["generations"]["count"],
         export=str(order.folder),
-        export_digest=exports.sha256(order.folder / exports.MANIFEST),
+        export_digest=exporting.sha256(order.folder / exporting.MANIFEST),
         recorded_by=order.recorded_by,
         recorded_at=database_now(),
     )

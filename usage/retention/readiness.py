@@ -5,7 +5,7 @@ from datetime import timedelta
 from itertools import islice
 
 from usage import verification
-from usage.exports import Wish
+from usage.exports.exporting import Wish
 from usage.models import OPEN, ClosedDay, Generation, Kind, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight

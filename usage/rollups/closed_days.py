@@ -20,7 +20,7 @@ from accounts.models import Organization
 from usage.database.clock import database_now
 from usage.database.sql import db_value, execute
 from usage.models import ClosedDay, Dimension, HourlyUsage
-from usage.outcome import FAILED
+from usage.models.outcomes import FAILED
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,14 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from usage import receipts
+from usage import formatting
+from usage.books import receipts
 from usage.models import Generation, State
-from usage.pages import figures, shown
+from usage.pages import figures
 
 register = template.Library()
 register.filter("duration", figures.duration)
-register.filter("usd", shown.usd)
+register.filter("usd", formatting.usd)
 
 
 @register.filter
@@ -22,7 +23,7 @@ def money(nanodollars: int | None) -> SafeString | str:
     """The amount, short, with its exact value as the title."""
     if nanodollars is None:
         return "–"
-    return format_html('<span title="{}">{}</span>', shown.usd(nanodollars), figures.money(nanodollars))
+    return format_html('<span title="{}">{}</span>', formatting.usd(nanodollars), figures.money(nanodollars))
 
 
 @register.filter

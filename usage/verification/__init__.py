@@ -11,10 +11,9 @@ from itertools import islice
 
 from django.db.models import Sum
 
-from usage import seals
 from usage.database.snapshot import snapshot
 from usage.models import Generation, LedgerSeal, RetentionHorizon, State
-from usage.verification import invariants, sums
+from usage.verification import invariants, seals, sums
 from usage.verification.differences import Difference
 
 Check = Callable[[], Iterator[Difference]]

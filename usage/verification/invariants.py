@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
-from usage import pricing, retention
+from usage import pricing
 from usage.models import CHARGED, OPEN, Generation, Kind, LedgerEntry, Outcome, RetentionHorizon, State, UsageSource
 from usage.pricing import Tokens
-from usage.rollups import closed_days
+from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
 from usage.verification.differences import Difference
 
@@ -57,7 +57,7 @@ def rows_are_protected() -> Iterator[Difference]:
 def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
     """I15: what was charged since the horizon has its generation; of what was charged before, as many are gone as were exported."""
     gone = entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
-    kept_since = retention.horizon()
+    kept_since = retention_horizon.horizon()
     for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
         yield Difference("I15 kept", f"{entry.kind} {entry.pk}", f"{entry.request_id}", "no such generation")
     for dropped in RetentionHorizon.objects.order_by("day"):

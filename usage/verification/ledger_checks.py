@@ -13,7 +13,7 @@ from itertools import islice
 from django.db.models import Q
 
 from usage.database.snapshot import snapshot
-from usage.insights.time_limit import time_limit
+from usage.database.time_limit import time_limit
 from usage.models import Kind, LedgerCheck, LedgerEntry
 from usage.verification import MAX_SHOWN, Check
 from usage.verification.differences import Difference

@@ -6,8 +6,8 @@ from operator import add
 
 from django.db.models import Count, Q, QuerySet, Sum
 
-from usage import budgets
-from usage.insights.starts import StartOf
+from usage.books import budgets
+from usage.database.trunc_utc import StartOf
 from usage.models import (
     SPENT,
     Budget,
@@ -22,7 +22,7 @@ from usage.models import (
     LedgerEntry,
     State,
 )
-from usage.outcome import FAILED
+from usage.models.outcomes import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.differences import Difference
 

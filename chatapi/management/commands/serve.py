@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from chatapi.serving import machine, preflight
+from chatapi.serving import all_in_one, preflight
 from chatapi.serving.preflight import CannotStart
 
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
 
     def _run(self, only: str | None, host: str, port: int) -> int:
         if only is None:
-            return machine.run(host, port, self._say)
+            return all_in_one.run(host, port, self._say)
         role = preflight.role(only)
         preflight.check_settings()
         preflight.check_services()
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         if role != "web":
             return import_module(f"chatapi.worker.{role}_process").run() or 0
         try:
-            import_module("chatapi.web.process").run(host=host, port=port)
+            import_module("chatapi.serving.web_process").run(host=host, port=port)
         except (OSError, OverflowError) as error:
             raise preflight.cannot_listen(host, port, error) from error
         return 0

@@ -25,7 +25,7 @@ from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.worker.engines import Call, EngineError, Target
-from chatapi.worker.heavy_work import LIGHT_BYTES, aside
+from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside
 from usage.failpoints import failpoint
 
 MAX_ANSWER_BYTES = 16 << 20

@@ -12,10 +12,10 @@ from typing import NoReturn
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
 from chatapi.wire.requests import ChatRequest
 from chatapi.wire.upstream_errors import TIMED_OUT
-from chatapi.worker import heavy_work
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer, UnusableSchemaError, scripting_text
 from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
+from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"
 BATCH_DELTAS = 64

@@ -12,7 +12,7 @@ from pytest_django.fixtures import Settings
 from accounts import api_keys
 from accounts.authentication import Caller, CallerCache
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
-from chatapi.batch import Batch
+from chatapi.concurrency import Batch
 from chatapi.web.services import Services
 from usage.errors import DatabaseUnavailable
 

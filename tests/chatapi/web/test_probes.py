@@ -11,7 +11,7 @@ import pytest
 from channels.testing import HttpCommunicator
 from pytest_django.fixtures import Settings
 
-from chatapi.recent import Recent
+from chatapi.concurrency import CachedValue
 from chatapi.web import probes
 from tests.chatapi.worker.processes import Valkey
 
@@ -29,7 +29,7 @@ def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
 @pytest.fixture(autouse=True)
 def fresh_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """What another test has seen does not count here."""
-    monkeypatch.setattr(probes, "_answering", Recent(probes._ask_all))
+    monkeypatch.setattr(probes, "_answering", CachedValue(probes._ask_all))
 
 
 async def ask(path: str, method: str = "GET", host: str = "localhost", **headers: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ async def test_many_probes_share_one_look(monkeypatch: pytest.MonkeyPatch) -> No
         looks += 1
         return {"database": True, "redis": True}
 
-    monkeypatch.setattr(probes, "_answering", Recent(look))
+    monkeypatch.setattr(probes, "_answering", CachedValue(look))
     assert {(await ask("/readyz"))["status"] for _ in range(20)} == {200}
     assert looks <= 5
 

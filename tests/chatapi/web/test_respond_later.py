@@ -10,7 +10,7 @@ import pytest
 from chatapi import identity
 from chatapi.web.completions import Asked
 from chatapi.web.consumers import ChatCompletions
-from usage.idempotency import Idempotency
+from usage.books.idempotency import Idempotency
 
 KEY = Idempotency("a" * 64, "b" * 64)
 

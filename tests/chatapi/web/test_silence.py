@@ -15,7 +15,7 @@ from chatapi.web import silence
 from chatapi.web.silence import MISSING_S, MISSING_UNREAD_S, Finding, MissingWorkers, Silence, Watch
 from tests.cast import Person, admit, run
 from tests.chatapi.worker.processes import Valkey
-from usage import ledger
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable

@@ -14,7 +14,7 @@ from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Text, Usage
-from chatapi.worker.forgetting import forget_settled, keep_forgetting
+from chatapi.worker.reaper.garbage_collection import forget_settled, keep_forgetting
 from tests import cast
 from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey

@@ -15,15 +15,15 @@ from chatapi.fair_turns import FairTurns
 from chatapi.wire import requests
 from chatapi.worker import generate
 from chatapi.worker.deployments import SANDBOX, Health, Route
-from chatapi.worker.run import SHUTTING_DOWN, Run
+from chatapi.worker.runs.run import SHUTTING_DOWN, Run
+from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
-from chatapi.worker.tally import End, Ending
 from tests.cast import Person, admit
-from usage import ledger
+from usage.books import ledger
+from usage.books.ledger import Claimed
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, DatabaseUnavailable
-from usage.ledger import Claimed
 from usage.models import Generation
 
 REQUEST = requests.parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}', remote_media_allowed=True)

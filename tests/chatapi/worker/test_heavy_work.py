@@ -15,13 +15,14 @@ import pytest
 from chatapi import identity
 from chatapi.wire import requests, tokens
 from chatapi.wire.deltas import Reasoning, Text, TokenLogprob, ToolCall
-from chatapi.worker import generate, heavy_work
+from chatapi.worker import generate
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.sandbox import SandboxEngine
-from chatapi.worker.heavy_work import aside
-from chatapi.worker.run import Run
-from chatapi.worker.tally import End, Ending, Tally
-from usage.ledger import Claimed
+from chatapi.worker.runs import heavy_work
+from chatapi.worker.runs.heavy_work import aside
+from chatapi.worker.runs.run import Run
+from chatapi.worker.runs.run_usage import End, Ending, Tally
+from usage.books.ledger import Claimed
 
 MOST_LOOP_S = 0.1
 """CPU time of one turn of the loop. Aimed at are 20 ms; the machine that runs this may be slow."""

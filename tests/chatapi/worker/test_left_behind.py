@@ -12,11 +12,11 @@ from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import RateLimits, Taken
 from chatapi.redis_client import connect
-from chatapi.worker import left_behind as module
-from chatapi.worker.left_behind import LeftBehind
-from chatapi.worker.run import Run
+from chatapi.worker import orphaned_reservations as module
+from chatapi.worker.orphaned_reservations import LeftBehind
+from chatapi.worker.runs.run import Run
 from tests.chatapi.worker.processes import Valkey
-from usage.ledger import Claimed
+from usage.books.ledger import Claimed
 from usage.pricing import Tokens
 
 ONE = Limit("key", 1, "", Counts.RUNNING, 1)

@@ -12,8 +12,8 @@ from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
 from chatapi.wire.deltas import Annotations, AnyDelta, Text, Usage
-from chatapi.worker import publisher as publisher_module
-from chatapi.worker.publisher import Publisher
+from chatapi.worker.runs import publisher as publisher_module
+from chatapi.worker.runs.publisher import Publisher
 from usage import failpoints
 
 

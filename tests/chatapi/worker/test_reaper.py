@@ -20,10 +20,10 @@ from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
-from chatapi.worker import reaper as reaper_module
-from chatapi.worker.reaper import Reaper
+from chatapi.worker.reaper import reaper as reaper_module
+from chatapi.worker.reaper.reaper import Reaper
 from tests.cast import Person, admit
-from usage import ledger
+from usage.books import ledger
 from usage.database import group_commit
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit

@@ -7,9 +7,9 @@ import pytest
 from chatapi import identity
 from chatapi.delta_stream import Cancellation
 from chatapi.models import OnDisconnect
-from chatapi.worker.run import SHUTTING_DOWN, Run
-from chatapi.worker.tally import End, Ending
-from usage.ledger import Claimed
+from chatapi.worker.runs.run import SHUTTING_DOWN, Run
+from chatapi.worker.runs.run_usage import End, Ending
+from usage.books.ledger import Claimed
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.worker import generate
-from chatapi.worker import publisher as publisher_module
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Call, Target
-from chatapi.worker.left_behind import LeftBehind
-from chatapi.worker.publisher import Publisher
-from chatapi.worker.run import Run
+from chatapi.worker.orphaned_reservations import LeftBehind
+from chatapi.worker.runs import publisher as publisher_module
+from chatapi.worker.runs.publisher import Publisher
+from chatapi.worker.runs.run import Run
 from chatapi.worker.services import Services
 from tests.cast import Person, admit
 from tests.chatapi.worker.test_publisher import Writes
-from usage import ledger
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable

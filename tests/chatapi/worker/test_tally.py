@@ -9,12 +9,12 @@ import pytest
 from chatapi import identity
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.requests import parse_chat, parse_text
-from chatapi.worker import tally
-from chatapi.worker.tally import End, Ending, Tally
-from usage.ledger import Claimed, Settlement
+from chatapi.worker.runs import run_usage
+from chatapi.worker.runs.run_usage import End, Ending, Tally
+from usage.books.ledger import Claimed, Settlement
+from usage.books.settlement import Attempt
 from usage.models import Generation, Outcome, UsageNote, UsageSource
 from usage.pricing import FREE, Price, Tokens
-from usage.settlement import Attempt
 
 ID = identity.new_id()
 REQUEST = parse_chat(b'{"model": "m", "messages": [{"role": "user", "content": "hello there"}]}')
@@ -30,7 +30,7 @@ def heard(*batch: AnyDelta) -> Tally:
 
 
 def settle(counted: Tally, end: End, cap: int = 100, choices: int = 1) -> Settlement:
-    return tally.settlement(Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end)
+    return run_usage.settlement(Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end)
 
 
 def test_content_passes_and_the_end_waits_for_the_commit() -> None:
@@ -43,9 +43,9 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
 def test_choices_that_end_before_they_began_are_announced_first() -> None:
     cancelled = End(Ending.CANCELLED, None, (THERE,))
     ends = [Finished("stop", 0), Finished("stop", 1), Usage(7, 0, None, None)]
-    assert tally.terminal(cancelled, Tally(), Tokens(7, 0), 2) == [Started(), *ends]
-    assert tally.terminal(cancelled, heard(Started()), Tokens(7, 0), 2) == ends
-    assert tally.terminal(FAILED, Tally(), Tokens(), 2) == [FAILED.failure]
+    assert run_usage.terminal(cancelled, Tally(), Tokens(7, 0), 2) == [Started(), *ends]
+    assert run_usage.terminal(cancelled, heard(Started()), Tokens(7, 0), 2) == ends
+    assert run_usage.terminal(FAILED, Tally(), Tokens(), 2) == [FAILED.failure]
 
 
 def test_every_kind_of_content_is_counted() -> None:
@@ -96,7 +96,7 @@ def test_an_upstreams_zero_stays_zero() -> None:
 
 def test_without_the_upstreams_word_we_count() -> None:
     settled = settle(heard(Text(" the of"), Finished("stop")), DONE)
-    prompt_tokens = tally.prompt_tokens(REQUEST)
+    prompt_tokens = run_usage.prompt_tokens(REQUEST)
     assert prompt_tokens > 2
     assert (settled.usage_source, settled.tokens) == (UsageSource.COUNTED, Tokens(prompt_tokens, 2))
 
@@ -116,14 +116,14 @@ def test_a_failure_is_written_down_and_told() -> None:
     counted = heard(Text(" the of"))
     settled = settle(counted, FAILED)
     assert (settled.outcome, settled.error_code, settled.error_message) == (Outcome.FAILED, "upstream_error", "It broke.")
-    assert tally.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
+    assert run_usage.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
 
 
 def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
     refused = End(Ending.FAILED, Failed("I don't like 'my secret'.", "invalid_request_error", "bad_prompt", status=400))
     settled = settle(heard(), refused)
     assert (settled.error_code, settled.error_message) == ("bad_prompt", "The upstream refused the request.")
-    assert tally.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
+    assert run_usage.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
 
 
 @pytest.mark.parametrize("status", [400, 403, 413])
@@ -141,7 +141,7 @@ def test_what_was_asked_to_stop_has_a_normal_end() -> None:
     end = End(Ending.CANCELLED)
     settled = settle(heard(Text(" the of")), end)
     assert (settled.outcome, settled.finish_reason, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "stop", 2)
-    assert tally.terminal(end, heard(Started()), settled.tokens, 1) == [Finished("stop"), Usage(settled.tokens.prompt_tokens, 2)]
+    assert run_usage.terminal(end, heard(Started()), settled.tokens, 1) == [Finished("stop"), Usage(settled.tokens.prompt_tokens, 2)]
 
 
 def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
@@ -149,13 +149,13 @@ def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
     end = End(Ending.CLIENT_LEFT, cancelled)
     settled = settle(heard(Text(" the of")), end)
     assert (settled.outcome, settled.error_code, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "", 2)
-    assert tally.terminal(end, heard(), settled.tokens, 1) == [cancelled]
+    assert run_usage.terminal(end, heard(), settled.tokens, 1) == [cancelled]
 
 
 def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
     counted = heard(Started(), Text(" the"), Finished("length", 1), Finished("stop", 0))
     assert settle(counted, DONE, choices=2).finish_reason == "stop,length"
-    assert tally.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
+    assert run_usage.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
 )
 def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(finished: dict[int, Any], choices: int, kept: str) -> None:
     counted, cancelled = heard(*(Finished(reason, index) for index, reason in finished.items())), End(Ending.CANCELLED, None, (THERE,))
-    told = [delta.finish_reason for delta in tally.terminal(cancelled, counted, Tokens(), choices) if isinstance(delta, Finished)]
+    told = [delta.finish_reason for delta in run_usage.terminal(cancelled, counted, Tokens(), choices) if isinstance(delta, Finished)]
     settled = settle(counted, cancelled, choices=choices)
     assert settled.finish_reason == kept
     assert Generation(finish_reason=kept, choices_count=choices).finish_reasons == told
@@ -254,7 +254,7 @@ def test_without_an_echo_every_piece_counts() -> None:
 
 
 def test_a_lost_request_has_no_prompt_to_count() -> None:
-    assert tally.prompt_tokens(None) == 0
+    assert run_usage.prompt_tokens(None) == 0
 
 
 # ---- what an upstream tells of itself
@@ -264,11 +264,11 @@ PAID = Claimed(ID, 1, "m", 10, 1, False, 1, max_prompt_tokens=100, reserved_nano
 
 
 def told(usage: Usage, run: Claimed = PAID) -> tuple[UsageSource, UsageNote | None, int, int]:
-    settled = tally.settlement(run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE)
+    settled = run_usage.settlement(run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE)
     return settled.usage_source, settled.usage_note, settled.tokens.prompt_tokens, settled.tokens.completion_tokens
 
 
-OURS = (UsageSource.COUNTED, UsageNote.IMPLAUSIBLE, tally.prompt_tokens(REQUEST), 2)
+OURS = (UsageSource.COUNTED, UsageNote.IMPLAUSIBLE, run_usage.prompt_tokens(REQUEST), 2)
 
 
 @pytest.mark.parametrize("usage", [Usage(7, 2), Usage(0, 0), Usage(40, 10), Usage(7, 10)])

@@ -10,7 +10,7 @@ from django.template.defaultfilters import pluralize
 from accounts.audit import recorder
 from accounts.audit.commands import acting_command
 from accounts.models import Organization
-from usage import exports
+from usage.exports import exporting
 from usage.management import arguments
 
 
@@ -30,9 +30,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Write it and say what is in it."""
         organization = arguments.organization(options["organization"]) if options["organization"] else None
-        wish = exports.Wish(*arguments.period(options), organization, options["format"])
+        wish = exporting.Wish(*arguments.period(options), organization, options["format"])
         try:
-            manifest = exports.write(wish, options["output"])
+            manifest = exporting.write(wish, options["output"])
         except OSError as error:
             raise CommandError(str(error)) from error
         self._record(wish, options["output"], manifest)
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         if not manifest["is_over"]:
             self.stdout.write(f"Note: the period is not over. The export has what was written until {manifest['exported_at']}.")
 
-    def _record(self, wish: exports.Wish, folder: Path, manifest: dict[str, Any]) -> None:
+    def _record(self, wish: exporting.Wish, folder: Path, manifest: dict[str, Any]) -> None:
         """In the audit log. Who may only read, such as from a replica, has the export all the same."""
         told = {"from": wish.since, "to": wish.until, "folder": str(folder.absolute()), "sha256": manifest["file"]["sha256"]}
         row = wish.organization or Organization(name="all organizations")

@@ -8,12 +8,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
-from usage import bills, pricing
-from usage.bills import Bill
+from usage import pricing
+from usage.bills import statements
+from usage.bills.reconciliation import Terms, billed_in_period, compare, has_served, unknown_models, unused_prices, without_deployment
+from usage.bills.statements import Bill
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
-from usage.reconciliation import Terms, billed_in_period, compare, has_served, unknown_models, unused_prices, without_deployment
 
 
 class Command(BaseCommand):
@@ -46,9 +47,9 @@ class Command(BaseCommand):
         if terms.deployment and not has_served(terms.deployment):
             raise CommandError(f"No request was ever served by a deployment {terms.deployment!r}.")
         try:
-            bill = bills.read(options["file"])
+            bill = statements.read(options["file"])
             gaps = list(compare(bill, terms))
-        except (bills.NotABill, Dropped) as error:
+        except (statements.NotABill, Dropped) as error:
             raise CommandError(str(error)) from error
         self._tell_of_what_was_not_compared(bill, terms)
         for gap in gaps:

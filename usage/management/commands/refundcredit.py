@@ -5,9 +5,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from accounts.audit.commands import acting_command
-from usage import credit
-from usage.management import arguments, booking
-from usage.pages.shown import usd
+from usage.books import credit
+from usage.formatting import usd
+from usage.management import arguments, booking_commands
 
 
 class Command(BaseCommand):
@@ -23,6 +23,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Book it and tell the balance; more than is unused is refused."""
         with acting_command("refundcredit", options["by"]):
-            (entry, is_new), balance = booking.book("refunded credit", credit.refund, options)
+            (entry, is_new), balance = booking_commands.book("refunded credit", credit.refund, options)
         told = f"Refunded {usd(entry.amount_nanodollars)} to" if is_new else f"Booked before, as ledger entry {entry.pk}:"
         self.stdout.write(f"{told} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")

@@ -6,10 +6,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from accounts.audit.commands import acting_command
+from usage.books.rerating import Order, is_known, rerate
 from usage.errors import Dropped
+from usage.formatting import usd
 from usage.management import arguments
-from usage.pages.shown import usd
-from usage.rerating import Order, is_known, rerate
 
 
 class Command(BaseCommand):

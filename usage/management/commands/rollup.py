@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from usage import rollups
-from usage.rollups import first_tokens
+from usage.rollups import daily_first_tokens
 
 
 class Command(BaseCommand):
@@ -19,7 +19,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Rebuild and say how many rows there were and are."""
         done = rollups.rebuild()
-        while first_tokens.count_next():
+        while daily_first_tokens.count_next():
             pass
         self.stdout.write(
             f"Rebuilt the hourly usage from the ledger: {done.hours_before} rows before, {done.hours} now. "

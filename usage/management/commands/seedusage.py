@@ -8,13 +8,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
 from accounts.models import Organization
-from usage import retention, seals, seeding
 from usage.database.clock import database_now
 from usage.errors import Dropped
-from usage.management import arguments
+from usage.management import arguments, seeding
+from usage.management.seeding import Plan
 from usage.models import Generation, LedgerEntry
-from usage.rollups import first_tokens
-from usage.seeding import Plan
+from usage.rollups import daily_first_tokens, retention_horizon
+from usage.verification import seals
 
 EVERY_S = 2.0
 
@@ -66,7 +66,7 @@ class Command(BaseCommand):
         entries = LedgerEntry.objects.count()
         while not options["unsealed"] and (sealed := seals.seal(timedelta(0))):
             self._tell(f"{sealed.last_id:,} of about {entries:,} ledger entries sealed")
-        while day := first_tokens.count_next():
+        while day := daily_first_tokens.count_next():
             self._tell(f"{day} counted")
         seconds = time.monotonic() - self._began
         self.stdout.write(f"Made {plan.generations:,} generations and their books in {seconds:.0f} s.")
@@ -88,7 +88,7 @@ class Command(BaseCommand):
 def _check_begin(plan: Plan) -> None:
     """Rows of a time without ids could be written, and neither be read nor taken back."""
     try:
-        retention.refuse_before(plan.begin)
+        retention_horizon.refuse_before(plan.begin)
         is_too_early = plan.begin < seeding.EARLIEST
     except OverflowError:
         is_too_early = True

@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from usage import exports
-from usage.pages.shown import usd
+from usage.exports import exporting
+from usage.formatting import usd
 
 
 class Command(BaseCommand):
@@ -24,8 +24,8 @@ class Command(BaseCommand):
         """Check it and say what is in it."""
         try:
             key = options["public_key"].read_bytes() if options["public_key"] else None
-            manifest = exports.check(options["folder"], key)
-        except (exports.NotAnExport, OSError) as error:
+            manifest = exporting.check(options["folder"], key)
+        except (exporting.NotAnExport, OSError) as error:
             raise CommandError(str(error)) from error
         counts = sum(manifest["entries"].values())
         generations = f" and {manifest['generations']['count']} generations" if "generations" in manifest else ""

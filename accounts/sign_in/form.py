@@ -1,0 +1,63 @@
+"""The form with which people sign in to the admin."""
+
+import logging
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.forms import AuthenticationForm
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from redis.exceptions import RedisError
+from unfold.forms import AuthenticationForm as ThemedForm
+
+from accounts import access, client_address
+from accounts.sign_in import attempts
+
+log = logging.getLogger(__name__)
+
+
+class SignInForm(ThemedForm):
+    """User name and password. Whoever may not enter learns no more than who has typed a wrong password."""
+
+    error_messages = AuthenticationForm.error_messages | {
+        "too_many": "Too many attempts to sign in. Try again in %(minutes)s min.",
+        "unavailable": "Nobody can sign in now: Redis, which counts the attempts, does not answer.",
+    }
+    status = 200
+    """Of the answer with this form."""
+
+    def clean(self) -> dict[str, Any]:
+        """Count the attempt, then look at the password."""
+        data: dict[str, Any] = self.cleaned_data
+        name, address = data.get("username"), _address(self.request)
+        if name is None:
+            return data
+        try:
+            self._refuse_after(attempts.wait_ms(name, address))
+            super().clean()
+            attempts.forget(name, address)
+        except (RedisError, OSError) as error:
+            log.warning("nobody can sign in: %r", error)
+            self.status = 503
+            raise self._refusal("unavailable") from error
+        return data
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        """Staff, and whoever belongs to an organization."""
+        AuthenticationForm.confirm_login_allowed(self, user)  # Django's own for the admin would ask for staff
+        if not access.may_enter(user):
+            raise self.get_invalid_login_error()
+
+    def _refuse_after(self, wait_ms: int) -> None:
+        if wait_ms:
+            self.status = 429
+            raise self._refusal("too_many", minutes=-(-wait_ms // 60_000))
+
+    def _refusal(self, code: str, **params: Any) -> ValidationError:
+        return ValidationError(self.error_messages[code], code=code, params=params)
+
+
+def _address(request: HttpRequest) -> str:
+    sent = request.META
+    address = client_address.of(sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES)
+    return client_address.household(address)

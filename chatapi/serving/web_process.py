@@ -1,0 +1,41 @@
+"""The web process: this server with this application, until SIGTERM."""
+
+from django.conf import settings
+
+from accounts.loop_clock import clock
+from chatapi.asgi import application
+from chatapi.serving.process_tuning import settle_in
+from chatapi.serving.watchdog import watched
+from chatapi.web.event_loop import loop
+from chatapi.web.limits import Limits
+from chatapi.web.readiness import start_draining
+from chatapi.web.server import Lifecycle, serve
+from chatapi.web.services import Services
+
+
+class WebLifecycle(Lifecycle):
+    """Connects the server's end to the application's."""
+
+    def draining(self) -> None:
+        """Asked to stop: /readyz fails from now on."""
+        start_draining()
+
+    def deadline(self) -> None:
+        """The last seconds: streams that still run end themselves, properly."""
+        Services.end_streams()
+
+
+def run(*, host: str, port: int) -> None:
+    """Serve until a signal; raises `OSError` or `OverflowError` when the address can't be listened on."""
+    limits = Limits(
+        max_body_bytes=settings.MAX_BODY_BYTES,
+        stall_seconds=settings.STALL_MS / 1_000,
+        max_connections=settings.MAX_CONNECTIONS,
+        max_connections_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
+        lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
+        drain_seconds=settings.DRAIN_MS / 1_000,
+    )
+    settle_in()
+    clock.start(loop)
+    with watched():
+        serve(application, host=host, port=port, limits=limits, lifecycle=WebLifecycle(), trusted_proxies=settings.TRUSTED_PROXIES)

@@ -1,0 +1,1 @@
+"""Closes what dead processes left open, and cleans up."""

@@ -1,0 +1,49 @@
+"""The reaper process: a reaper, the housekeeping and the forgetting, until SIGTERM."""
+
+import asyncio
+import signal
+from contextlib import suppress
+from functools import partial
+
+import uvloop
+from django.conf import settings
+
+from accounts.loop_clock import clock
+from chatapi.concurrency import supervise
+from chatapi.delta_stream import DeltaStream
+from chatapi.redis_client import connect
+from chatapi.serving.liveness import alive
+from chatapi.serving.watchdog import watched
+from chatapi.worker.reaper.garbage_collection import keep_forgetting
+from chatapi.worker.reaper.housekeeping import keep_house
+from chatapi.worker.reaper.reaper import Reaper
+from usage.database.group_commit import GroupCommit
+
+
+def run() -> None:
+    """Close what dead workers left open, forget what they left behind and keep the books' house, until a signal."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run())
+
+
+async def _run() -> None:
+    commits = GroupCommit()
+    stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+    reaper = Reaper(commits, stream)
+    reaping = asyncio.create_task(supervise(reaper.run))
+    beside = [asyncio.create_task(supervise(loop)) for loop in (partial(keep_house, commits), partial(keep_forgetting, commits, stream))]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # What it has taken over and not closed yet, its lease gives to the next reaper.
+        asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)
+    try:
+        clock.start(asyncio.get_running_loop())
+        async with alive("reaper"):
+            with watched(), suppress(asyncio.CancelledError):
+                await reaping
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await reaper.close()
+        await stream.redis.aclose()
+        await commits.close()

@@ -1,0 +1,131 @@
+"""Work that takes longer than a turn of the event loop may: done in one thread, one piece after the other, whoever asks.
+
+A flood of large requests waits here, and not in threads that take the processor and the interpreter from the streams that run.
+What is long is done in pieces, so that those who ask take turns. tiktoken lets others run while it works; msgspec does not, which
+is why no two of its calls are done at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from chatapi.fair_room import FairRoom
+from chatapi.wire import tokens
+from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
+from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.worker.runs.run_usage import Tally
+
+LIGHT_BYTES = 16 << 10
+"""So much JSON is read or written on the loop: 1 ms at most."""
+LIGHT_CHARS = 2 << 10
+"""So much text is counted on the loop: 2 ms at most."""
+LIGHT_DELTAS = 128
+MAX_DELTA_CHARS = 16 << 10
+MAX_UNSETTLED_CHARS = 64 << 10
+"""Of an answer that is not counted yet."""
+PIECE_CHARS = 64 << 10
+"""Counted at once: 10 to 60 ms, in which others run."""
+
+_thread = ThreadPoolExecutor(1, thread_name_prefix="heavy-work")
+_turns = FairRoom(1, 1)
+party: ContextVar[int] = ContextVar("party", default=0)
+"""The organization for which this task works."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what the call returns, made in the thread when it is the turn of this task's organization.
+
+    A caller that is cancelled waits for the end of a call that has begun: it may change what its caller holds.
+    """
+    turn = await _turns.acquire(party.get())
+    awaited = None
+    try:
+        awaited = asyncio.wrap_future(_thread.submit(work, *args, **kwargs))
+        try:
+            return await asyncio.shield(awaited)
+        except asyncio.CancelledError:
+            await asyncio.wait([awaited])
+            awaited.exception()  # that of the cancellation is the one to raise
+            raise
+    finally:
+        turn.release()
+        # The call's exception refers to this frame. If the frame kept the future, which holds the exception, the three would be a
+        # reference cycle, and a large request would stay in memory until the garbage collector runs.
+        del awaited
+
+
+async def count(text: str) -> int:
+    """How many tokens the text is."""
+    if len(text) <= LIGHT_CHARS:
+        return tokens.count(text)
+    return sum([await aside(tokens.count, part) for part in tokens.parts(text, PIECE_CHARS)])
+
+
+async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -> int:
+    """Our own count of the prompt of a request that is so much JSON."""
+    text = request.prompt_text if request_bytes <= LIGHT_BYTES else await aside(lambda: request.prompt_text)
+    return await count(text) + request.prompt_overhead_tokens
+
+
+async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
+    """Returns what `tally.add` returns for a batch that is not light, with large deltas in parts: a reader decodes each part at once."""
+    passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
+    if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
+        tally.unsettled_chars = 0
+        for counter in tally.counters:
+            if counter.uncounted_chars > LIGHT_CHARS:
+                await aside(counter.settle)
+    return passing
+
+
+async def count_all(tally: Tally) -> None:
+    """Count what the tally has not counted yet, so that its tokens are known at once."""
+    counters = tally.counters
+    if sum(counter.uncounted_chars for counter in counters) > LIGHT_CHARS:
+        for counter in counters:
+            await aside(getattr, counter, "tokens")
+
+
+def is_light(tally: Tally, batch: Sequence[AnyDelta]) -> bool:
+    """Returns whether the tally can take these deltas on the event loop: they are short, and little is still to be counted."""
+    if len(batch) > LIGHT_DELTAS or tally.unsettled_chars > MAX_UNSETTLED_CHARS:
+        return False
+    return sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
+
+
+def _parts(delta: AnyDelta) -> list[AnyDelta]:
+    """The delta, or several that say the same; one with log probabilities, which belong to all of its text, stays as it is."""
+    if _chars(delta) <= MAX_DELTA_CHARS:
+        return [delta]
+    match delta:
+        case ToolCall():
+            first, *rest = _cut(delta.arguments)
+            following = [ToolCall(delta.call_index, part, index=delta.index, kind=delta.kind) for part in rest]
+            return [replace(delta, arguments=first), *following]
+        case Reasoning():
+            return [replace(delta, text=part) for part in _cut(delta.text)]
+        case Text() | Refusal() if delta.logprobs is None:
+            return [replace(delta, text=part) for part in _cut(delta.text)]
+    return [delta]
+
+
+def _cut(text: str) -> list[str]:
+    return [text[start : start + MAX_DELTA_CHARS] for start in range(0, len(text), MAX_DELTA_CHARS)]
+
+
+def _chars(delta: AnyDelta) -> int:
+    match delta:
+        case Text() | Reasoning() | Refusal():
+            return len(delta.text)
+        case ToolCall():
+            return len(delta.arguments)
+        case Audio():
+            return len(delta.transcript)
+    return 0

@@ -1,0 +1,130 @@
+"""One running generation in this process: its fence, its tally, and the ways to stop it from outside."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from uuid import UUID
+
+from accounts.rate_limits import Taken
+from chatapi.delta_stream import CANCELLED, Cancellation
+from chatapi.models import OnDisconnect
+from chatapi.wire.deltas import AnyDelta, Failed
+from chatapi.wire.upstream_errors import STOPPED
+from chatapi.worker.runs.publisher import Publisher
+from chatapi.worker.runs.run_usage import End, Ending, Tally
+from usage.books.ledger import Claimed
+from usage.books.settlement import Attempt
+
+STREAM_LOST = Failed("The answer could not be delivered. What was delivered of it is charged.", code="stream_unavailable", status=503)
+KEY_REVOKED = Failed(
+    "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
+)
+SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
+
+
+class Run:
+    """A claimed generation while it runs."""
+
+    def __init__(
+        self, claimed: Claimed, inbox: str, *, runs_on: bool = False, taken: Taken | None = None, content: bytes | None = None
+    ) -> None:
+        """`runs_on`: no client's leaving ends it. `taken`: from rate limits. `content`: the request as JSON, None if it is lost."""
+        self.claimed = claimed
+        self.id: UUID = claimed.id
+        self.organization_id = claimed.organization_id
+        self.fence = claimed.fence
+        self.inbox = inbox
+        self.taken = taken
+        self.next_seq = 1
+        self.has_published = False
+        self.has_lost_stream = False
+        self.tally = Tally()
+        self.content = content
+        self.request_bytes = 0 if content is None else len(content)
+        """The length of `content`: how heavy all work on the request is."""
+        self.deployment = ""
+        self.stopped: End | None = None
+        self._runs_on = runs_on
+        self._client_has_left = False
+        self._on_disconnect: OnDisconnect | None = None
+        self._attempts: list[Attempt] = []
+        self._attempt_began_at: float | None = None
+        self._scope: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def scope(self) -> AsyncIterator[None]:
+        """The scope to run an engine in: `stop` ends it with a TimeoutError from whatever it awaits."""
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                yield
+        finally:
+            self._scope = None
+
+    def take_content(self) -> bytes:
+        """Returns the content and forgets it: a large one must not stay in memory beside what is decoded from it."""
+        assert self.content is not None, "the request is lost, or taken already"
+        content, self.content = self.content, None
+        return content
+
+    def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
+        """Hand a batch to the publisher, which keeps the order."""
+        if batch:
+            self.has_published = True
+            publisher.put(self, batch)
+
+    def stop(self, end: End) -> None:
+        """End the run now, from whatever it awaits; the first reason counts."""
+        if self.stopped is not None:
+            return
+        self.stopped = end
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def cancel(self, why: Cancellation) -> None:
+        """Someone asks to stop it; or its client has left, of which the deployment says what follows."""
+        if why is Cancellation.ASKED:
+            self.stop(End(Ending.CANCELLED))
+        elif why is Cancellation.STOPPED:
+            self.stop(End(Ending.FAILED, STOPPED))
+        else:
+            self._client_has_left = True
+            self._stop_if_unwanted()
+
+    def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
+        """A deployment is about to be asked, and its rule for clients that leave counts now; the end where nobody wants the answer."""
+        self._on_disconnect = on_disconnect
+        self._stop_if_unwanted()
+        if self.stopped is None:
+            self.deployment, self._attempt_began_at = deployment, time.monotonic()
+        return self.stopped
+
+    def end_attempt(self, error_code: str) -> None:
+        """The deployment that was asked last is done with; an empty code: it has not failed."""
+        if self._attempt_began_at is not None:
+            duration_ms = round((time.monotonic() - self._attempt_began_at) * 1_000)
+            self._attempts.append(Attempt(self.deployment, error_code, duration_ms))
+            self._attempt_began_at = None
+
+    def ended(self, end: End) -> End:
+        """This end, with the attempts that there were; what ends one that goes on is not its deployment's failure."""
+        self.end_attempt("")
+        return replace(end, attempts=tuple(self._attempts))
+
+    def _stop_if_unwanted(self) -> None:
+        """Until a deployment is chosen nothing is decided: its rule may be to finish what nobody waits for."""
+        rule = self._on_disconnect
+        stops = rule is OnDisconnect.CANCEL or (rule is OnDisconnect.DRAIN and not self.has_published)
+        if self._client_has_left and stops and not self._runs_on:
+            self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
+
+    def fence_off(self) -> None:
+        """Someone with a newer fence has taken over: stop, publish and settle nothing."""
+        self.stop(End(Ending.FENCED_OFF))
+
+    def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
+        """These deltas can't be published: nobody is charged for them, and what may come behind them can reach nobody."""
+        self.has_lost_stream = True
+        self.tally.take_back(given_up)
+        self.stop(End(Ending.FAILED, STREAM_LOST))

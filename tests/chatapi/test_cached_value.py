@@ -1,0 +1,77 @@
+"""A value that is read now and then: one reading for all who wait, and one error."""
+
+import asyncio
+
+import pytest
+
+from chatapi.concurrency import CachedValue
+
+
+class Source:
+    """Answers when it is told to, and remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.answers: asyncio.Queue[str | Exception] = asyncio.Queue()
+
+    async def read(self) -> str:
+        self.readings += 1
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+async def source() -> Source:
+    return Source()
+
+
+async def test_all_who_wait_share_one_reading_and_its_value_is_kept(source: Source) -> None:
+    recent = CachedValue(source.read)
+    waiting = [asyncio.create_task(recent.get()) for _ in range(10)]
+    await asyncio.sleep(0)
+    source.answers.put_nowait("catalog")
+    assert await asyncio.gather(*waiting) == ["catalog"] * 10
+    assert (await recent.get(), source.readings) == ("catalog", 1)
+
+
+async def test_who_wants_a_newer_one_has_it_read_again(source: Source) -> None:
+    recent = CachedValue(source.read)
+    for answer in ("catalog", "newer"):
+        source.answers.put_nowait(answer)
+    assert [await recent.get(), await recent.get(60), await recent.get(0), await recent.get()] == ["catalog", "catalog", "newer", "newer"]
+    assert source.readings == 2
+
+
+async def test_a_reading_that_began_too_early_is_not_new_enough(source: Source) -> None:
+    """What has been written since is not in it."""
+    recent = CachedValue(source.read)
+    early = asyncio.create_task(recent.get())
+    await asyncio.sleep(0)
+    late = [asyncio.create_task(recent.get(0)) for _ in range(10)]
+    await asyncio.sleep(0)
+    source.answers.put_nowait("catalog")
+    assert await early == "catalog"
+    source.answers.put_nowait("newer")
+    assert await asyncio.gather(*late) == ["newer"] * 10
+    assert source.readings == 2
+
+
+async def test_all_who_wait_share_one_error_and_the_next_reads_again(source: Source) -> None:
+    recent = CachedValue(source.read)
+    waiting = [asyncio.create_task(recent.get()) for _ in range(10)]
+    await asyncio.sleep(0)
+    source.answers.put_nowait(LookupError("away"))
+    assert {type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)} == {LookupError}
+    source.answers.put_nowait("catalog")
+    assert (await recent.get(), source.readings) == ("catalog", 2)
+
+
+async def test_who_leaves_takes_the_reading_from_nobody(source: Source) -> None:
+    recent = CachedValue(source.read)
+    first, second = asyncio.create_task(recent.get()), asyncio.create_task(recent.get())
+    await asyncio.sleep(0)
+    first.cancel()
+    source.answers.put_nowait("catalog")
+    assert (await second, source.readings) == ("catalog", 1)

@@ -1,0 +1,1 @@
+"""Monthly statements for tenants, and upstream bills beside our own sums."""

@@ -1,0 +1,164 @@
+"""Compares our books with an upstream's bill: tokens and cost per UTC day and model.
+
+Our tokens are those of all settled generations, as the upstream told them or, where it did not, as we counted them; both are billed.
+Our cost is what those tokens cost at the upstream's own price where that is given, else what we charged for them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import TruncDay
+
+from usage import pricing
+from usage.bills.statements import ANY_MODEL, COST, COUNTS, Bill
+from usage.database.snapshot import snapshot
+from usage.models import CHARGED, Generation, Kind, LedgerEntry, UsageSource
+from usage.models.rollups import HourlyUsage
+from usage.pricing import Price, Tokens
+from usage.rollups import retention_horizon
+
+Group = tuple[date, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is compared, and how."""
+
+    since: datetime
+    until: datetime
+    deployment: str = ""
+    """Only what ran there; empty: wherever it ran."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the bill calls our models, by our name, where it differs."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """The upstream's prices, by the bill's name of the model."""
+    tolerance_percent: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A day's amounts of a model, named as in `usage/bills/statements.py`."""
+
+    amounts: Mapping[str, int]
+    counted: int
+    """Requests of it whose tokens the upstream did not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An amount that differs by more than is tolerated."""
+
+    day: date
+    model: str
+    name: str
+    ours: int
+    theirs: int
+    counted: int
+
+    def __str__(self) -> str:
+        show = (lambda amount: f"${pricing.to_usd(amount)}") if self.name == COST else str
+        counted = f", {self.counted} of our requests counted by us" if self.counted else ""
+        name = "cost" if self.name == COST else self.name
+        return f"{self.day} {self.model or 'all models'} {name}: ours {show(self.ours)}, theirs {show(self.theirs)}{counted}"
+
+
+def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
+    """The differences beyond the tolerance, in the order of days; what neither side has is not looked at.
+
+    Raises `Dropped` for a period whose generations are not all there: they know what ran where.
+    """
+    with snapshot():  # or what is dropped meanwhile would be missing without a word
+        retention_horizon.refuse_before(terms.since)
+        ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
+    for group in sorted(billed_in_period(bill, terms) | ours.keys()):
+        us = ours.get(group, Ours({}, 0))
+        them = bill.lines.get(group, {})
+        for name in [name for name in (*COUNTS, COST) if name in bill.told and (*group, name) not in bill.untold]:
+            gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
+            if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
+                yield gap
+
+
+def billed_in_period(bill: Bill, terms: Terms) -> set[Group]:
+    """The days and models of the period for which the bill has a line."""
+    first, last = terms.since.astimezone(UTC).date(), (terms.until - timedelta.resolution).astimezone(UTC).date()
+    return {group for group in bill.lines if first <= group[0] <= last}
+
+
+def without_deployment(terms: Terms) -> tuple[int, int]:
+    """How many requests were charged in the period of which it is not known what ran them, and how much, in nanodollars."""
+    entries = _entries(terms).filter(generation__deployment="").filter(_USED)
+    found = entries.aggregate(requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0))
+    return found["requests"], found["charged"]
+
+
+def has_served(deployment: str) -> bool:
+    """Whether there is anything that the deployment has served."""
+    return Generation.objects.filter(deployment=deployment).exists()
+
+
+def unknown_models(names: Iterable[str]) -> list[str]:
+    """Those of the names that no charge has."""
+    return [name for name in names if not HourlyUsage.objects.filter(model=name).exists()]
+
+
+def unused_prices(bill: Bill, terms: Terms) -> list[str]:
+    """Models with a price that neither the bill has nor, under its names, we."""
+    ours = {terms.names.get(model, model) for model in HourlyUsage.objects.values_list("model", flat=True).distinct()}
+    return [model for model in terms.prices if model not in ours | {model for _, model in bill.lines}]
+
+
+_CHARGES = Q(kind=Kind.CHARGE)
+_USED = Q(generation__prompt_tokens__gt=0) | Q(generation__completion_tokens__gt=0)
+
+
+def _ours(terms: Terms) -> dict[Group, Ours]:
+    # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may not have told of its own.
+    ran = Q(generation__deployment=terms.deployment) if terms.deployment else ~Q(generation__deployment="") | _USED
+    rows = list(
+        _entries(terms)
+        .filter(ran)
+        .annotate(day=TruncDay("created_at", tzinfo=UTC))
+        .order_by()
+        .values("day", "model")
+        .annotate(
+            requests=Count("id", filter=_CHARGES),
+            prompt=Sum("prompt_tokens"),
+            cached=Sum("cached_tokens"),
+            completion=Sum("completion_tokens"),
+            reasoning=Sum("reasoning_tokens"),
+            charged=Sum("amount_nanodollars"),
+            counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
+        )
+    )
+    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+    for row in rows:
+        model = terms.names.get(row["model"], row["model"])
+        tokens = Tokens(row["prompt"], row["completion"], row["cached"], row["reasoning"])
+        cost = pricing.amount(tokens, terms.prices[model]) if model in terms.prices else row["charged"]
+        numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
+        found[row["day"].date(), model].append(Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"]))
+    return {group: _sum(parts) for group, parts in found.items()}
+
+
+def _entries(terms: Terms) -> "QuerySet[LedgerEntry]":
+    """All that was charged in the period, tests left out."""
+    period = {"created_at__gte": terms.since, "created_at__lt": terms.until}
+    return LedgerEntry.objects.filter(kind__in=CHARGED, generation__is_test=False, **period)
+
+
+def _all_models(ours: Mapping[Group, Ours]) -> dict[Group, Ours]:
+    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+    for (day, _), part in ours.items():
+        found[day, ANY_MODEL].append(part)
+    return {group: _sum(parts) for group, parts in found.items()}
+
+
+def _sum(parts: list[Ours]) -> Ours:
+    """Several of our models may be one of the upstream's."""
+    amounts = {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)}
+    return Ours(amounts, sum(part.counted for part in parts))

@@ -1,0 +1,1 @@
+"""The books: generations admitted and settled, budgets, credit, corrections, receipts."""

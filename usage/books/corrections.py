@@ -1,0 +1,125 @@
+"""Corrections: what was charged wrongly is put right by one more entry, which counts where the charge counts.
+
+A correction changes what was spent: the budgets of the day that was charged, and the rollup's hour in which it is written. The
+generation's own row stays as its client was told.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Sum
+
+from usage import pricing, rollups
+from usage.books import budgets
+from usage.books.credit import Booking, Note, told
+from usage.database.clock import database_now
+from usage.database.sql import insert
+from usage.errors import NotBooked
+from usage.models import CHARGED, Generation, Kind, LedgerEntry
+from usage.rollups import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """By how much an entry is changed: negative takes from what was charged."""
+
+    entry: LedgerEntry
+    amount_nanodollars: int
+    reason: str
+    recorded_by: str
+    is_rerating: bool = False
+    reference: str = ""
+
+
+def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by: str) -> LedgerEntry:
+    """Correct one charge or overage by an amount; returns the new entry. Raises `NotBooked`."""
+    return book(entry_id, amount_nanodollars, Note(reason, recorded_by)).entry
+
+
+def book(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+    """Correct one charge or overage by an amount, once if the note has a reference.
+
+    Raises `NotBooked` when there is no such charge, its generation was dropped, no reason, less than nothing would remain of the
+    generation's charges, or the reference stands for something else.
+    """
+    if not amount_nanodollars or not note.reason.strip():
+        raise NotBooked("A correction has an amount that is not zero, and a reason.")
+    try:
+        with transaction.atomic():
+            return _book_once(entry_id, amount_nanodollars, note)
+    except IntegrityError as error:
+        # Two bookings of one reference for different generations, at the same moment.
+        raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
+
+
+def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+    entry = LedgerEntry.objects.filter(pk=entry_id, kind__in=CHARGED).first()
+    if entry is None or entry.generation_id is None:
+        raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
+    # Two corrections of one generation wait for each other: both might take all that is left.
+    if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
+        raise NotBooked("The request of this charge was exported and dropped since, so it is not corrected any more. Grant credit instead.")
+    known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
+    if known is not None:
+        if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {told(known)}.")
+        return Booking(known, is_new=False)
+    left = charged(entry.generation_id)
+    if left + amount_nanodollars < 0:
+        raise NotBooked(f"Only ${pricing.to_usd(left)} of the charge is left to take back.")
+    write(database_now(), [Correction(entry, amount_nanodollars, note.reason, note.recorded_by, reference=note.reference)])
+    return Booking(LedgerEntry.objects.filter(corrects=entry).latest("id"), is_new=True)
+
+
+def write(now: datetime, corrections: Sequence[Correction]) -> None:
+    """Write the corrections (at least one) with their budgets and hours; in a transaction that has locked their generations."""
+    rows = [_row(now, correction) for correction in corrections]
+    more = [(each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference) for each in corrections]
+    columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by", "reference")
+    insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
+    changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for row in rows:
+        for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
+            changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
+    # What was free held nothing, so its budgets may not be there.
+    budgets.ensure(changes)
+    budgets.settle(now, changes)
+    rollups.add(rows)
+
+
+def _row(now: datetime, correction: Correction) -> Entry:
+    entry = correction.entry
+    assert entry.generation_id is not None
+    assert entry.project_id is not None
+    assert entry.api_key_id is not None
+    return Entry(
+        kind=Kind.CORRECTION.value,
+        generation_id=entry.generation_id,
+        organization_id=entry.organization_id,
+        project_id=entry.project_id,
+        api_key_id=entry.api_key_id,
+        model=entry.model,
+        outcome=entry.outcome,
+        budget_day=entry.budget_day,
+        created_at=now,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        reasoning_tokens=0,
+        amount_nanodollars=correction.amount_nanodollars,
+    )
+
+
+def charged(generation_id: UUID) -> int:
+    """All that the generation is charged now, its corrections included."""
+    return charged_of([generation_id]).get(generation_id, 0)
+
+
+def charged_of(ids: Sequence[UUID]) -> dict[UUID, int]:
+    """The same of several generations; one without any entry is not in it."""
+    entries = LedgerEntry.objects.filter(generation_id__in=ids).order_by()
+    return dict(entries.values_list("generation_id").annotate(Sum("amount_nanodollars")))

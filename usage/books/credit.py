@@ -1,0 +1,138 @@
+"""Prepaid credit: grants and refunds, and what is left of them.
+
+The balance is what was granted, less refunds, less all that the organization has spent. Where credit is required, `budgets.hold`
+admits nothing that the balance, less what running requests hold, can't cover.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db import IntegrityError, transaction
+
+from accounts.models import Organization
+from usage import pricing
+from usage.books import budgets
+from usage.database.clock import database_now, local_day
+from usage.errors import NotBooked
+from usage.formatting import usd
+from usage.models import Budget, Credit, Kind, LedgerEntry, Period, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why a person books something, and who; a `reference`, such as a payment's id, is never booked twice."""
+
+    reason: str
+    recorded_by: str
+    reference: str = ""
+
+
+class Booking(NamedTuple):
+    """A grant, refund or correction in the ledger; `is_new` is False when its reference had been booked before."""
+
+    entry: LedgerEntry
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What an organization has paid in advance and spent; `is_required` says whether requests beyond it are refused."""
+
+    is_required: bool
+    credited_nanodollars: int
+    spent_nanodollars: int
+    held_nanodollars: int
+
+    @property
+    def nanodollars(self) -> int:
+        """What is left, running requests not counted; negative when credit is not required and more was spent."""
+        return self.credited_nanodollars - self.spent_nanodollars
+
+    @property
+    def available_nanodollars(self) -> int:
+        """What is left for new requests."""
+        return self.nanodollars - self.held_nanodollars
+
+
+def grant(organization: Organization, nanodollars: int, note: Note) -> Booking:
+    """Add paid-up or given credit; raises `NotBooked`."""
+    return _book(organization, Kind.GRANT, nanodollars, note)
+
+
+def refund(organization: Organization, nanodollars: int, note: Note) -> Booking:
+    """Take unused credit back, because it was paid out or granted by mistake; raises `NotBooked` beyond what is available."""
+    return _book(organization, Kind.REFUND, nanodollars, note)
+
+
+def require(organization: Organization, is_required: bool = True) -> None:
+    """Refuse from now on what the balance can't cover, or don't any more."""
+    Credit.objects.update_or_create(organization=organization, defaults={"is_required": is_required})
+
+
+def balance(organization: Organization) -> Balance:
+    """The organization's balance now."""
+    credit = Credit.objects.filter(organization=organization).first() or Credit(organization=organization)
+    spent = Budget.objects.filter(id=_budget_id(organization)).first() or Budget()
+    return Balance(credit.is_required, credit.credited_nanodollars, spent.posted_nanodollars, spent.pending_nanodollars)
+
+
+def told(entry: LedgerEntry) -> str:
+    """The entry as people speak of it: who is granted $10 has $10 more, though the ledger's amount is what is owed."""
+    amount = -entry.amount_nanodollars if entry.kind == Kind.GRANT else entry.amount_nanodollars
+    return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {entry.request_id or entry.organization}"
+
+
+def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
+    if nanodollars <= 0:
+        raise NotBooked(f"A {kind} is more than nothing.")
+    if not note.reason.strip():
+        raise NotBooked(f"A {kind} has a reason.")
+    try:
+        with transaction.atomic():
+            return _book_once(organization, kind, nanodollars, note)
+    except IntegrityError as error:
+        # Two bookings of one reference for different organizations, at the same moment.
+        raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
+
+
+def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
+    Credit.objects.get_or_create(organization=organization)
+    credit = Credit.objects.select_for_update().get(organization=organization)
+    owed = -nanodollars if kind == Kind.GRANT else nanodollars
+    known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
+    if known is not None:
+        if (known.organization_id, known.kind, known.amount_nanodollars) != (organization.pk, kind, owed):
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {told(known)}.")
+        return Booking(known, is_new=False)
+    if kind == Kind.REFUND:
+        _check_available(organization, nanodollars)
+    credit.credited_nanodollars -= owed
+    credit.save(update_fields=["credited_nanodollars"])
+    return Booking(_entry(organization, kind, owed, note), is_new=True)
+
+
+def _check_available(organization: Organization, nanodollars: int) -> None:
+    """Requests that are being admitted wait for the budget's lock, so that they see the lower credit."""
+    budgets.ensure([_budget_id(organization)])
+    Budget.objects.select_for_update().get(id=_budget_id(organization))
+    available = balance(organization).available_nanodollars
+    if nanodollars > available:
+        raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
+
+
+def _entry(organization: Organization, kind: Kind, owed_nanodollars: int, note: Note) -> LedgerEntry:
+    now = database_now()
+    return LedgerEntry.objects.create(
+        kind=kind,
+        organization=organization,
+        budget_day=local_day(now, organization.time_zone),
+        created_at=now,
+        amount_nanodollars=owed_nanodollars,
+        reason=note.reason,
+        recorded_by=note.recorded_by,
+        reference=note.reference,
+    )
+
+
+def _budget_id(organization: Organization) -> str:
+    return f"{Scope.ORGANIZATION.value}/{organization.pk}/{Period.EVER.value}/{budgets.EVER}"

@@ -1,0 +1,57 @@
+"""How much of the budgets that a key counts in is spent and held now."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from django.db.models import Q
+
+from usage.books import budgets
+from usage.database.clock import database_now, local_day
+from usage.models import Budget, BudgetLimit, Scope
+
+_Group = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """One budget in its current period; `limit_nanodollars` is None where nothing limits it."""
+
+    scope: str
+    period: str
+    period_start: date
+    limit_nanodollars: int | None
+    posted_nanodollars: int
+    pending_nanodollars: int
+
+
+def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: str) -> list[Spending]:
+    """The key's own budgets, and those of its project and organization that have a limit: all that can refuse it.
+
+    What others of the organization spend is told only where it limits this key.
+    """
+    ids = budgets.ids_for(organization_id, project_id, api_key_id, local_day(database_now(), time_zone))
+    known = Budget.objects.in_bulk(ids)
+    limits = _limits(organization_id, project_id, api_key_id)
+    found = [_spending(budget_id, known.get(budget_id), limits) for budget_id in ids]
+    return [each for each in found if each.scope == Scope.API_KEY or each.limit_nanodollars is not None]
+
+
+def _limits(organization_id: int, project_id: int, api_key_id: int) -> dict[_Group, int]:
+    rows = BudgetLimit.objects.filter(
+        Q(scope=Scope.ORGANIZATION, scope_id=organization_id)
+        | Q(scope=Scope.PROJECT, scope_id=project_id)
+        | Q(scope=Scope.API_KEY, scope_id=api_key_id)
+    )
+    return {(row.scope, row.scope_id, row.period): row.limit_nanodollars for row in rows if row.limit_nanodollars is not None}
+
+
+def _spending(budget_id: str, row: Budget | None, limits: dict[_Group, int]) -> Spending:
+    scope, scope_id, period, start = budget_id.split("/")
+    return Spending(
+        scope=scope,
+        period=period,
+        period_start=date.fromisoformat(start),
+        limit_nanodollars=limits.get((scope, int(scope_id), period)),
+        posted_nanodollars=row.posted_nanodollars if row else 0,
+        pending_nanodollars=row.pending_nanodollars if row else 0,
+    )

@@ -1,0 +1,1 @@
+"""Signed exports of the ledger."""

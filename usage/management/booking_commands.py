@@ -1,0 +1,38 @@
+"""What the commands about credit book, with its entry in the audit log, in one transaction."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import transaction
+
+from accounts.audit import recorder
+from accounts.audit.changes import Changes
+from accounts.models import Organization
+from usage.books import credit
+from usage.books.credit import Balance, Booking, Note
+from usage.errors import NotBooked
+from usage.management import arguments
+from usage.models import Credit
+
+
+def book(verb: str, how: Callable[[Organization, int, Note], Booking], options: dict[str, Any]) -> tuple[Booking, Balance]:
+    """Book what the options of `arguments.add_booking` say, and require credit if they do; returns the balance after it too.
+
+    What has the reference of an earlier booking is not booked, nor recorded, again. Raises `CommandError`.
+    """
+    organization = arguments.organization(options["organization"])
+    with transaction.atomic():
+        try:
+            booking = how(organization, options["usd"], arguments.note(options))
+        except NotBooked as error:
+            raise CommandError(str(error)) from error
+        after = credit.balance(organization)
+        if booking.is_new:
+            # Not read before: somebody else may have booked until this one had the row for itself. Grants are negative in the ledger.
+            before_nanodollars = after.nanodollars + booking.entry.amount_nanodollars
+            moved: Changes = {"balance_nanodollars": [before_nanodollars, after.nanodollars], "ledger_entry": [None, booking.entry.pk]}
+            recorder.record(verb, Credit.objects.get(pk=organization.pk), moved, booking.entry.reason)
+        if options.get("require"):
+            credit.require(organization)
+    return booking, after

@@ -1,0 +1,318 @@
+"""Made-up usage in bulk: tenants, and months of their requests with all that the books keep of them. For trials and measurements.
+
+The same seed makes the same requests. Some organizations, keys and models are used far more than others, days have their
+nights and weeks their ends; some requests fail, are cancelled or cost more than was held, some keys are test keys.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from django.db import connection, transaction
+
+from accounts.models import APIKey, Organization, Project
+from usage import pricing, rollups
+from usage.books import prices
+from usage.books.settlement import Attempt
+from usage.database.sql import execute, fetch_all
+from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
+from usage.pricing import Price, Tokens
+from usage.verification import sums
+
+ORGANIZATIONS, KEYS_EACH = 20, 10
+DISCOUNT_BASIS_POINTS = 2_000
+MODELS = {
+    "seed-small": Price(150_000_000, 75_000_000, 600_000_000),
+    "seed-medium": Price(1_000_000_000, 250_000_000, 4_000_000_000),
+    "seed-large": Price(2_500_000_000, 1_250_000_000, 10_000_000_000),
+}
+MAX_SEED = 99_999
+"""What the public part of a key has room for."""
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+"""No UUIDv7 is of an earlier time."""
+_EPOCH, _MILLISECOND, _HOUR = datetime(1970, 1, 1), timedelta(milliseconds=1), timedelta(hours=1)
+_SLOWEST = timedelta(minutes=2)
+"""Longer than any of them takes: what is admitted so long before the end is settled by then."""
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many requests, in the days before which moment, by which seed."""
+
+    generations: int
+    days: int
+    seed: int
+    until: datetime
+
+    @property
+    def name(self) -> str:
+        """What the organizations' names begin with."""
+        return f"Seed {self.seed}"
+
+    @property
+    def begin(self) -> datetime:
+        """Before the first of the requests."""
+        return self.until - _SLOWEST - timedelta(days=self.days)
+
+
+def sow(plan: Plan, progress: Progress) -> None:
+    """Write it all in one transaction: tenants, prices, generations, ledger entries, budgets and rollups. Seals are left to the caller.
+
+    `progress` is told how many generations there are, after each part.
+    """
+    with transaction.atomic(), _in_a_hurry():
+        keys = _keys(plan)
+        done = 0
+        with _indexed_afterwards():
+            for generations, entries in batches(plan, keys):
+                _insert("usage_generation", GENERATION, generations)
+                _insert("usage_ledgerentry", ENTRY, entries)
+                done += len(generations)
+                progress(done)
+        _fill_budgets(plan)
+        rollups.rebuild()
+
+
+def analyze() -> None:
+    """Let PostgreSQL's planner know how much there is, as autovacuum would in a minute."""
+    if connection.vendor == "postgresql":
+        with transaction.atomic():
+            execute("SET LOCAL statement_timeout = 0", [])
+            execute("ANALYZE", [])
+
+
+@contextmanager
+def _in_a_hurry() -> Iterator[None]:
+    """Lift PostgreSQL's time limits for this transaction, and where we may its checks of foreign keys, which cost half of the time."""
+    if connection.vendor != "postgresql":
+        yield
+        return
+    execute("SET LOCAL statement_timeout = 0", [])
+    execute("SET LOCAL idle_in_transaction_session_timeout = 0", [])
+    _replicate("replica")
+    yield
+    _replicate("origin")
+
+
+def _replicate(role: str) -> None:
+    execute(
+        f"""DO $$ BEGIN IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        SET LOCAL session_replication_role = {role}; END IF; END $$""",  # noqa: S608  the text is ours
+        [],
+    )
+
+
+@contextmanager
+def _indexed_afterwards() -> Iterator[None]:
+    """On PostgreSQL, fill empty tables first and index them then: half of the time again."""
+    if connection.vendor != "postgresql" or Generation.objects.exists() or LedgerEntry.objects.exists():
+        yield
+        return
+    indexes = fetch_all(
+        """SELECT indexname, indexdef FROM pg_indexes AS i WHERE schemaname = current_schema()
+        AND tablename IN ('usage_generation', 'usage_ledgerentry')
+        AND NOT EXISTS (SELECT 1 FROM pg_constraint AS c WHERE c.conindid = CAST(i.indexname AS regclass))""",
+        [],
+    )
+    for name, _ in indexes:
+        execute(f"DROP INDEX {connection.ops.quote_name(name)}", [])
+    yield
+    execute("SET LOCAL maintenance_work_mem = '256MB'", [])
+    for _, definition in indexes:
+        execute(definition, [])
+
+
+# ---- tenants
+
+
+class Key(NamedTuple):
+    """Who asks."""
+
+    id: int
+    project_id: int
+    organization_id: int
+    is_test: bool
+    prices: dict[str, Price]
+
+
+def _keys(plan: Plan) -> list[Key]:
+    """Organizations with a project and keys each, which nobody can use: their digest is no secret's. Every fourth has a discount."""
+    first = plan.until - timedelta(days=plan.days)
+    for model, price in MODELS.items():
+        prices.change(model, price, first)
+    keys = []
+    for number in range(ORGANIZATIONS):
+        organization = Organization.objects.create(name=f"{plan.name} organization {number}")
+        project = Project.objects.create(organization=organization)
+        points = 0 if number % 4 else DISCOUNT_BASIS_POINTS
+        if points:
+            prices.discount(organization, points, first)
+        own = {model: pricing.discounted(price, points) for model, price in MODELS.items()}
+        keys += [_key(plan, project, number * KEYS_EACH + each, own) for each in range(KEYS_EACH)]
+    return keys
+
+
+def _key(plan: Plan, project: Project, number: int, own: dict[str, Price]) -> Key:
+    is_test = number % 20 == 19
+    public = f"s{plan.seed:05}{number:06}"
+    row = APIKey.objects.create(project=project, name=f"key {number}", public=public, digest="0" * 64, is_test=is_test)
+    free = dict.fromkeys(own, pricing.FREE)
+    return Key(row.pk, project.pk, project.organization_id, is_test, free if is_test else own)
+
+
+# ---- requests: some thousands are made up in full, and repeated at other times, which is several times as fast
+
+GENERATION = (
+    "id", "budget_day", "admitted_at", "claimed_at", "settled_at", "lease_expires_at", "organization_id", "project_id", "api_key_id",
+    "is_test", "model", "endpoint", "dialect", "is_stream", "max_output_tokens", "input_per_mtok_nanodollars",
+    "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reserved_nanodollars", "state", "fence", "worker", "outcome",
+    "error_code", "finish_reason", "deployment", "attempts", "attempt_log", "usage_source", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
+)  # fmt: skip
+ENTRY = (
+    "generation_id", "budget_day", "created_at", "kind", "organization_id", "project_id", "api_key_id", "model", "outcome",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars",
+)  # fmt: skip
+_CREATED_AT = ENTRY.index("created_at")
+_TEMPLATES = 20_000
+_BATCH = 20_000
+_MAX_OUTPUT_TOKENS = 1_000
+_OUTCOMES = ("completed", "client_cancelled", "failed", "worker_lost", "not_started")
+_SHARES = (9_500, 300, 190, 9, 1)
+_ERRORS = {"failed": "upstream_error", "worker_lost": "worker_lost", "not_started": "queue_timeout"}
+_FAILED_ATTEMPT = json.dumps([asdict(Attempt("seed", _ERRORS["failed"], 1_000))])
+
+Row = tuple[Any, ...]
+
+
+class _Template(NamedTuple):
+    """A request without its id and times: what follows those in the rows of `GENERATION` and `ENTRY`."""
+
+    length: timedelta
+    is_claimed: bool
+    generation: Row
+    entries: list[Row]
+
+
+def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[Row]]]:
+    """Generations and their ledger entries, some thousands at a time, in the order of their admission and settlement."""
+    chance = random.Random(plan.seed)  # noqa: S311  it makes no secrets
+    templates = [_template(chance, keys) for _ in range(min(_TEMPLATES, 10 * plan.generations))]
+    generations: list[Row] = []
+    entries: list[Row] = []
+    for moment in _moments(plan):
+        template = templates[int(len(templates) * chance.random())]
+        generation_id, begun, ended = _id(moment, chance), str(moment), str(moment + template.length)
+        claimed = begun if template.is_claimed else _NULL[connection.vendor]
+        generations.append((generation_id, begun[:10], begun, claimed, ended, ended, *template.generation))
+        entries += [(generation_id, begun[:10], ended, *entry) for entry in template.entries]
+        if len(generations) >= _BATCH:
+            yield generations, sorted(entries, key=lambda entry: entry[_CREATED_AT])
+            generations, entries = [], []
+    yield generations, sorted(entries, key=lambda entry: entry[_CREATED_AT])
+
+
+def _moments(plan: Plan) -> Iterator[datetime]:
+    """When each request begins, in UTC without saying so: fewer at night and at weekends, more from week to week."""
+    first = plan.begin.astimezone(UTC).replace(tzinfo=None)
+    starts = [first + number * _HOUR for number in range(plan.days * 24)]
+    busy = [(1 if 7 <= start.hour < 20 else 0.35) * (0.5 if start.weekday() >= 5 else 1) for start in starts]
+    grown = [weight * (1 + number / len(busy)) for number, weight in enumerate(busy)]
+    total, before = sum(grown), 0
+    for start, reached in zip(starts, accumulate(grown), strict=True):
+        until = round(plan.generations * reached / total)
+        yield from (start + _HOUR * number / (until - before) for number in range(until - before))
+        before = until
+
+
+def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
+    draw = chance.random
+    key = keys[int(len(keys) * draw() ** 3)]
+    model = tuple(MODELS)[int(len(MODELS) * draw() ** 2)]
+    (outcome,) = chance.choices(_OUTCOMES, _SHARES)
+    has_answer = outcome in ("completed", "client_cancelled") or (outcome != "not_started" and draw() < 0.5)
+    prompt, completion = (10 + int(4_000 * draw() ** 2), 1 + int(_MAX_OUTPUT_TOKENS * draw() ** 2)) if has_answer else (0, 0)
+    tokens = Tokens(prompt, completion, prompt // 3 if draw() < 0.4 else 0)
+    price = key.prices[model]
+    amount = pricing.amount(tokens, price)
+    # One in a thousand costs more than was held: an upstream that does not keep to its cap.
+    held = amount // 2 if draw() < 0.001 else pricing.upper_bound(4 * prompt + 40, _MAX_OUTPUT_TOKENS, price)
+    first_token_ms = int(80 * 20 ** draw()) if has_answer else None
+    last_token_ms = first_token_ms + 30 * completion if first_token_ms is not None else None
+    failed = has_answer and outcome == "failed"
+    generation = (
+        key.organization_id, key.project_id, key.id, key.is_test, model, "chat.completions", "openai", True, _MAX_OUTPUT_TOKENS,
+        price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars, price.output_per_mtok_nanodollars, held, "settled", 1,
+        "worker-1", outcome, _ERRORS.get(outcome, ""), "stop" if outcome == "completed" else "", "seed" if has_answer else "",
+        int(has_answer), _FAILED_ATTEMPT if failed else None, "upstream" if has_answer else "none", prompt, tokens.cached_tokens,
+        completion, not completion, amount, first_token_ms, last_token_ms,
+    )  # fmt: skip
+    shared = (key.organization_id, key.project_id, key.id, model, outcome)
+    entries = [("charge", *shared, prompt, tokens.cached_tokens, completion, 0, min(amount, held))]
+    entries += [("overage", *shared, 0, 0, 0, 0, amount - held)] if amount > held else []
+    length = timedelta(milliseconds=5 + (last_token_ms or 1_000))
+    return _Template(length, outcome != "not_started", _adapted(generation), [_adapted(entry) for entry in entries])
+
+
+_NULL = {"sqlite": None, "postgresql": "\\N"}
+
+
+def _adapted(row: Row) -> Row:
+    """As the database takes it: PostgreSQL's COPY is given text, in which nothing here needs an escape."""
+    if connection.vendor != "postgresql":
+        return row
+    return tuple(_NULL["postgresql"] if value is None else str(value) for value in row)
+
+
+def _id(moment: datetime, chance: random.Random) -> str:
+    """A UUIDv7 of that moment (RFC 9562, section 5.7), in hexadecimal."""
+    bits = chance.getrandbits(74)
+    return f"{(moment - _EPOCH) // _MILLISECOND:012x}7{bits >> 62:03x}{2 << 62 | bits & ((1 << 62) - 1):016x}"
+
+
+# ---- what follows from them
+
+
+def _fill_budgets(plan: Plan) -> None:
+    """The budgets of the new organizations, and limits that some of them come near to."""
+    spent = LedgerEntry.objects.filter(organization__name__startswith=f"{plan.name} organization", kind__in=SPENT)
+    posted = sums.by_budget(spent, "amount_nanodollars")
+    rows = [_budget(name, amount) for name, amount in sorted(posted.items()) if amount]
+    Budget.objects.bulk_create(rows, batch_size=500)
+    _limit([row for row in rows if row.period == Period.MONTH])
+
+
+def _limit(months: Sequence[Budget]) -> None:
+    """For each organization, project and key a limit that it has not reached in any month, and some have nearly."""
+    most: dict[tuple[str, int], int] = {}
+    for row in months:
+        owner = (row.scope, row.scope_id)
+        most[owner] = max(most.get(owner, 0), row.posted_nanodollars)
+    BudgetLimit.objects.bulk_create(
+        BudgetLimit(scope=scope, scope_id=scope_id, period=Period.MONTH, limit_nanodollars=amount * (21 + at % 20) // 20)
+        for at, ((scope, scope_id), amount) in enumerate(most.items())
+    )
+
+
+def _budget(name: str, amount: int) -> Budget:
+    scope, scope_id, period, start = name.split("/")
+    start_day = date.fromisoformat(start)
+    return Budget(id=name, scope=scope, scope_id=int(scope_id), period=period, period_start=start_day, posted_nanodollars=amount)
+
+
+def _insert(table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """The fastest way into each database."""
+    names = ", ".join(columns)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+                copy.write("".join(["\t".join(row) + "\n" for row in rows]))
+            return
+        values = ", ".join(["%s"] * len(columns))
+        cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({values})", rows)  # noqa: S608  the text is ours

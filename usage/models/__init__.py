@@ -1,0 +1,21 @@
+"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its rollups.
+
+Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock. Rows keep names
+and prices as values, so that history survives renames and price changes.
+"""
+
+from usage.models.budgets import Budget, BudgetLimit, Credit, Period, Scope
+from usage.models.generations import OPEN, Generation, IdempotencyKey, State, UsageNote, UsageSource
+from usage.models.ledger import CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
+from usage.models.outcomes import ANY_ERROR, FAILED, Outcome
+from usage.models.prices import Discount, Price
+from usage.models.refused_requests import RefusedRequests
+from usage.models.retention import RetentionHorizon
+from usage.models.rollups import ClosedDay, DailyFirstTokens, DailyTotals, DailyUsage, Dimension, HourlyUsage
+from usage.models.verification import LedgerCheck
+
+__all__ = [
+    "ANY_ERROR", "CHARGED", "FAILED", "OPEN", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyFirstTokens", "DailyTotals",
+    "DailyUsage", "Dimension", "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry",
+    "LedgerSeal", "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote", "UsageSource",
+]  # fmt: skip

@@ -1,0 +1,102 @@
+"""Credit, the limits that people set, and what each budget has spent and holds."""
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import APIKey, Organization, Project
+
+
+class Credit(models.Model):
+    """What an organization has paid in advance: its grants less its refunds. What it has spent of it is in its budget "ever"."""
+
+    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="+", primary_key=True)
+    is_required = models.BooleanField(default=False, help_text="Requests that the balance can't cover are refused.")
+    credited_nanodollars = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "credit"
+        constraints = [models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative")]
+
+    def __str__(self) -> str:
+        return str(self.organization)
+
+
+class Scope(models.TextChoices):
+    """Whose money a budget counts."""
+
+    ORGANIZATION = "organization"
+    PROJECT = "project"
+    API_KEY = "key"
+
+
+class Period(models.TextChoices):
+    """How long a budget counts before the next one begins."""
+
+    DAY = "day"
+    MONTH = "month"
+    EVER = "ever"
+
+
+class BudgetLimit(models.Model):
+    """The most that an organization, project or key may spend in each day, each month or for ever.
+
+    A soft limit refuses nothing: the budget that reaches it says when it did.
+    """
+
+    scope = models.CharField(max_length=12, choices=Scope.choices)
+    scope_id = models.BigIntegerField()
+    period = models.CharField(max_length=5, choices=Period.choices)
+    limit_nanodollars = models.BigIntegerField(null=True, blank=True)
+    soft_limit_nanodollars = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "scope_id", "period"], name="one_limit_per_scope_and_period"),
+            models.CheckConstraint(condition=Q(limit_nanodollars__gte=0), name="limit_not_negative"),
+            models.CheckConstraint(condition=Q(soft_limit_nanodollars__gte=0), name="soft_limit_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.owner_name}, {self.period}"
+
+    @property
+    def owner_name(self) -> str:
+        """What is limited, by its name now: one query, unless the row's own has brought it as `subject_name`."""
+        if (known := getattr(self, "subject_name", None)) is not None:
+            return str(known)
+        model, path = _OWNERS[Scope(self.scope)]
+        names = model._default_manager.filter(pk=self.scope_id).values_list(*path).first()
+        return " / ".join(names) if names else f"{self.scope} {self.scope_id}"
+
+
+_OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
+    Scope.ORGANIZATION: (Organization, ("name",)),
+    Scope.PROJECT: (Project, ("organization__name", "name")),
+    Scope.API_KEY: (APIKey, ("project__organization__name", "project__name", "name")),
+}
+"""Whose money it is, and the names that say which one."""
+
+
+class Budget(models.Model):
+    """What one organization, project or key has spent (`posted`) and holds (`pending`) in one period.
+
+    Its id says it all, `key/7/month/2026-11-01`, so a new period is a new row and nothing needs a reset job.
+    """
+
+    id = models.CharField(primary_key=True, max_length=64)
+    scope = models.CharField(max_length=12, choices=Scope.choices)
+    scope_id = models.BigIntegerField()
+    period = models.CharField(max_length=5, choices=Period.choices)
+    period_start = models.DateField()
+    posted_nanodollars = models.BigIntegerField(default=0)
+    pending_nanodollars = models.BigIntegerField(default=0)
+    soft_limit_reached_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "scope_id", "period", "period_start"], name="one_budget_per_scope_and_period"),
+            models.CheckConstraint(condition=Q(pending_nanodollars__gte=0), name="pending_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id

@@ -1,0 +1,138 @@
+"""Generations, one row for each request, and the idempotency keys that stand for them."""
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import APIKey, Organization, Project
+from usage.models.outcomes import Outcome
+from usage.models.prices import price_of
+from usage.pricing import Price as PriceValue
+
+
+class State(models.TextChoices):
+    """Where a generation stands; admitted and running ones are open."""
+
+    ADMITTED = "admitted"
+    RUNNING = "running"
+    SETTLED = "settled"
+
+
+OPEN = ~Q(state=State.SETTLED)
+"""A generation that is admitted or runs, as the index of the open ones says it."""
+
+
+class UsageSource(models.TextChoices):
+    """Where the token counts come from."""
+
+    UPSTREAM = "upstream"
+    COUNTED = "counted"
+    NONE = "none"
+
+
+class UsageNote(models.TextChoices):
+    """What is to be known of the token counts beside their source."""
+
+    IMPLAUSIBLE = "upstream_implausible", "the upstream told more than the request can have used"
+    ADDED = "upstream_added", "the upstream told each choice's by itself, and they are added"
+
+
+class Generation(models.Model):
+    """One request's run, from its admission to its settlement; its id is the public request id."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    is_test = models.BooleanField(default=False)
+    model = models.CharField(max_length=128)
+    endpoint = models.CharField(max_length=32)
+    dialect = models.CharField(max_length=16)
+    is_stream = models.BooleanField()
+    includes_usage = models.BooleanField(db_default=False, help_text="Its client asked for the usage inside the stream.")
+    choices_count = models.PositiveSmallIntegerField(db_default=1)
+    max_output_tokens = models.PositiveIntegerField(help_text="Per choice: the cap sent upstream and held for.")
+    sampled_count = models.PositiveSmallIntegerField(null=True, help_text="Choices that are generated, of which some may not be shown.")
+    max_prompt_tokens = models.PositiveBigIntegerField(null=True, help_text="What fits the context: an upstream is believed no more.")
+
+    input_per_mtok_nanodollars = models.BigIntegerField()
+    cached_input_per_mtok_nanodollars = models.BigIntegerField()
+    output_per_mtok_nanodollars = models.BigIntegerField()
+    reasoning_per_mtok_nanodollars = models.BigIntegerField(null=True)
+    reserved_nanodollars = models.BigIntegerField()
+    budget_day = models.DateField(help_text="The organization's local day of admission: which budgets it counts in.")
+
+    state = models.CharField(max_length=10, choices=State.choices, db_default=State.ADMITTED)
+    fence = models.PositiveIntegerField(db_default=0, help_text="Grows with each claim; only its holder may publish and settle.")
+    lease_expires_at = models.DateTimeField()
+    worker = models.CharField(max_length=64, blank=True, db_default="")
+    admitted_at = models.DateTimeField()
+    claimed_at = models.DateTimeField(null=True)
+    settled_at = models.DateTimeField(null=True)
+
+    outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True, db_default="")
+    error_code = models.CharField(max_length=64, blank=True, db_default="")
+    error_message = models.CharField(max_length=500, blank=True, db_default="")
+    finish_reason = models.CharField(
+        max_length=2_048, blank=True, db_default="", help_text="Of several choices that differ: each, by index, with commas."
+    )
+    deployment = models.CharField(max_length=128, blank=True, db_default="")
+    """The last that was asked; while running: as of the last heartbeat."""
+    attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
+    attempt_log = models.JSONField(
+        null=True, help_text="The last attempts, where one failed: `Attempt` of `usage/books/settlement.py` each."
+    )
+    usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)
+    usage_note = models.CharField(  # noqa: DJ001  a column that is not null would rebuild SQLite's table, without its triggers
+        max_length=24, choices=UsageNote.choices, null=True, blank=True
+    )
+    prompt_tokens = models.PositiveIntegerField(db_default=0)
+    cached_tokens = models.PositiveIntegerField(null=True)
+    completion_tokens = models.PositiveIntegerField(db_default=0, help_text="While running: as of the last heartbeat.")
+    reasoning_tokens = models.PositiveIntegerField(null=True)
+    is_waived = models.BooleanField(db_default=False, help_text="Ended without output and not completed: nothing is charged.")
+    amount_nanodollars = models.BigIntegerField(db_default=0)
+    first_token_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the first delta.")
+    last_token_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the last delta.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["lease_expires_at"], name="open_generations", condition=~Q(state="settled")),
+            models.Index(fields=["organization", "-admitted_at"], name="organization_generations"),
+            models.Index(fields=["api_key", "-admitted_at"], name="api_key_generations"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(reserved_nanodollars__gte=0, amount_nanodollars__gte=0), name="generation_amounts_not_negative"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"chatcmpl-{self.id.hex}"
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Each choice's finish reason, by index."""
+        known = self.finish_reason.split(",")
+        return known if len(known) == self.choices_count else [known[0] or "stop"] * self.choices_count
+
+    @property
+    def price(self) -> PriceValue:
+        """The price at its admission, less the organization's discount."""
+        return price_of(self)
+
+
+class IdempotencyKey(models.Model):
+    """A client's `Idempotency-Key` and the one generation that it stands for; both digests are SHA-256."""
+
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    digest = models.CharField(max_length=64, help_text="Of the key.")
+    request_digest = models.CharField(max_length=64, help_text="Of what was asked: the same key may not ask for something else.")
+    generation_id = models.UUIDField()
+    created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["api_key", "digest"], name="one_generation_per_idempotency_key")]
+        indexes = [models.Index(fields=["generation_id"], name="idempotency_keys_by_generation")]
+
+    def __str__(self) -> str:
+        return f"{self.digest[:8]}… of key {self.api_key_id}"

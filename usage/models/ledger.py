@@ -1,0 +1,113 @@
+"""The ledger: entries that are written once and never changed, and the seals that would show a change."""
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import APIKey, Organization, Project
+from usage.models.generations import Generation
+from usage.models.outcomes import Outcome
+
+
+class Kind(models.TextChoices):
+    """What a ledger entry is for."""
+
+    CHARGE = "charge"
+    OVERAGE = "overage"
+    CORRECTION = "correction"
+    GRANT = "grant"
+    REFUND = "refund"
+
+
+CHARGED = (Kind.CHARGE, Kind.OVERAGE)
+"""What settling writes."""
+SPENT = (*CHARGED, Kind.CORRECTION)
+"""What counts in budgets and in the rollup; the others move credit."""
+
+
+class LedgerEntry(models.Model):
+    """One movement of money, written once and never changed: the database refuses it.
+
+    An entry's amount is what the organization owes more by it: charges and refunds are positive, grants negative, corrections either.
+    Every settled generation has exactly one charge, of zero too; an overage is the part of an amount that the hold did not cover. A
+    correction names the charge or overage that it corrects and counts where that one counts.
+    """
+
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    # No constraint: entries are for ever, and outlive the generations that `usage/retention/` drops. Verification misses all others.
+    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True, db_constraint=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    model = models.CharField(max_length=128, blank=True)
+    outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True)
+    budget_day = models.DateField()
+    created_at = models.DateTimeField()
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+    amount_nanodollars = models.BigIntegerField()
+    corrects = models.ForeignKey("self", on_delete=models.PROTECT, related_name="corrections", db_index=False, null=True)
+    is_rerating = models.BooleanField(db_default=False, help_text="A correction that follows a change of price, of `rerate`.")
+    reason = models.CharField(max_length=500, blank=True, db_default="", help_text="Of what a person booked: why.")
+    recorded_by = models.CharField(max_length=150, blank=True, db_default="", help_text="Who booked it; empty: the service.")
+    reference = models.CharField(
+        max_length=128, blank=True, db_default="", help_text="What must not be booked twice, such as a payment's id."
+    )
+
+    class Meta:
+        verbose_name_plural = "ledger entries"
+        indexes = [
+            models.Index(fields=["organization", "-created_at"], name="organization_ledger"),
+            models.Index(fields=["created_at", "id"], name="ledger_by_time"),
+            # They have all that is added up of what is rare; SQLite uses them for a condition on their first column.
+            models.Index(fields=["kind", "created_at", "model", "amount_nanodollars"], condition=Q(kind="overage"), name="overages"),
+            models.Index(fields=["kind", "model", "amount_nanodollars"], condition=Q(kind="correction"), name="corrections"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["generation", "kind"], condition=Q(kind__in=CHARGED), name="one_entry_per_generation_and_kind"),
+            models.UniqueConstraint(fields=["reference"], condition=~Q(reference=""), name="one_entry_per_reference"),
+            models.CheckConstraint(
+                condition=Q(kind__in=CHARGED, amount_nanodollars__gte=0)
+                | Q(kind=Kind.GRANT, amount_nanodollars__lt=0)
+                | Q(kind=Kind.REFUND, amount_nanodollars__gt=0)
+                | Q(kind=Kind.CORRECTION),
+                name="amounts_have_their_kinds_sign",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=SPENT, generation__isnull=False, project__isnull=False, api_key__isnull=False)
+                | Q(kind__in=[Kind.GRANT, Kind.REFUND], generation__isnull=True, project__isnull=True, api_key__isnull=True),
+                name="what_is_spent_names_its_request",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind=Kind.CORRECTION, corrects__isnull=False) | ~Q(kind=Kind.CORRECTION) & Q(corrects__isnull=True),
+                name="corrections_name_their_entry",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.amount_nanodollars} n$ for {self.generation_id or self.organization}"
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of its request as clients know it, whether the generation is still there or dropped; None of credit."""
+        return f"chatcmpl-{self.generation_id.hex}" if self.generation_id else None
+
+
+class LedgerSeal(models.Model):
+    """A block of ledger entries as they were: who changes one, or a seal, breaks every later seal's digest. Never changed either.
+
+    `usage/verification/seals.py` says what is hashed.
+    """
+
+    first_id = models.BigIntegerField()
+    last_id = models.BigIntegerField(unique=True)
+    entries_count = models.PositiveIntegerField()
+    sum_nanodollars = models.BigIntegerField()
+    previous_digest = models.CharField(max_length=64, unique=True, help_text="Unique, so that the chain never forks.")
+    digest = models.CharField(max_length=64)
+    fingerprints = models.BinaryField(help_text="The first 8 bytes of each entry's hash: they tell which entry is not what it was.")
+    sealed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"entries {self.first_id} to {self.last_id}: {self.digest[:16]}"

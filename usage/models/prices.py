@@ -1,0 +1,80 @@
+"""What served models cost, and the discounts of organizations; rows are added, never changed."""
+
+from typing import Protocol
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import Organization
+from usage.pricing import Price as PriceValue
+
+
+class PriceColumns(Protocol):
+    """A row that has a price in its columns."""
+
+    input_per_mtok_nanodollars: int
+    cached_input_per_mtok_nanodollars: int
+    output_per_mtok_nanodollars: int
+    reasoning_per_mtok_nanodollars: int | None
+
+
+def price_of(row: PriceColumns) -> PriceValue:
+    """Return the price in the row's columns as a pure value."""
+    return PriceValue(
+        row.input_per_mtok_nanodollars,
+        row.cached_input_per_mtok_nanodollars,
+        row.output_per_mtok_nanodollars,
+        row.reasoning_per_mtok_nanodollars,
+    )
+
+
+class Price(models.Model):
+    """What a served model costs from `effective_from` on; rows are added, never changed."""
+
+    model = models.CharField(max_length=128)
+    effective_from = models.DateTimeField()
+    input_per_mtok_nanodollars = models.BigIntegerField()
+    cached_input_per_mtok_nanodollars = models.BigIntegerField()
+    output_per_mtok_nanodollars = models.BigIntegerField()
+    reasoning_per_mtok_nanodollars = models.BigIntegerField(
+        null=True, blank=True, help_text="Of the completion tokens that are reasoning; without it they cost what output costs."
+    )
+
+    class Meta:
+        ordering = ["model", "-effective_from"]
+        constraints = [
+            models.UniqueConstraint(fields=["model", "effective_from"], name="one_price_per_model_and_start"),
+            models.CheckConstraint(
+                condition=Q(
+                    input_per_mtok_nanodollars__gte=0, cached_input_per_mtok_nanodollars__gte=0, output_per_mtok_nanodollars__gte=0
+                ),
+                name="prices_are_not_negative",
+            ),
+            models.CheckConstraint(condition=Q(reasoning_per_mtok_nanodollars__gte=0), name="reasoning_price_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} from {self.effective_from:%Y-%m-%d %H:%M}"
+
+    @property
+    def value(self) -> PriceValue:
+        """The price as a pure value."""
+        return price_of(self)
+
+
+class Discount(models.Model):
+    """What an organization pays less than the price from `effective_from` on; rows are added, never changed."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
+    effective_from = models.DateTimeField()
+    basis_points = models.PositiveSmallIntegerField(help_text="Hundredths of a percent: 1500 is 15 %. 0 ends a discount.")
+
+    class Meta:
+        ordering = ["organization", "-effective_from"]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "effective_from"], name="one_discount_per_organization_and_start"),
+            models.CheckConstraint(condition=Q(basis_points__lte=10_000), name="discount_at_most_all"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.basis_points / 100:g} % for {self.organization} from {self.effective_from:%Y-%m-%d %H:%M}"
