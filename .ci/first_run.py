@@ -1,5 +1,6 @@
-"""Does what README's first lines say, in the fresh copy of the project that this file is part of: `make run`, paste the printed
-command, Ctrl-C; and `make run` again, which must know the first one's key. Needs Python's own library only.
+"""Does what README's first lines say, in the fresh copy of the project that this file is part of: `make run`,
+paste the printed command, Ctrl-C; and `make run` again, which must know the first one's key. Needs Python's
+own library only.
 
 python3 .ci/first_run.py
 """
@@ -86,11 +87,15 @@ class MakeRun:
         if not self._stream(key).endswith("data: [DONE]"):
             self.fail("the stream that Python's http.client got has no good end")
         if shutil.which("curl") is None:
-            print("streamed with Python's http.client; there is no curl here to paste the printed command for")
+            print(
+                "streamed with Python's http.client; there is no curl here to paste the printed command for"
+            )
             return
         command = next(line for line in self.lines if line.startswith("curl "))
         environment = ENVIRONMENT | {"CHATAPI_KEY": key}
-        done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         if done.returncode or not done.stdout.rstrip().endswith("data: [DONE]"):
             self.fail(f"the printed command failed: {command}\n{done.stdout}{done.stderr}")
         print("streamed with Python's http.client and with the printed curl command")

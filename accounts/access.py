@@ -1,9 +1,11 @@
-"""The one door to what belongs to a tenant: whatever is read for a caller, or for a person of the admin, is read through here.
+"""The one door to what belongs to a tenant: whatever is read for a caller, or for a person of the admin, is
+read through here.
 
 What is not theirs does not exist for them: the answer is the same 404 as for an id that was never given out.
 
-A *caller* is who an API key stands for. A person is an *operator* (a superuser, or staff that belongs to no organization: Django's
-permissions say what they may do, in all of the installation) or belongs to organizations, where their role says it (`roles.py`).
+A *caller* is who an API key stands for. A person is an *operator* (a superuser, or staff that belongs to no
+organization: Django's permissions say what they may do, in all of the installation) or belongs to
+organizations, where their role says it (`roles.py`).
 """
 
 from collections.abc import Collection, Mapping
@@ -28,13 +30,18 @@ Person = AbstractBaseUser | AnonymousUser
 def visible_to(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Those rows that belong to the caller's project and are, as the caller, of test keys or not.
 
-    Their model has `organization_id`, `project_id` and `is_test`. Test and live keys see nothing of each other, admin keys neither.
+    Their model has `organization_id`, `project_id` and `is_test`. Test and live keys see nothing of each
+    other, admin keys neither.
     """
-    return rows.filter(organization_id=caller.organization_id, project_id=caller.project_id, is_test=caller.is_test)
+    return rows.filter(
+        organization_id=caller.organization_id, project_id=caller.project_id, is_test=caller.is_test
+    )
 
 
 def usable_keys() -> QuerySet[APIKey]:
-    """The keys that may be used at this moment: not revoked, active, not expired, of a project and an organization that are active."""
+    """The keys that may be used at this moment: not revoked, active, not expired, of a project and an
+    organization that are active.
+    """
     is_current = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
     has_active_owners = Q(project__is_active=True, project__organization__is_active=True)
     return APIKey.objects.filter(is_current, has_active_owners, is_active=True, revoked_at__isnull=True)
@@ -42,7 +49,9 @@ def usable_keys() -> QuerySet[APIKey]:
 
 def own_key(caller: Caller) -> APIKey:
     """The key that calls, with its project and organization."""
-    return APIKey.objects.select_related("project__organization").get(pk=caller.api_key_id, project_id=caller.project_id)
+    return APIKey.objects.select_related("project__organization").get(
+        pk=caller.api_key_id, project_id=caller.project_id
+    )
 
 
 # ---- for a person of the admin
@@ -73,7 +82,9 @@ def is_operator(user: Person) -> bool:
     """Whether no organization bounds what the person sees."""
     if not user.is_active:
         return False
-    return bool(getattr(user, "is_superuser", False) or (getattr(user, "is_staff", False) and not roles_of(user)))
+    return bool(
+        getattr(user, "is_superuser", False) or (getattr(user, "is_staff", False) and not roles_of(user))
+    )
 
 
 def organizations_of(user: Person) -> tuple[int, ...] | None:
@@ -95,7 +106,11 @@ def where_may(user: Person, permission: str, rows: QuerySet[Row]) -> QuerySet[Ro
     """Those of the rows with which the person may do this, such as "accounts.change_apikey"."""
     if is_operator(user):
         return rows if _has(user, permission) else rows.none()
-    allowing = [organization_id for organization_id, role in roles_of(user).items() if permission in roles.PERMISSIONS[role]]
+    allowing = [
+        organization_id
+        for organization_id, role in roles_of(user).items()
+        if permission in roles.PERMISSIONS[role]
+    ]
     return rows.filter(_belonging_to(allowing, rows.model))
 
 
@@ -108,7 +123,9 @@ def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[
     """The keys without the admin keys of organizations in which the person's role does not make admin keys."""
     if is_operator(user):
         return keys
-    administered = [organization_id for organization_id, role in roles_of(user).items() if role in roles.ADMINISTERS_KEYS]
+    administered = [
+        organization_id for organization_id, role in roles_of(user).items() if role in roles.ADMINISTERS_KEYS
+    ]
     return keys.filter(Q(is_admin=False) | Q(project__organization__in=administered))
 
 
@@ -116,12 +133,18 @@ def may_make_admin_keys(user: Person, organization_id: int | None) -> bool:
     """Whether the person may make admin keys of that organization; None: of any."""
     if is_operator(user):
         return True
-    return any(role in roles.ADMINISTERS_KEYS for each, role in roles_of(user).items() if organization_id in (None, each))
+    return any(
+        role in roles.ADMINISTERS_KEYS
+        for each, role in roles_of(user).items()
+        if organization_id in (None, each)
+    )
 
 
 def is_tenants(model: type[Model]) -> bool:
     """Whether rows of this kind belong to organizations."""
-    return model._meta.label in _BELONGING or any(hasattr(model, name) for name in ("organization_id", "scope_id"))
+    return model._meta.label in _BELONGING or any(
+        hasattr(model, name) for name in ("organization_id", "scope_id")
+    )
 
 
 def _has(user: Person, permission: str) -> bool:
@@ -133,7 +156,9 @@ _BELONGING = {
     "accounts.APIKey": ("project__organization",),
     "accounts.RateLimit": ("organization", "project__organization", "api_key__project__organization"),
 }
-"""Where a row's organization is found, if not in its column `organization_id` or, as a budget's, by what it is for."""
+"""Where a row's organization is found, if not in its column `organization_id` or, as a budget's, by what it
+is for.
+"""
 
 
 def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:

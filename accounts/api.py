@@ -13,9 +13,13 @@ class APIKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer <key>` becomes a `Caller` in `request.user`."""
 
     def authenticate(self, request: Request) -> tuple[Caller, None]:
-        """The caller; raises `NotAuthenticated` or `TooManyFailedAttempts`, for which a malformed key costs no query."""
+        """The caller; raises `NotAuthenticated` or `TooManyFailedAttempts`, for which a malformed key costs
+        no query.
+        """
         sent = request.META
-        address = client_address.of(sent.get("REMOTE_ADDR") or "", sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES)
+        address = client_address.of(
+            sent.get("REMOTE_ADDR") or "", sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
+        )
         with attempts.counted(address):
             key = bearer(sent.get("HTTP_AUTHORIZATION"))
             with attempts.permitted(address, key):

@@ -1,7 +1,8 @@
 """API keys as values: made, parsed, hashed; pure.
 
-A key is `ck_live_<public>_<secret><checksum>` (or `ck_test_…`): `public` names the row, the checksum lets a mistyped or
-made-up key be refused without asking a database, and only an HMAC of the whole key is ever stored.
+A key is `ck_live_<public>_<secret><checksum>` (or `ck_test_…`): `public` names the row, the checksum lets a
+mistyped or made-up key be refused without asking a database, and only an HMAC of the whole key is ever
+stored.
 """
 
 import hashlib

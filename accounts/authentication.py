@@ -114,7 +114,9 @@ def _rate_limits(row: APIKey) -> tuple[Limit, ...]:
 
 
 def _is_usable(row: APIKey) -> bool:
-    if row.revoked_at is not None or not (row.is_active and row.project.is_active and row.project.organization.is_active):
+    if row.revoked_at is not None or not (
+        row.is_active and row.project.is_active and row.project.organization.is_active
+    ):
         return False
     return row.expires_at is None or row.expires_at > timezone.now()
 

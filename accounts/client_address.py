@@ -10,7 +10,8 @@ Network = IPv4Network | IPv6Network
 
 
 def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
-    """The nearest address that is no trusted proxy's; `forwarded_for` lists them, each proxy having added its peer at the end.
+    """The nearest address that is no trusted proxy's; `forwarded_for` lists them, each proxy having added its
+    peer at the end.
 
     A header of anybody else's is not looked at: clients write what they like.
     """

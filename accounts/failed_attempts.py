@@ -1,8 +1,9 @@
-"""How many wrong keys each client address has sent: who sent too many is refused before the database is asked.
+"""How many wrong keys each client address has sent: who sent too many is refused before the database is
+asked.
 
-Every process counts by itself, so that a wrong key costs no round trip; once a second it tells Redis what it has counted since, and
-learns what all processes together have. Without Redis it goes on with its own count. A key that was right before is looked up however
-many wrong ones its neighbours behind the same address send.
+Every process counts by itself, so that a wrong key costs no round trip; once a second it tells Redis what it
+has counted since, and learns what all processes together have. Without Redis it goes on with its own count. A
+key that was right before is looked up however many wrong ones its neighbours behind the same address send.
 """
 
 import asyncio
@@ -53,7 +54,9 @@ class FailedAttempts:
 
     @contextmanager
     def counted(self, address: str) -> Iterator[None]:
-        """Around everything that may raise `NotAuthenticated`, which is counted; instead raises `TooManyFailedAttempts` beyond the most."""
+        """Around everything that may raise `NotAuthenticated`, which is counted; instead raises
+        `TooManyFailedAttempts` beyond the most.
+        """
         try:
             yield
         except NotAuthenticated:
@@ -65,7 +68,9 @@ class FailedAttempts:
 
     @contextmanager
     def permitted(self, address: str, key: str) -> Iterator[None]:
-        """Around looking a key up: raises `TooManyFailedAttempts` instead if the address has none left and the key was not right before."""
+        """Around looking a key up: raises `TooManyFailedAttempts` instead if the address has none left and
+        the key was not right before.
+        """
         most = self._most_per_minute()
         digest = api_keys.digest(key, settings.KEY_PEPPER)
         if most and digest not in self._right_keys:
@@ -79,7 +84,9 @@ class FailedAttempts:
         self._remember(digest)
 
     async def share(self, redis: Redis, prefix: str) -> None:
-        """Tell Redis what was counted since the last time, and learn its sums; raises `RedisError`, and then nothing is forgotten."""
+        """Tell Redis what was counted since the last time, and learn its sums; raises `RedisError`, and then
+        nothing is forgotten.
+        """
         with self._lock:
             untold = {address: count.untold for address, count in self._counts.items() if count.untold}
         if not untold:

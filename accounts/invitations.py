@@ -21,7 +21,8 @@ from accounts.models import Member
 
 
 def may_send(sender: access.Person, person: User) -> bool:
-    """Whether `sender` may have the link: whoever has it can sign in as that person, so wherever they belong the sender may change them.
+    """Whether `sender` may have the link: whoever has it can sign in as that person, so wherever they belong
+    the sender may change them.
 
     Nobody may for someone who has a password or no place, for staff nobody but superusers.
     """
@@ -30,15 +31,23 @@ def may_send(sender: access.Person, person: User) -> bool:
         return False
     if (person.is_staff or person.is_superuser) and not getattr(sender, "is_superuser", False):
         return False
-    changeable = access.where_may(sender, "accounts.change_member", Member.objects.filter(user=person)).count()
-    is_above = any(roles.is_above(place.role, access.role_in(sender, place.organization_id)) for place in places)
+    changeable = access.where_may(
+        sender, "accounts.change_member", Member.objects.filter(user=person)
+    ).count()
+    is_above = any(
+        roles.is_above(place.role, access.role_in(sender, place.organization_id)) for place in places
+    )
     return changeable == len(places) and not is_above
 
 
 def link(request: HttpRequest, person: User) -> str:
-    """The address, complete, at which this person chooses a password: for as long as whoever asks for it may send it."""
+    """The address, complete, at which this person chooses a password: for as long as whoever asks for it may
+    send it.
+    """
     token = f"{request.user.pk}.{_Tokens(request.user).make_token(person)}"
-    return request.build_absolute_uri(reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token]))
+    return request.build_absolute_uri(
+        reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
+    )
 
 
 _ID = re.compile("[0-9]{1,19}")
@@ -64,7 +73,9 @@ class _AnySender:
     def check_token(self, person: User | None, token: str | None) -> bool:
         """Whether this is a link to that person, of someone who may send it still."""
         sender_id, _, signed = (token or "").partition(".")
-        sender = User.objects.filter(pk=sender_id, is_active=True).first() if _ID.fullmatch(sender_id) else None
+        sender = (
+            User.objects.filter(pk=sender_id, is_active=True).first() if _ID.fullmatch(sender_id) else None
+        )
         if person is None or sender is None:
             return False
         return _Tokens(sender).check_token(person, signed) and may_send(sender, person)

@@ -1,4 +1,6 @@
-"""Making, rotating, disabling and revoking API keys, and making the organizations and projects they belong to."""
+"""Making, rotating, disabling and revoking API keys, and making the organizations and projects they belong
+to.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -34,13 +36,24 @@ def create_key(
     scopes: Iterable[str] = (),
     allowed_models: Iterable[str] = (),
 ) -> tuple[APIKey, str]:
-    """A new key of the project: its row, and the secret, which nobody can read again. Raises `ValidationError`."""
-    row = APIKey(project=project, name=name, is_test=is_test, is_admin=is_admin, scopes=list(scopes), allowed_models=list(allowed_models))
+    """A new key of the project: its row, and the secret, which nobody can read again. Raises
+    `ValidationError`.
+    """
+    row = APIKey(
+        project=project,
+        name=name,
+        is_test=is_test,
+        is_admin=is_admin,
+        scopes=list(scopes),
+        allowed_models=list(allowed_models),
+    )
     return row, issue(row)
 
 
 def issue(row: APIKey) -> str:
-    """Give a key that is not saved yet its secret, and save it; nobody can read the secret again. Raises `ValidationError`."""
+    """Give a key that is not saved yet its secret, and save it; nobody can read the secret again. Raises
+    `ValidationError`.
+    """
     secret = _new_secret(is_test=row.is_test)
     row.public, row.digest = secret.public, secret.digest
     row.full_clean()
@@ -49,14 +62,20 @@ def issue(row: APIKey) -> str:
 
 
 def rotate(row: APIKey, previous_until: datetime | None) -> str:
-    """Give the key another secret, and return it: it works at once. The one it had works until then; None: not any more.
+    """Give the key another secret, and return it: it works at once. The one it had works until then; None:
+    not any more.
 
-    A secret that was rotated out before ends now. Raises `KeyChanged` when the key was rotated since it was read, or is revoked.
+    A secret that was rotated out before ends now. Raises `KeyChanged` when the key was rotated since it was
+    read, or is revoked.
     """
     secret = _new_secret(is_test=row.is_test)
     previous: dict[str, Any] = {"previous_public": None, "previous_digest": "", "previous_expires_at": None}
     if previous_until is not None:
-        previous = {"previous_public": F("public"), "previous_digest": F("digest"), "previous_expires_at": previous_until}
+        previous = {
+            "previous_public": F("public"),
+            "previous_digest": F("digest"),
+            "previous_expires_at": previous_until,
+        }
     unchanged = APIKey.objects.filter(pk=row.pk, public=row.public, revoked_at=None)
     if not recorder.update(unchanged, public=secret.public, digest=secret.digest, **previous):
         raise KeyChanged
@@ -81,10 +100,16 @@ def revoke(rows: QuerySet[APIKey]) -> int:
 
 
 def get_or_create_project(organization: str, project: str) -> Project:
-    """The project of that name in the organization of that name; whichever is missing is made. Raises `ValidationError`."""
+    """The project of that name in the organization of that name; whichever is missing is made. Raises
+    `ValidationError`.
+    """
     with transaction.atomic():
-        owner = Organization.objects.filter(name=organization).first() or _saved(Organization(name=organization))
-        return Project.objects.filter(organization=owner, name=project).first() or _saved(Project(organization=owner, name=project))
+        owner = Organization.objects.filter(name=organization).first() or _saved(
+            Organization(name=organization)
+        )
+        return Project.objects.filter(organization=owner, name=project).first() or _saved(
+            Project(organization=owner, name=project)
+        )
 
 
 def _saved(row: Row) -> Row:

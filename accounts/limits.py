@@ -59,7 +59,8 @@ class Standing:
 
 
 def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
-    """OpenAI's `x-ratelimit-*` headers ("Rate limits in headers", its guide to rate limits), as far as there are such limits.
+    """OpenAI's `x-ratelimit-*` headers ("Rate limits in headers", its guide to rate limits), as far as there
+    are such limits.
 
     They speak of the limit that refused; else of the tightest per minute; where there is none, per day.
     """
@@ -67,7 +68,9 @@ def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list
     for counts in (Counts.REQUESTS, Counts.TOKENS):
         own = [standing for standing in standings if standing.limit.counts is counts]
         if own:
-            found += _headers(min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining)))
+            found += _headers(
+                min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
+            )
     return found
 
 
@@ -81,7 +84,9 @@ def _headers(standing: Standing) -> list[tuple[bytes, bytes]]:
 
 
 def duration(ms: int) -> str:
-    """The time as Go writes it (`time.Duration.String`) and OpenAI with it: `12ms`, `8.64s`, `6m0s`, `1h0m0.5s`."""
+    """The time as Go writes it (`time.Duration.String`) and OpenAI with it: `12ms`, `8.64s`, `6m0s`,
+    `1h0m0.5s`.
+    """
     if 0 < ms < 1_000:
         return f"{ms}ms"
     minutes, rest_ms = divmod(ms, MINUTE_MS)

@@ -1,9 +1,11 @@
 """The time of this process's event loop, which stands still while the loop does not turn.
 
-A loop that was blocked, or whose process was stopped, finds all its timers due on its next turn, before it has read what has been waiting
-in its sockets. Whoever judges others by their silence asks this clock: while we were deaf, nobody was silent.
+A loop that was blocked, or whose process was stopped, finds all its timers due on its next turn, before it
+has read what has been waiting in its sockets. Whoever judges others by their silence asks this clock: while
+we were deaf, nobody was silent.
 
-Without `start` (tests, management commands) it is `time.monotonic`. It is here, at the bottom of the layers, because all of them wait.
+Without `start` (tests, management commands) it is `time.monotonic`. It is here, at the bottom of the layers,
+because all of them wait.
 """
 
 import asyncio
@@ -64,9 +66,11 @@ monotonic = clock.monotonic
 
 
 class timeout:  # noqa: N801  it takes the place of asyncio.timeout
-    """As `asyncio.timeout`, by the loop's clock: an answer that waits in a socket when the time is over is in time.
+    """As `asyncio.timeout`, by the loop's clock: an answer that waits in a socket when the time is over is in
+    time.
 
-    It does by itself what asyncio's does, because wrapping that costs as much again, many times for each stream.
+    It does by itself what asyncio's does, because wrapping that costs as much again, many times for each
+    stream.
     """
 
     __slots__ = ("_cancelling", "_ends_at", "_has_ended", "_loop", "_task", "_timer")
@@ -83,7 +87,9 @@ class timeout:  # noqa: N801  it takes the place of asyncio.timeout
         self._loop = task.get_loop()
         self._timer = self._loop.call_later(max(0.0, self._ends_at - monotonic()), self._look)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Raise TimeoutError if the time was over; a cancellation from elsewhere passes."""
         self._timer.cancel()
         if self._has_ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:

@@ -1,4 +1,6 @@
-"""Who belongs to which organization: giving people a place, changing their roles, letting them go. An organization keeps an owner."""
+"""Who belongs to which organization: giving people a place, changing their roles, letting them go. An
+organization keeps an owner.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +26,9 @@ def known_to(by: access.Person) -> QuerySet[User]:
 
 
 def person_named(by: access.Person, name: str, email: str) -> User:
-    """Whom `by` knows by that name, or else a new person, not saved yet and without a password. Raises `ValidationError`."""
+    """Whom `by` knows by that name, or else a new person, not saved yet and without a password. Raises
+    `ValidationError`.
+    """
     known = known_to(by).filter(username=name).first()
     if known is None:
         return _new_person(name, email)
@@ -64,7 +68,8 @@ def is_last_owner(member: Member) -> bool:
 @contextmanager
 def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     with transaction.atomic():
-        # Two owners who remove each other at the same time: the second waits here, and sees that it is the last.
+        # Two owners who remove each other at the same time: the second waits here, and sees that it is the
+        # last.
         Organization.objects.select_for_update().get(pk=member.organization_id)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
@@ -79,5 +84,7 @@ def _new_person(name: str, email: str) -> User:
     try:
         person.full_clean()
     except ValidationError as error:
-        raise ValidationError({{"username": "name"}.get(field, field): texts for field, texts in error.message_dict.items()}) from error
+        raise ValidationError(
+            {{"username": "name"}.get(field, field): texts for field, texts in error.message_dict.items()}
+        ) from error
     return person

@@ -12,7 +12,9 @@ from django.db.models import Q
 from accounts import api_keys
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 
-identifier = RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -")
+identifier = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -"
+)
 
 
 def validate_time_zone(name: str) -> None:
@@ -46,7 +48,9 @@ class Project(models.Model):
 
     class Meta:
         ordering = ["organization_id", "name"]
-        constraints = [models.UniqueConstraint(fields=["organization", "name"], name="project_name_in_organization")]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "name"], name="project_name_in_organization")
+        ]
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
@@ -70,14 +74,18 @@ class Member(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["organization", "user"], name="one_membership_per_organization")]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "user"], name="one_membership_per_organization")
+        ]
 
     def __str__(self) -> str:
         return f"{self.user} ({self.role}) in {self.organization}"
 
 
 class KeyScope(models.TextChoices):
-    """What a key can be narrowed to. A key that names no scope may do everything; every key may ask who it is."""
+    """What a key can be narrowed to. A key that names no scope may do everything; every key may ask who it
+    is.
+    """
 
     COMPLETIONS = "completions", "completions – create chat and text completions, and tickets for them"
     MODELS = "models", "models – list the models"
@@ -93,34 +101,51 @@ def validate_scopes(scopes: object) -> None:
 
 def validate_model_names(names: object) -> None:
     """Refuse what is not a list of names; whether such models are served changes from day to day."""
-    if not isinstance(names, list) or not all(isinstance(name, str) and 0 < len(name) <= 128 for name in names):
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and 0 < len(name) <= 128 for name in names
+    ):
         raise ValidationError("This must be a list of models' names.")
 
 
 class APIKey(models.Model):
     """A key of a project. The secret itself is shown once at creation; only its HMAC is kept.
 
-    A key that was rotated has two secrets until the previous one expires: usage, limits and budgets are the key's, not the secret's.
+    A key that was rotated has two secrets until the previous one expires: usage, limits and budgets are the
+    key's, not the secret's.
     """
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
     name = models.CharField(max_length=100, default="default", validators=[identifier])
     public = models.CharField(max_length=16, unique=True, editable=False)
     digest = models.CharField(max_length=64, editable=False)
-    is_test = models.BooleanField(default=False, editable=False, help_text="Reaches only the sandbox engine and costs nothing.")
+    is_test = models.BooleanField(
+        default=False, editable=False, help_text="Reaches only the sandbox engine and costs nothing."
+    )
     is_admin = models.BooleanField(
         default=False,
         help_text="May also read all of its organization's usage and costs: /v1/organization/usage/completions and /v1/organization/costs.",
     )
     scopes = models.JSONField(
-        default=list, db_default=[], blank=True, validators=[validate_scopes], help_text="What it may do. None chosen: everything."
+        default=list,
+        db_default=[],
+        blank=True,
+        validators=[validate_scopes],
+        help_text="What it may do. None chosen: everything.",
     )
     allowed_models = models.JSONField(
-        default=list, db_default=[], blank=True, validators=[validate_model_names], help_text="The models it may use. None chosen: all."
+        default=list,
+        db_default=[],
+        blank=True,
+        validators=[validate_model_names],
+        help_text="The models it may use. None chosen: all.",
     )
-    default_dialect = models.CharField(max_length=16, blank=True, help_text="Overrides the server's default dialect.")
+    default_dialect = models.CharField(
+        max_length=16, blank=True, help_text="Overrides the server's default dialect."
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
-    is_active = models.BooleanField(default=True, db_default=True, help_text="An inactive key is refused until it is active again.")
+    is_active = models.BooleanField(
+        default=True, db_default=True, help_text="An inactive key is refused until it is active again."
+    )
     revoked_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     previous_public = models.CharField(max_length=16, unique=True, null=True, blank=True, editable=False)
@@ -135,7 +160,7 @@ class APIKey(models.Model):
                 condition=Q(previous_public__isnull=True, previous_expires_at__isnull=True)
                 | Q(previous_public__isnull=False, previous_expires_at__isnull=False),
                 name="a_previous_secret_expires",
-            ),
+            )
         ]
 
     def __str__(self) -> str:
@@ -165,13 +190,27 @@ class APIKey(models.Model):
 class RateLimit(models.Model):
     """The most that an organization, project or key may ask for: of one model, or of all of them together.
 
-    An empty number is no limit; 0 lets nothing pass. A request must find room in every limit that it falls under.
+    An empty number is no limit; 0 lets nothing pass. A request must find room in every limit that it falls
+    under.
     """
 
-    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits")
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits")
-    api_key = models.ForeignKey(APIKey, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits", verbose_name="API key")
-    model = models.CharField(max_length=128, blank=True, default="", help_text="A served model; empty: all models together.")
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits"
+    )
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits"
+    )
+    api_key = models.ForeignKey(
+        APIKey,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="rate_limits",
+        verbose_name="API key",
+    )
+    model = models.CharField(
+        max_length=128, blank=True, default="", help_text="A served model; empty: all models together."
+    )
     requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
     tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
     requests_per_day = models.PositiveIntegerField(null=True, blank=True)
@@ -190,7 +229,9 @@ class RateLimit(models.Model):
         ordering = ["organization_id", "project_id", "api_key_id", "model"]
         constraints = [
             # A row has one owner, and rows without that owner differ from each other: NULL is unlike NULL.
-            models.UniqueConstraint(fields=["organization", "model"], name="one_rate_limit_per_organization_and_model"),
+            models.UniqueConstraint(
+                fields=["organization", "model"], name="one_rate_limit_per_organization_and_model"
+            ),
             models.UniqueConstraint(fields=["project", "model"], name="one_rate_limit_per_project_and_model"),
             models.UniqueConstraint(fields=["api_key", "model"], name="one_rate_limit_per_api_key_and_model"),
             models.CheckConstraint(
@@ -220,7 +261,9 @@ class RateLimit(models.Model):
         """The limits that are set, as values."""
         scope_id = self.organization_id or self.project_id or self.api_key_id
         assert scope_id is not None, "the database sees to it"
-        numbers = ((counts, getattr(self, name), window_ms) for name, (counts, window_ms) in self.NUMBERS.items())
+        numbers = (
+            (counts, getattr(self, name), window_ms) for name, (counts, window_ms) in self.NUMBERS.items()
+        )
         return [
             Limit(self.scope, scope_id, self.model, counts, min(most, HIGHEST), window_ms)
             for counts, most, window_ms in numbers

@@ -1,4 +1,6 @@
-"""Permissions of people who belong to organizations: Django asks this backend, and so does everything that asks Django."""
+"""Permissions of people who belong to organizations: Django asks this backend, and so does everything that
+asks Django.
+"""
 
 from typing import Any
 
@@ -8,9 +10,11 @@ from accounts import access, roles
 
 
 class RolePermissions(ModelBackend):
-    """Operators have the permissions that Django's tables give them; others those of their roles, and no more.
+    """Operators have the permissions that Django's tables give them; others those of their roles, and no
+    more.
 
-    Without an object the answer is for some of the person's organizations: `access.may` says it of a row. A superuser is never asked.
+    Without an object the answer is for some of the person's organizations: `access.may` says it of a row. A
+    superuser is never asked.
     """
 
     def get_all_permissions(self, user_obj: Any, obj: Any = None) -> set[str]:

@@ -7,7 +7,18 @@ from accounts.models import Role
 _VIEWER = frozenset(
     {
         *(f"accounts.view_{name}" for name in ("organization", "project", "member", "apikey", "ratelimit")),
-        *(f"usage.view_{name}" for name in ("generation", "ledgerentry", "hourlyusage", "budget", "budgetlimit", "credit", "discount")),
+        *(
+            f"usage.view_{name}"
+            for name in (
+                "generation",
+                "ledgerentry",
+                "hourlyusage",
+                "budget",
+                "budgetlimit",
+                "credit",
+                "discount",
+            )
+        ),
         "usage.view_refusedrequests",
     }
 )
@@ -21,11 +32,17 @@ _ADMIN = _MEMBER | {
 
 _OWNER = _ADMIN | {"audit.view_auditentry"}
 
-PERMISSIONS: Mapping[str, frozenset[str]] = {Role.VIEWER: _VIEWER, Role.MEMBER: _MEMBER, Role.ADMIN: _ADMIN, Role.OWNER: _OWNER}
+PERMISSIONS: Mapping[str, frozenset[str]] = {
+    Role.VIEWER: _VIEWER,
+    Role.MEMBER: _MEMBER,
+    Role.ADMIN: _ADMIN,
+    Role.OWNER: _OWNER,
+}
 """Besides, an owner makes, changes and removes owners too.
 
-What is the installation's has no place here: models, deployments, prices, discounts, credit, corrections, people's passwords, groups,
-and organizations themselves: their name, their time zone (which says when a day's budget ends) and whether they are active.
+What is the installation's has no place here: models, deployments, prices, discounts, credit, corrections,
+people's passwords, groups, and organizations themselves: their name, their time zone (which says when a day's
+budget ends) and whether they are active.
 """
 
 ADMINISTERS_KEYS = frozenset({Role.ADMIN, Role.OWNER})

@@ -1,1 +1,3 @@
-"""The load harness: what chatapi costs beside talking to the upstream directly, and beside a pass-through written by hand."""
+"""The load harness: what chatapi costs beside talking to the upstream directly, and beside a pass-through
+written by hand.
+"""

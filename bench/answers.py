@@ -1,7 +1,8 @@
 """Checks every answer to the byte: the text, one finish, the exact usage, the end, and nothing after it.
 
-Pure functions over stored bytes; `AnswerError` names the first thing that is wrong. The contract is OpenAI's stream with a usage
-chunk (as in OpenToken's document): role first, content, one finish, usage alone on the last chunk, then `data: [DONE]`.
+Pure functions over stored bytes; `AnswerError` names the first thing that is wrong. The contract is OpenAI's
+stream with a usage chunk (as in OpenToken's document): role first, content, one finish, usage alone on the
+last chunk, then `data: [DONE]`.
 """
 
 import re
@@ -127,7 +128,9 @@ def check_stream(body: bytes, expected: Expected) -> list[Content]:
 
 
 def split_events(body: bytes) -> Iterator[Event]:
-    """The events that carry data, in order; comments and an event that is cut off are skipped (WHATWG HTML, section 9.2.6)."""
+    """The events that carry data, in order; comments and an event that is cut off are skipped (WHATWG HTML,
+    section 9.2.6).
+    """
     start = 0
     for blank_line in BLANK_LINE.finditer(body):
         lines = body[start : blank_line.start()].splitlines()
@@ -194,7 +197,9 @@ def check_usage(usage: Usage | None, expected: Expected) -> None:
 
 
 def error_code(data: bytes, label: str) -> str:
-    """`error frame: overloaded` for OpenAI's error envelope with that code (or type, or message); empty when the data is none."""
+    """`error frame: overloaded` for OpenAI's error envelope with that code (or type, or message); empty when
+    the data is none.
+    """
     try:
         error = msgspec.json.decode(data, type=dict[str, Any]).get("error")
     except msgspec.DecodeError:

@@ -16,7 +16,9 @@ PROMPT_TOKENS = 7
 """What the upstream reports for every prompt."""
 
 LETTERS = string.ascii_lowercase
-"""Every token of an answer starts with the letter that its prompt ends with, so text that reached another client is noticed."""
+"""Every token of an answer starts with the letter that its prompt ends with, so text that reached another
+client is noticed.
+"""
 
 LABELS = {
     "tok": "tokens",

@@ -1,11 +1,13 @@
-"""What a generation costs the database: transactions that write, and that read, per settled generation; how many are settled a second.
+"""What a generation costs the database: transactions that write, and that read, per settled generation; how
+many are settled a second.
 
     python -m bench.books                                    on SQLite
     .ci/with-postgres .venv/bin/python -m bench.books        and on that PostgreSQL, which is filled
 
-Counted by the databases themselves, over all processes and with all that runs beside. Transactions that read are what PostgreSQL has
-committed beyond those that wrote; in SQLite they leave no trace. Exit status 1: more than 3 that write for a generation, alone or beside
-63 others (heartbeats and reapers may add 2 a second), a wrong answer, or wrong books.
+Counted by the databases themselves, over all processes and with all that runs beside. Transactions that read
+are what PostgreSQL has committed beyond those that wrote; in SQLite they leave no trace. Exit status 1: more
+than 3 that write for a generation, alone or beside 63 others (heartbeats and reapers may add 2 a second), a
+wrong answer, or wrong books.
 """
 
 import argparse
@@ -30,16 +32,22 @@ from bench.scenarios import SCENARIOS, Scenario
 from bench.targets import Target, served_chatapi
 
 MOST_WRITING = 3
-"""Transactions a generation: admitted, claimed, settled. Only those that write wait for the disk and for each other."""
+"""Transactions a generation: admitted, claimed, settled. Only those that write wait for the disk and for each
+other.
+"""
 MOST_BESIDE_PER_SECOND = 2
-"""Those that run however many generations there are: a worker's heartbeat every two seconds, the reaper's rounds every second."""
+"""Those that run however many generations there are: a worker's heartbeat every two seconds, the reaper's
+rounds every second.
+"""
 MODEL = SCENARIOS["saturate"].model
 CONCURRENT = (1, 64)
 SETTLED = "SELECT count(*) FROM usage_generation WHERE state = 'settled'"
 COMMITS = """SELECT sum(count) FROM pg_get_wal_stats(%s, pg_current_wal_flush_lsn() - 1, true)
 WHERE "resource_manager/record_type" = 'Transaction/COMMIT'"""
 CHANGE_COUNTER_OFFSET = 8
-"""In the WAL index's header: the number of committed transactions (SQLite, "WAL-mode File Format", 2.1, iChange)."""
+"""In the WAL index's header: the number of committed transactions (SQLite, "WAL-mode File Format", 2.1,
+iChange).
+"""
 STATISTICS_LAG_S = 11
 """A PostgreSQL backend that has become idle reports its transactions after 10 s."""
 
@@ -87,13 +95,20 @@ class Row(NamedTuple):
             reading = (after.committed - before.committed - writing) / max(1, generations)
         is_cheap = writing <= MOST_WRITING * generations + MOST_BESIDE_PER_SECOND * (after.at_s - before.at_s)
         is_right = bool(load.right) and not load.problems
-        return cls(database, concurrent, generations, load.answers_per_second, writing / max(1, generations), reading, is_cheap, is_right)
+        return cls(
+            database,
+            concurrent,
+            generations,
+            load.answers_per_second,
+            writing / max(1, generations),
+            reading,
+            is_cheap,
+            is_right,
+        )
 
     def __str__(self) -> str:
         reading = "not counted" if self.reading is None else f"{self.reading:.2f}"
-        return (
-            f"| {self.database} | {self.concurrent} | {self.generations} | {self.settled_per_second:.0f} | {self.writing:.2f} | {reading} |"
-        )
+        return f"| {self.database} | {self.concurrent} | {self.generations} | {self.settled_per_second:.0f} | {self.writing:.2f} | {reading} |"
 
 
 def count_sqlite(file: Path) -> Count:
@@ -107,12 +122,15 @@ def count_sqlite(file: Path) -> Count:
 
 
 def count_postgresql(url: str, since: str) -> Count:
-    """By the commits in its log since that position, and by its statistics; our own three queries are among those that read.
+    """By the commits in its log since that position, and by its statistics; our own three queries are among
+    those that read.
 
     Not by transaction ids: an admission holds its money inside a savepoint, which gets an id of its own.
     """
     with psycopg.connect(url, autocommit=True) as connection:
-        committed = connection.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()").fetchone()
+        committed = connection.execute(
+            "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
         writing = connection.execute(COMMITS, [since]).fetchone()
         settled = connection.execute(SETTLED).fetchone()
     assert committed
@@ -122,7 +140,9 @@ def count_postgresql(url: str, since: str) -> Count:
 
 
 def log_position(url: str) -> str:
-    """Where PostgreSQL's log ends now; what reads it is PostgreSQL's own extension, which a superuser may make."""
+    """Where PostgreSQL's log ends now; what reads it is PostgreSQL's own extension, which a superuser may
+    make.
+    """
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
         row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
@@ -146,7 +166,9 @@ def served(name: str, upstream_url: str, folder: Path) -> Iterator[tuple[Target,
 def measured(target: Target, database: Database, upstream: Child, concurrent: int, seconds: float) -> Row:
     """One load, and what the database has counted meanwhile."""
     before = database.counted()
-    scenario = Scenario("books", "64-token streams as fast as they go", MODEL, concurrent, warmup_requests=concurrent)
+    scenario = Scenario(
+        "books", "64-token streams as fast as they go", MODEL, concurrent, warmup_requests=concurrent
+    )
     load = run_load(scenario, target, upstream, seconds)
     time.sleep(database.lag_s)
     after = database.counted()
@@ -155,7 +177,9 @@ def measured(target: Target, database: Database, upstream: Child, concurrent: in
 
 def measure(seconds: float) -> bool:
     """Every database under every load; True when nothing was wrong and no generation costs too much."""
-    print("Transactions per generation:\n\n| database | concurrent | generations | settled/s | writing | reading |")
+    print(
+        "Transactions per generation:\n\n| database | concurrent | generations | settled/s | writing | reading |"
+    )
     print("|---|---|---|---|---|---|", flush=True)
     names = ["SQLite", *(["PostgreSQL"] if os.environ.get("DATABASE_URL") else [])]
     with TemporaryDirectory(prefix="chatapi-bench-", ignore_cleanup_errors=True) as folder:

@@ -49,7 +49,11 @@ class Child:
 
 @contextmanager
 def running(
-    name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str], project_folder: Path = PROJECT_FOLDER
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    project_folder: Path = PROJECT_FOLDER,
 ) -> Iterator[Child]:
     """A process in its own session, so that Ctrl-C reaches it through us only, in order."""
     log = folder / f"{name}.log"
@@ -70,7 +74,9 @@ def running(
 
 
 def mortal(command: Sequence[str]) -> list[str]:
-    """A command whose process is sent SIGTERM when the comparison ends, however that happens (prctl(2), PR_SET_PDEATHSIG)."""
+    """A command whose process is sent SIGTERM when the comparison ends, however that happens (prctl(2),
+    PR_SET_PDEATHSIG).
+    """
     return ["setpriv", "--pdeathsig", "TERM", *command]
 
 
@@ -88,7 +94,9 @@ def stop(name: str, process: "subprocess.Popen[bytes]") -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def wait_until_ready(child: Child, port: int, path: str, *, status: int = 200, seconds: float = READY_SECONDS) -> None:
+def wait_until_ready(
+    child: Child, port: int, path: str, *, status: int = 200, seconds: float = READY_SECONDS
+) -> None:
     """Waits until GET of this path is answered with this status; raises ChildError."""
     give_up_at = time.monotonic() + seconds
     while time.monotonic() < give_up_at:

@@ -1,4 +1,5 @@
-"""The load generator's HTTP client: keeps connections, and stores every answer's bytes with their times of arrival.
+"""The load generator's HTTP client: keeps connections, and stores every answer's bytes with their times of
+arrival.
 
 Nothing is parsed beyond HTTP while the clock runs; `bench.answers` reads the bytes afterwards.
 """
@@ -40,7 +41,9 @@ class Connection(asyncio.Protocol):
         self.stray_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
+        self.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
 
     def send(self, payload: bytes, exchange: Exchange) -> "asyncio.Future[None]":
         """Sends a request; the future ends with its answer, or with the connection."""
@@ -100,12 +103,17 @@ class Connection(asyncio.Protocol):
 class Client:
     """Sends chat requests to one server over as many connections as there are requests under way."""
 
-    def __init__(self, base_url: str, key: str, model: str, *, is_stream: bool, timeout_seconds: float) -> None:
+    def __init__(
+        self, base_url: str, key: str, model: str, *, is_stream: bool, timeout_seconds: float
+    ) -> None:
         url = urlsplit(base_url)
         self.host, self.port = url.hostname or "127.0.0.1", url.port or 80
         self.timeout_seconds = timeout_seconds
         path = url.path.rstrip("/") + "/chat/completions"
-        self.payloads = {letter: self.payload(path, key, chat_body(model, letter, is_stream=is_stream)) for letter in LETTERS}
+        self.payloads = {
+            letter: self.payload(path, key, chat_body(model, letter, is_stream=is_stream))
+            for letter in LETTERS
+        }
         self.idle: list[Connection] = []
         self.exchanges: list[Exchange] = []
         self.stray_bytes = 0
@@ -166,7 +174,10 @@ class Client:
 
 def chat_body(model: str, letter: str, *, is_stream: bool) -> bytes:
     """A chat request of about 200 bytes of prompt, whose last letter chooses the answer's."""
-    message = {"role": "user", "content": "Count as far as you were told to, please. " * 5 + f"Start every word with {letter}"}
+    message = {
+        "role": "user",
+        "content": "Count as far as you were told to, please. " * 5 + f"Start every word with {letter}",
+    }
     body: dict[str, object] = {"model": model, "messages": [message]}
     if is_stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}

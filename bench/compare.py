@@ -1,10 +1,11 @@
-"""Compares chatapi with the upstream called directly and with a pass-through written by hand; prints markdown.
+"""Compares chatapi with the upstream called directly and with a pass-through written by hand; prints
+markdown.
 
-Every round visits every target in rotated order (A B C, B C A, ...). After the load the ledger is verified. Everything that was
-started is stopped at the end. Exit status 1 when an answer was wrong or the books are.
+Every round visits every target in rotated order (A B C, B C A, ...). After the load the ledger is verified.
+Everything that was started is stopped at the end. Exit status 1 when an answer was wrong or the books are.
 
-    python -m bench.compare --quick
-    python -m bench.compare --rounds 5 --scenarios saturate,paced --targets direct,passthrough-starlette,chatapi
+    python -m bench.compare --quick python -m bench.compare --rounds 5 --scenarios saturate,paced --targets
+    direct,passthrough-starlette,chatapi
 """
 
 import argparse
@@ -45,7 +46,9 @@ def main() -> None:
 def compare(options: argparse.Namespace) -> bool:
     """Runs the whole comparison; True when every answer was right and all books are."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="chatapi-bench-", ignore_cleanup_errors=True)))
+        folder = Path(
+            stack.enter_context(TemporaryDirectory(prefix="chatapi-bench-", ignore_cleanup_errors=True))
+        )
         upstream, upstream_url = stack.enter_context(running_upstream(folder))
         targets = []
         for name in options.targets:
@@ -66,13 +69,23 @@ def compare(options: argparse.Namespace) -> bool:
 def running_upstream(folder: Path) -> Iterator[tuple[Child, str]]:
     """The scripted upstream and its base URL."""
     port = free_port()
-    command = [sys.executable, "-m", "bench.upstream", "--port", str(port), "--seconds", str(UPSTREAM_SECONDS)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.upstream",
+        "--port",
+        str(port),
+        "--seconds",
+        str(UPSTREAM_SECONDS),
+    ]
     with running(UPSTREAM, command, folder, os.environ) as child:
         wait_until_ready(child, port, "/v1/models")
         yield child, f"http://127.0.0.1:{port}/v1"
 
 
-def run_rounds(scenario: Scenario, targets: list[Target], upstream: Child, options: argparse.Namespace) -> Results:
+def run_rounds(
+    scenario: Scenario, targets: list[Target], upstream: Child, options: argparse.Namespace
+) -> Results:
     """All rounds of one scenario; the order rotates, so that no target always follows the same one."""
     results = Results(scenario, {target.name: [] for target in targets})
     for number in range(options.rounds):
@@ -88,14 +101,25 @@ def run_load(scenario: Scenario, target: Target, upstream: Child, seconds: float
     """One run of the load generator in a process of its own; raises ChildError when it or the target ends."""
     roots = {UPSTREAM: [upstream.pid]} | target.find_roots()
     groups = [f"--process={name}={','.join(map(str, pids))}" for name, pids in roots.items()]
-    command = [sys.executable, "-m", "bench.load", target.base_url, "--key", target.key, *groups, *scenario.load_arguments(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.load",
+        target.base_url,
+        "--key",
+        target.key,
+        *groups,
+        *scenario.load_arguments(seconds),
+    ]
     done = subprocess.run(mortal(command), cwd=PROJECT_FOLDER, capture_output=True, timeout=600, check=False)
     for child in filter(None, (upstream, target.child)):
         child.assert_alive()
     try:
         return msgspec.json.decode(done.stdout, type=Measurement)
     except msgspec.DecodeError as error:
-        raise ChildError(f"the load generator failed:\n{done.stderr.decode(errors='replace')[-3000:]}") from error
+        raise ChildError(
+            f"the load generator failed:\n{done.stderr.decode(errors='replace')[-3000:]}"
+        ) from error
 
 
 def summary(measurement: Measurement) -> str:
@@ -108,7 +132,12 @@ def print_verdicts(all_results: list[Results], names: list[str]) -> None:
     """What chatapi should reach, and whether it does."""
     by_scenario = {results.scenario.name: results for results in all_results}
     ours = [name for name in names if name.startswith("chatapi")]
-    lines = [goal.verdict(by_scenario[goal.scenario], name) for name in ours for goal in GOALS if goal.scenario in by_scenario]
+    lines = [
+        goal.verdict(by_scenario[goal.scenario], name)
+        for name in ours
+        for goal in GOALS
+        if goal.scenario in by_scenario
+    ]
     if lines:
         print("### Targets\n", *lines, "", sep="\n", flush=True)
     if changes := list(filter(None, map(against_previous, all_results))):
@@ -122,7 +151,12 @@ def print_ledgers(targets: list[Target]) -> bool:
         if target.verify_ledger is None:
             continue
         differences = target.verify_ledger()
-        print(f"Ledger of {target.name} after the load: {'NOT ' if differences else ''}clean", differences, sep="\n", flush=True)
+        print(
+            f"Ledger of {target.name} after the load: {'NOT ' if differences else ''}clean",
+            differences,
+            sep="\n",
+            flush=True,
+        )
         are_right = are_right and not differences
     return are_right
 
@@ -137,11 +171,15 @@ def parse_arguments() -> argparse.Namespace:
     targets = ["direct", "passthrough-starlette", "chatapi"]
     if os.environ.get(DATABASE_URL_VARIABLE):
         targets.append("chatapi-postgresql")
-    parser = argparse.ArgumentParser(description="Compares chatapi with a pass-through written by hand, on this machine.")
+    parser = argparse.ArgumentParser(
+        description="Compares chatapi with a pass-through written by hand, on this machine."
+    )
     parser.add_argument("--quick", action="store_true", help="about a minute: one round of 3 s each")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5, help="of each run")
-    parser.add_argument("--scenarios", type=names_of(SCENARIOS), default=list(SCENARIOS), help=", ".join(SCENARIOS))
+    parser.add_argument(
+        "--scenarios", type=names_of(SCENARIOS), default=list(SCENARIOS), help=", ".join(SCENARIOS)
+    )
     parser.add_argument("--targets", type=names_of(TARGETS), default=targets, help=", ".join(TARGETS))
     options = parser.parse_args()
     if options.quick:

@@ -36,7 +36,11 @@ def measure(generations: int, folder: str) -> None:
     rows = Generation.objects.filter(settled_at__lt=closed_days.midnight(before)).count()
     print(f"\n## {connection.vendor}: {rows:,} of {generations:,} generations to drop\n")
     print("| writes of a request | requests | p50 ms | p95 ms | p99 ms | max ms |\n|---|---|---|---|---|---|")
-    asyncio.run(_measure([sys.executable, "manage.py", "dropgenerations", f"--before={before}", f"--to={folder}/export"]))
+    asyncio.run(
+        _measure(
+            [sys.executable, "manage.py", "dropgenerations", f"--before={before}", f"--to={folder}/export"]
+        )
+    )
 
 
 async def _measure(command: list[str]) -> None:
@@ -65,11 +69,22 @@ async def _write(commits: GroupCommit, terms: dict[str, Any], until: "asyncio.Ta
 async def _one(commits: GroupCommit, admission: ledger.Admission) -> None:
     await commits.write(ledger.admit, admission)
     claimed = await commits.write(ledger.claim, ledger.Claim(admission.id, "bench", 15_000))
-    ending = ledger.Settlement(admission.id, claimed.fence, Outcome.COMPLETED, Tokens(100, 64), UsageSource.UPSTREAM, "stop", attempts=1)
+    ending = ledger.Settlement(
+        admission.id,
+        claimed.fence,
+        Outcome.COMPLETED,
+        Tokens(100, 64),
+        UsageSource.UPSTREAM,
+        "stop",
+        attempts=1,
+    )
     await commits.write(ledger.settle, ending)
 
 
 def _print(name: str, took: list[float]) -> None:
     all_ms = percentiles_ms(took)
     assert all_ms is not None
-    print(f"| {name} | {len(took)} | {all_ms.p50:.1f} | {all_ms.p95:.1f} | {all_ms.p99:.1f} | {max(took) * 1_000:.0f} |", flush=True)
+    print(
+        f"| {name} | {len(took)} | {all_ms.p50:.1f} | {all_ms.p95:.1f} | {all_ms.p99:.1f} | {max(took) * 1_000:.0f} |",
+        flush=True,
+    )

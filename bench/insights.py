@@ -1,4 +1,5 @@
-"""How long pages and reports take over many requests, on SQLite and, where DATABASE_URL is given, on that PostgreSQL (it is filled).
+"""How long pages and reports take over many requests, on SQLite and, where DATABASE_URL is given, on that
+PostgreSQL (it is filled).
 
 Exit status 1: a page or a route took longer than a second (the median of three), or failed.
 """
@@ -14,7 +15,11 @@ def main() -> None:
     """One process for each database, because Django knows one only."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--generations", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=["sqlite", "postgresql"], help="one of them (default: both, if there is a DATABASE_URL)")
+    parser.add_argument(
+        "--only",
+        choices=["sqlite", "postgresql"],
+        help="one of them (default: both, if there is a DATABASE_URL)",
+    )
     asked = parser.parse_args()
     are_within = []
     urls = {"sqlite": None, "postgresql": os.environ.get("DATABASE_URL")}
@@ -22,7 +27,13 @@ def main() -> None:
         if asked.only in (None, name) and (name == "sqlite" or url):
             with TemporaryDirectory(prefix="chatapi-bench-") as folder:
                 are_within.append(
-                    _run(asked.generations, {"CHATAPI_STATE_DIR": folder, "DATABASE_URL": url or f"sqlite:///{folder}/bench.sqlite3"})
+                    _run(
+                        asked.generations,
+                        {
+                            "CHATAPI_STATE_DIR": folder,
+                            "DATABASE_URL": url or f"sqlite:///{folder}/bench.sqlite3",
+                        },
+                    )
                 )
     sys.exit(0 if all(are_within) else 1)
 

@@ -1,4 +1,6 @@
-"""Fills the configured database with made-up usage and times all that operators and organizations look at; runs inside Django."""
+"""Fills the configured database with made-up usage and times all that operators and organizations look at;
+runs inside Django.
+"""
 
 import statistics
 import time
@@ -34,14 +36,19 @@ Read = Callable[[], Any]
 
 
 def measure(generations: int) -> bool:
-    """Fill the database and print how long each read takes, median and worst, and how many queries; whether all are within the bound."""
+    """Fill the database and print how long each read takes, median and worst, and how many queries; whether
+    all are within the bound.
+    """
     call_command("migrate", verbosity=0)
     began = time.perf_counter()
     # Seals are of no page, and ten million entries take longer to seal than to make.
     call_command("seedusage", generations=generations, unsealed=True)
     _open_some()
     seconds = time.perf_counter() - began
-    print(f"\n## {connection.vendor}: {generations:,} generations, filled in {seconds:.0f} s; rows of the rollups: ", end="")
+    print(
+        f"\n## {connection.vendor}: {generations:,} generations, filled in {seconds:.0f} s; rows of the rollups: ",
+        end="",
+    )
     tables = (HourlyUsage, DailyUsage, DailyTotals, ClosedDay)
     print(", ".join(f"{table.objects.count():,} {table._meta.verbose_name_plural}" for table in tables))
     print("\n| read | median ms | worst ms | queries |\n|---|---|---|---|")
@@ -51,7 +58,9 @@ def measure(generations: int) -> bool:
         for walk_name, read in walks():
             _timed(walk_name, read)
     is_within = slowest <= BOUND_MS
-    print(f"\nThe slowest page or route: {name}, {slowest:.0f} ms, {'within' if is_within else 'BEYOND'} {BOUND_MS} ms.")
+    print(
+        f"\nThe slowest page or route: {name}, {slowest:.0f} ms, {'within' if is_within else 'BEYOND'} {BOUND_MS} ms."
+    )
     return is_within
 
 
@@ -63,7 +72,10 @@ def _timed(name: str, read: Read) -> float:
         began = time.perf_counter()
         read()
         times.append((time.perf_counter() - began) * 1_000)
-    print(f"| {name} | {statistics.median(times):.0f} | {max(times):.0f} | {len(connection.queries)} |", flush=True)
+    print(
+        f"| {name} | {statistics.median(times):.0f} | {max(times):.0f} | {len(connection.queries)} |",
+        flush=True,
+    )
     return statistics.median(times)
 
 
@@ -78,19 +90,49 @@ def pages() -> Iterator[tuple[str, Read]]:
     for days in (1, 7, 30, 90):
         yield f"/admin/ {days} days", partial(_get, client, reverse("admin:index"), days=days)
     for group in ("organization", "project", "key", "outcome"):
-        yield f"/admin/ 90 days by {group}", partial(_get, client, reverse("admin:index"), days=90, group=group)
-    filters = {"organization": busiest.organization_id, "project": busiest.pk, "key": key.pk, "model": "seed-large", "outcome": "failed"}
+        yield (
+            f"/admin/ 90 days by {group}",
+            partial(_get, client, reverse("admin:index"), days=90, group=group),
+        )
+    filters = {
+        "organization": busiest.organization_id,
+        "project": busiest.pk,
+        "key": key.pk,
+        "model": "seed-large",
+        "outcome": "failed",
+    }
     for name, value in filters.items():
-        yield f"/admin/ 90 days, of one {name}", partial(_get, client, reverse("admin:index"), days=90, **{name: value})
-        yield f"/admin/requests/ of one {name}", partial(_get, client, reverse("admin:requests"), **{name: value})
+        yield (
+            f"/admin/ 90 days, of one {name}",
+            partial(_get, client, reverse("admin:index"), days=90, **{name: value}),
+        )
+        yield (
+            f"/admin/requests/ of one {name}",
+            partial(_get, client, reverse("admin:requests"), **{name: value}),
+        )
     yield "/admin/requests/", partial(_get, client, reverse("admin:requests"))
-    yield "/admin/requests/ that nobody made", partial(_get, client, reverse("admin:requests"), model="nothing")
-    yield "/admin/requests/ of 90 days, dear ones", partial(_get, client, reverse("admin:requests"), days=90, min="0.012")
+    yield (
+        "/admin/requests/ that nobody made",
+        partial(_get, client, reverse("admin:requests"), model="nothing"),
+    )
+    yield (
+        "/admin/requests/ of 90 days, dear ones",
+        partial(_get, client, reverse("admin:requests"), days=90, min="0.012"),
+    )
     for name, value in filters.items():
         narrowed = {"days": 30, "time": "settled", name: value}
-        yield f"/admin/requests/ settled in 30 days, of one {name}", partial(_get, client, reverse("admin:requests"), **narrowed)
-    yield "/admin/requests/ of a deployment", partial(_get, client, reverse("admin:requests"), days=90, deployment="nowhere")
-    yield "/admin/requests/… a receipt", partial(_get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))]))
+        yield (
+            f"/admin/requests/ settled in 30 days, of one {name}",
+            partial(_get, client, reverse("admin:requests"), **narrowed),
+        )
+    yield (
+        "/admin/requests/ of a deployment",
+        partial(_get, client, reverse("admin:requests"), days=90, deployment="nowhere"),
+    )
+    yield (
+        "/admin/requests/… a receipt",
+        partial(_get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
+    )
     yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(_get, client, reverse("admin:live"))
     for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
         url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
@@ -113,7 +155,10 @@ def routes() -> Iterator[tuple[str, Read]]:
     for route, width, limit, group_by in asked:
         start = int((end - limit * lengths[width]).timestamp())
         query = {"start_time": start, "bucket_width": width, "limit": limit, "group_by": group_by}
-        yield f"/v1/organization/{route} {limit} × {width}", partial(_get, client, f"/v1/organization/{route}", **query)
+        yield (
+            f"/v1/organization/{route} {limit} × {width}",
+            partial(_get, client, f"/v1/organization/{route}", **query),
+        )
 
 
 def walks() -> Iterator[tuple[str, Read]]:
@@ -142,7 +187,9 @@ def _get(client: Client, path: str, **query: Any) -> None:
 
 def busiest_key() -> tuple[Project, APIKey]:
     """The key that is used most, and its project."""
-    key = APIKey.objects.filter(project__organization=Organization.objects.order_by("id")[0]).order_by("id")[0]
+    key = APIKey.objects.filter(project__organization=Organization.objects.order_by("id")[0]).order_by("id")[
+        0
+    ]
     return key.project, key
 
 
@@ -161,4 +208,6 @@ def _open_some() -> None:
     asked = admission_terms()
     for _ in range(0, OPEN_GENERATIONS, 100):
         with transaction.atomic():
-            ledger.admit(database_now(), [ledger.Admission(id=identity.new_id(), **asked) for _ in range(100)])
+            ledger.admit(
+                database_now(), [ledger.Admission(id=identity.new_id(), **asked) for _ in range(100)]
+            )

@@ -1,13 +1,15 @@
-"""Puts chatapi before a real inference server and compares what the two say, token by token; exit 1 on a difference.
+"""Puts chatapi before a real inference server and compares what the two say, token by token; exit 1 on a
+difference.
 
     .venv/bin/python -m bench.live      (`make live`)
 
-The server is `transformers serve` in a virtualenv of its own (var/live-venv, about 1 GB, installed once), the model a tiny one
-with random weights that is made on the spot. Decoding is greedy, so the same request gives the same answer: each request is sent
-to the server directly and through chatapi, streamed and whole, and text, finish reason, usage and receipt must be equal.
+The server is `transformers serve` in a virtualenv of its own (var/live-venv, about 1 GB, installed once), the
+model a tiny one with random weights that is made on the spot. Decoding is greedy, so the same request gives
+the same answer: each request is sent to the server directly and through chatapi, streamed and whole, and
+text, finish reason, usage and receipt must be equal.
 
-This server shows why it is worth the time: it sends no `[DONE]`, ignores `stream_options`, puts the usage into the chunk that
-carries the finish reason, names the model by a path, and splits characters over tokens.
+This server shows why it is worth the time: it sends no `[DONE]`, ignores `stream_options`, puts the usage
+into the chunk that carries the finish reason, names the model by a path, and splits characters over tokens.
 """
 
 import hashlib
@@ -47,7 +49,11 @@ class Case:
 
 CASES = (
     Case("cut by length", (("user", "Hello river"),), parameters={"max_tokens": 40}),
-    Case("system and Unicode", (("system", "Sei kurz."), ("user", "Grüße aus Köln, 你好")), parameters={"max_tokens": 60}),
+    Case(
+        "system and Unicode",
+        (("system", "Sei kurz."), ("user", "Grüße aus Köln, 你好")),
+        parameters={"max_tokens": 60},
+    ),
     Case("until it stops", (("user", "Count the tokens of every stream."),), parameters={"max_tokens": 300}),
     Case("one token", (("user", "The letter"),), parameters={"max_tokens": 1}),
 )
@@ -112,7 +118,15 @@ def make_model(folder: Path) -> Path:
 def inference_server(model: Path, folder: Path) -> Iterator[str]:
     """`transformers serve` with that model alone; gives its base URL."""
     port = free_port()
-    command = [str(VENV / "bin" / "transformers"), "serve", str(model), "--device", "cpu", "--port", str(port)]
+    command = [
+        str(VENV / "bin" / "transformers"),
+        "serve",
+        str(model),
+        "--device",
+        "cpu",
+        "--port",
+        str(port),
+    ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
     with running("inference-server", command, folder, environment) as child:
         wait_until_ready(child, port, "/health", seconds=LOADING_SECONDS)
@@ -121,7 +135,9 @@ def inference_server(model: Path, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """chatapi with an empty state directory and that upstream; gives its base URL and a key, and checks the books at the end."""
+    """chatapi with an empty state directory and that upstream; gives its base URL and a key, and checks the
+    books at the end.
+    """
     environment = own_environment(folder / "state")
     catalog = folder / "catalog.toml"
     catalog.write_text(CATALOG.format(model=SERVED_MODEL, upstream=upstream, upstream_model=model))
@@ -129,7 +145,9 @@ def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str
     manage(environment, "loadcatalog", str(catalog))
     key = json.loads(manage(environment, "createkey", "--organization", "Live", "--json"))["key"]
     port = free_port()
-    with running("chatapi", [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment) as child:
+    with running(
+        "chatapi", [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment
+    ) as child:
         wait_until_ready(child, port, "/readyz")
         yield f"http://127.0.0.1:{port}/openai/v1", key
     step("verifyledger")
@@ -168,7 +186,10 @@ def compare(case: Case, direct: OpenAI, through: OpenAI, upstream_model: str) ->
         except OpenAIError as error:
             problems = [str(error)]
         else:
-            problems = [*unequal(asdict(expected), asdict(got)), *unequal(asdict(expected), receipt, "receipt's ")]
+            problems = [
+                *unequal(asdict(expected), asdict(got)),
+                *unequal(asdict(expected), receipt, "receipt's "),
+            ]
         print_lines(case, "stream" if stream else "whole", expected, problems)
         differences += bool(problems)
     return differences
@@ -211,14 +232,20 @@ def receipt_of(client: OpenAI, generation_id: str) -> dict[str, Any]:
 
 def unequal(expected: dict[str, Any], got: dict[str, Any], prefix: str = "") -> list[str]:
     """What differs, in words."""
-    return [f"{prefix}{name}: {expected[name]!r} became {value!r}" for name, value in got.items() if value != expected[name]]
+    return [
+        f"{prefix}{name}: {expected[name]!r} became {value!r}"
+        for name, value in got.items()
+        if value != expected[name]
+    ]
 
 
 def print_lines(case: Case, way: str, expected: Answer, problems: list[str]) -> None:
     """One line of the table, and one more for each problem."""
     verdict = "DIFFERS" if problems else "equal"
     counted = f"{expected.prompt_tokens:5} + {expected.completion_tokens:4} tokens"
-    print(f"          {case.name:26} {way:7} {counted} {expected.finish_reason or '':8} {verdict}", flush=True)
+    print(
+        f"          {case.name:26} {way:7} {counted} {expected.finish_reason or '':8} {verdict}", flush=True
+    )
     for problem in problems:
         print(f"            {problem}")
 

@@ -1,4 +1,5 @@
-"""The load generator: keeps a number of requests under way, checks every answer, and prints one `Measurement` as JSON.
+"""The load generator: keeps a number of requests under way, checks every answer, and prints one `Measurement`
+as JSON.
 
     python -m bench.load http://127.0.0.1:8000/opentoken/v1 --key ck_live_... --model tok64-d0 --concurrency 32 --seconds 5
     python -m bench.load URL --model tok100-d20 --concurrency 200 --requests 200 --ramp-seconds 1     paced streams
@@ -28,7 +29,8 @@ from bench.client import Client, Exchange, clock
 from bench.measurement import Cost, Measurement, percentiles_ms
 
 SETTLE_SECONDS = 0.2
-"""The CPU count stays open this long after the last answer, so that work put off until then is counted too."""
+"""The CPU count stays open this long after the last answer, so that work put off until then is counted too.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Run:
-    """The readings around the load, how long it took from the first request to the last answer, and the machine's speed."""
+    """The readings around the load, how long it took from the first request to the last answer, and the
+    machine's speed.
+    """
 
     before: Reading
     after: Reading
@@ -108,7 +112,9 @@ async def keep_under_way(client: Client, load: Load) -> None:
             sent += 1
             await client.request()
 
-    await asyncio.gather(*(caller(load.ramp_seconds * number / load.concurrency) for number in range(load.concurrency)))
+    await asyncio.gather(
+        *(caller(load.ramp_seconds * number / load.concurrency) for number in range(load.concurrency))
+    )
 
 
 async def warm_up(client: Client, load: Load) -> None:
@@ -138,7 +144,9 @@ async def run(client: Client, load: Load) -> Run:
 
 async def measure(load: Load) -> Measurement:
     """Runs the load, then checks what came back."""
-    client = Client(load.base_url, load.key, load.model, is_stream=load.is_stream, timeout_seconds=load.timeout_seconds)
+    client = Client(
+        load.base_url, load.key, load.model, is_stream=load.is_stream, timeout_seconds=load.timeout_seconds
+    )
     ran = await run(client, load)
     client.close()
     problems, timings = check_all(client, load)
@@ -239,23 +247,31 @@ def lags(arrivals: list[float], interval_seconds: float) -> list[float]:
     """How late each token came against an even pace from the first; none for a stream without a pace."""
     if not interval_seconds:
         return []
-    return [arrived_at - arrivals[0] - position * interval_seconds for position, arrived_at in enumerate(arrivals)]
+    return [
+        arrived_at - arrivals[0] - position * interval_seconds for position, arrived_at in enumerate(arrivals)
+    ]
 
 
 def parse_arguments(arguments: list[str]) -> Load:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description="Load generator and checker for OpenAI-compatible chat completions.")
+    parser = argparse.ArgumentParser(
+        description="Load generator and checker for OpenAI-compatible chat completions."
+    )
     parser.add_argument("base_url", help="up to and including /v1")
     parser.add_argument("--key", default="none")
     parser.add_argument("--model", default="tok64-d0", help="see bench/behaviour.py")
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--requests", type=int, help="most requests; by default only the time ends the run")
     parser.add_argument("--seconds", type=float, default=5, help="send no new request after this long")
-    parser.add_argument("--ramp-seconds", type=float, default=0, help="spread the callers' first requests over this long")
+    parser.add_argument(
+        "--ramp-seconds", type=float, default=0, help="spread the callers' first requests over this long"
+    )
     parser.add_argument("--warmup-requests", type=int, default=32)
     parser.add_argument("--timeout-seconds", type=float, default=60)
     parser.add_argument("--no-stream", dest="is_stream", action="store_false")
-    parser.add_argument("--process", dest="roots", action="append", default=[], type=named_processes, metavar="NAME=PID[,PID]")
+    parser.add_argument(
+        "--process", dest="roots", action="append", default=[], type=named_processes, metavar="NAME=PID[,PID]"
+    )
     values = vars(parser.parse_args(arguments))
     return Load(**values | {"roots": dict(values["roots"])})
 

@@ -1,4 +1,5 @@
-"""What a user would write by hand with aiohttp: raw bytes through, or every event parsed; no keys, no limits, no accounting.
+"""What a user would write by hand with aiohttp: raw bytes through, or every event parsed; no keys, no limits,
+no accounting.
 
     python -m bench.passthrough_aiohttp --port 27102 --upstream-url http://127.0.0.1:27100/v1 [--parse]
 
@@ -32,7 +33,9 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     headers = {"content-type": "application/json"}
     async with request.app[CLIENT].post(url, data=await request.read(), headers=headers) as answer:
         if answer.content_type != "text/event-stream":
-            return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
+            return web.Response(
+                body=await answer.read(), status=answer.status, content_type=answer.content_type
+            )
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         events = parsed_events(answer.content) if request.app[MUST_PARSE] else answer.content.iter_any()
@@ -66,7 +69,15 @@ def main() -> None:
     app[UPSTREAM_URL], app[MUST_PARSE] = arguments.upstream_url, arguments.parse
     app.cleanup_ctx.append(open_client)
     app.router.add_post("/v1/chat/completions", chat_completions)
-    web.run_app(app, host="127.0.0.1", port=arguments.port, access_log=None, print=None, backlog=4096, loop=uvloop.new_event_loop())
+    web.run_app(
+        app,
+        host="127.0.0.1",
+        port=arguments.port,
+        access_log=None,
+        print=None,
+        backlog=4096,
+        loop=uvloop.new_event_loop(),
+    )
 
 
 if __name__ == "__main__":

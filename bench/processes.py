@@ -1,7 +1,7 @@
 """What whole process trees cost, read from Linux's /proc: CPU seconds, peak and proportional memory.
 
-A group is a name with root processes, and owns every process whose nearest named ancestor is one of its roots: `serve` owns
-itself but not the web and worker processes below it when those are named.
+A group is a name with root processes, and owns every process whose nearest named ancestor is one of its
+roots: `serve` owns itself but not the web and worker processes below it when those are named.
 """
 
 import os
@@ -77,7 +77,9 @@ def reset_peaks(pids: Iterable[int]) -> None:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """/proc/<pid>/stat from the state on, which is where the command's name, that may hold anything, has ended."""
+    """/proc/<pid>/stat from the state on, which is where the command's name, that may hold anything, has
+    ended.
+    """
     return read(pid, "stat").rpartition(")")[2].split()
 
 

@@ -1,7 +1,8 @@
-"""Turns the measurements of interleaved rounds into markdown: one table a scenario, and the targets met or missed.
+"""Turns the measurements of interleaved rounds into markdown: one table a scenario, and the targets met or
+missed.
 
-Ratios and differences are taken within a round, between runs a few seconds apart, and then their median is: a shared machine
-changes its speed by more than gateways differ.
+Ratios and differences are taken within a round, between runs a few seconds apart, and then their median is: a
+shared machine changes its speed by more than gateways differ.
 """
 
 import platform
@@ -99,21 +100,27 @@ class Results:
 
     def pairs(self, target: str, reference: str, figure: Figure) -> list[tuple[float, float]]:
         """Both sides' figures of the rounds in which both have one."""
-        runs = zip(self.runs.get(target, []), self.runs.get(reference, []), strict=False)  # a comparison may lack the reference
+        runs = zip(
+            self.runs.get(target, []), self.runs.get(reference, []), strict=False
+        )  # a comparison may lack the reference
         figures = ((figure(ours), figure(theirs)) for ours, theirs in runs)
         return [(ours, theirs) for ours, theirs in figures if ours is not None and theirs is not None]
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What the pass-through needs for the same: how fast this machine is, against the one on which a bound in ms was set."""
+    """What the pass-through needs for the same: how fast this machine is, against the one on which a bound in
+    ms was set.
+    """
 
     words: str
     figure: Callable[[Results], float | None]
     there: float
 
     def reading(self, results: Results, value: float) -> str:
-        """What the value would be at the speed of that machine; nothing when the pass-through was not measured."""
+        """What the value would be at the speed of that machine; nothing when the pass-through was not
+        measured.
+        """
         here = self.figure(results)
         if not here:
             return ""
@@ -133,8 +140,8 @@ class Goal:
     yardstick: Yardstick | None = None
 
     def verdict(self, results: Results, target: str) -> str:
-        """One line: the median of the rounds and how they scatter, the bound, met or missed, and, of a bound in ms, what the figure would
-        be on the machine where it was set.
+        """One line: the median of the rounds and how they scatter, the bound, met or missed, and, of a bound
+        in ms, what the figure would be on the machine where it was set.
         """
         values = self.of_rounds(results, target)
         if not values:
@@ -165,7 +172,9 @@ GOALS = (
         "added time to first token at 1 concurrent, ms",
         lambda results, target: results.differences(target, DIRECT, ttft_p50_ms),
         bound=8,
-        yardstick=Yardstick("added ms", lambda results: results.added(BASELINE, DIRECT, ttft_p50_ms), there=0.9),
+        yardstick=Yardstick(
+            "added ms", lambda results: results.added(BASELINE, DIRECT, ttft_p50_ms), there=0.9
+        ),
     ),
     Goal(
         "paced",
@@ -180,7 +189,12 @@ GOALS = (
 def table(results: Results) -> str:
     """A scenario's table, with a line below it on how quiet the machine was."""
     rows = [row(results, target) for target in results.runs]
-    lines = [f"### {results.scenario.name}: {results.scenario.description}", "", markdown_row(HEADINGS), "|---" * len(HEADINGS) + "|"]
+    lines = [
+        f"### {results.scenario.name}: {results.scenario.description}",
+        "",
+        markdown_row(HEADINGS),
+        "|---" * len(HEADINGS) + "|",
+    ]
     return "\n".join([*lines, *map(markdown_row, rows), "", machine(results), ""])
 
 
@@ -195,7 +209,9 @@ def row(results: Results, target: str) -> list[str]:
         number(results.ratio(target, BASELINE, answers_per_second), 2),
         " / ".join(number(value, 2) for value in ttft),
         "" if target == DIRECT else number(results.added(target, DIRECT, ttft_p50_ms), 2),
-        " / ".join(number(value, 1) for value in lag) if results.median(target, lag_p99_ms) is not None else "",
+        " / ".join(number(value, 1) for value in lag)
+        if results.median(target, lag_p99_ms) is not None
+        else "",
         cpu_by_process(runs),
         total(runs, lambda cost: cost.cpu_us_per_token, 1),
         f"{total(runs, lambda cost: cost.peak_rss_mb, 0)} / {total(runs, lambda cost: cost.pss_mb, 0)}",
@@ -204,7 +220,9 @@ def row(results: Results, target: str) -> list[str]:
 
 
 def against_previous(results: Results) -> str:
-    """What this release changes: the ratio of each figure to the previous release's, median and range of the rounds."""
+    """What this release changes: the ratio of each figure to the previous release's, median and range of the
+    rounds.
+    """
     figures: dict[str, Figure] = {
         "answers/s": answers_per_second,
         "CPU ms per request": cpu_ms_per_request,
@@ -214,7 +232,9 @@ def against_previous(results: Results) -> str:
     lines = []
     for words, figure in figures.items():
         if ratios := results.ratios(OURS, PREVIOUS, figure):
-            lines.append(f"- {results.scenario.name}: {words}: **{median(ratios):.3f}** ({min(ratios):.3f} to {max(ratios):.3f})")
+            lines.append(
+                f"- {results.scenario.name}: {words}: **{median(ratios):.3f}** ({min(ratios):.3f} to {max(ratios):.3f})"
+            )
     return "\n".join(lines)
 
 
@@ -225,14 +245,19 @@ def cpu_ms_per_request(measurement: Measurement) -> float | None:
 
 
 def own_cost(run: Measurement) -> dict[str, Cost]:
-    """The groups that belong to the target: all but the upstream, which is all there is when it is called directly."""
+    """The groups that belong to the target: all but the upstream, which is all there is when it is called
+    directly.
+    """
     return {name: cost for name, cost in run.cost.items() if name != UPSTREAM} or run.cost
 
 
 def cpu_by_process(runs: list[Measurement]) -> str:
     """CPU ms per request, `3.81 = web 1.90 + worker 1.61 + ...`; the sum is the sum of the medians."""
     names = dict.fromkeys(name for run in runs for name in own_cost(run))
-    parts = {name: median_of(run.cost[name].cpu_ms_per_request for run in runs if name in run.cost) or 0.0 for name in names}
+    parts = {
+        name: median_of(run.cost[name].cpu_ms_per_request for run in runs if name in run.cost) or 0.0
+        for name in names
+    }
     if not parts:
         return "-"
     split = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
@@ -249,7 +274,10 @@ def problems(runs: list[Measurement]) -> str:
     counts: Counter[str] = Counter()
     for run in runs:
         counts.update(run.problems)
-    return "; ".join(f"{problem} x {count}" for problem, count in counts.most_common()).replace("|", "/") or "none"
+    return (
+        "; ".join(f"{problem} x {count}" for problem, count in counts.most_common()).replace("|", "/")
+        or "none"
+    )
 
 
 def machine(results: Results) -> str:

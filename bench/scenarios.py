@@ -17,12 +17,28 @@ class Scenario:
     warmup_requests: int = 32
 
     def load_arguments(self, seconds: float) -> list[str]:
-        """Arguments for `bench.load`; a scenario with a number of requests ends with them instead of with the time."""
-        arguments = ["--model", self.model, "--concurrency", str(self.concurrency), "--warmup-requests", str(self.warmup_requests)]
+        """Arguments for `bench.load`; a scenario with a number of requests ends with them instead of with the
+        time.
+        """
+        arguments = [
+            "--model",
+            self.model,
+            "--concurrency",
+            str(self.concurrency),
+            "--warmup-requests",
+            str(self.warmup_requests),
+        ]
         if self.requests is None:
             arguments += ["--seconds", str(seconds)]
         else:
-            arguments += ["--requests", str(self.requests), "--ramp-seconds", str(self.ramp_seconds), "--seconds", "60"]
+            arguments += [
+                "--requests",
+                str(self.requests),
+                "--ramp-seconds",
+                str(self.ramp_seconds),
+                "--seconds",
+                "60",
+            ]
         return arguments if self.is_stream else [*arguments, "--no-stream"]
 
 
@@ -31,7 +47,21 @@ SCENARIOS = {
     for scenario in (
         Scenario("saturate", "64-token streams as fast as they go, 32 concurrent", "tok64-d0", 32),
         Scenario("sequential", "64-token streams as fast as they go, one after the other", "tok64-d0", 1),
-        Scenario("paced", "200 streams at 50 tokens/s", "tok100-d20", 200, requests=200, ramp_seconds=1, warmup_requests=8),
-        Scenario("non-stream", "64-token answers that are not streamed, 32 concurrent", "tok64-d0", 32, is_stream=False),
+        Scenario(
+            "paced",
+            "200 streams at 50 tokens/s",
+            "tok100-d20",
+            200,
+            requests=200,
+            ramp_seconds=1,
+            warmup_requests=8,
+        ),
+        Scenario(
+            "non-stream",
+            "64-token answers that are not streamed, 32 concurrent",
+            "tok64-d0",
+            32,
+            is_stream=False,
+        ),
     )
 }

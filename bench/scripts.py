@@ -1,4 +1,6 @@
-"""The upstream's answers, built once as ready HTTP bytes: one script for each model name, letter and wish for usage."""
+"""The upstream's answers, built once as ready HTTP bytes: one script for each model name, letter and wish for
+usage.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,13 +26,19 @@ class Script:
 def http_answer(status: int, body: object) -> bytes:
     """A whole HTTP answer with a JSON body."""
     content = msgspec.json.encode(body)
-    return b"HTTP/1.1 %d -\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (status, len(content), content)
+    return b"HTTP/1.1 %d -\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        status,
+        len(content),
+        content,
+    )
 
 
 def error_answer(status: int, message: str, code: str | None = None) -> bytes:
     """An error in OpenAI's envelope."""
     error_type = "server_error" if status >= 500 else "invalid_request_error"
-    return http_answer(status, {"error": {"message": message, "type": error_type, "param": None, "code": code}})
+    return http_answer(
+        status, {"error": {"message": message, "type": error_type, "param": None, "code": code}}
+    )
 
 
 def usage_of(behaviour: Behaviour) -> dict[str, int]:
@@ -52,15 +60,23 @@ def http_chunk(data: bytes) -> bytes:
 def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
     """A stream's script; raises ValueError when the model name says nothing."""
     behaviour = Behaviour.parse(model)
-    shared = {"id": ID_PLACEHOLDER.decode(), "object": "chat.completion.chunk", "created": 1_700_000_000, "model": model}
-    # OpenAI sends `usage: null` in all the other chunks when the usage chunk was asked for, and no such key when it was not.
+    shared = {
+        "id": ID_PLACEHOLDER.decode(),
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": model,
+    }
+    # OpenAI sends `usage: null` in all the other chunks when the usage chunk was asked for, and no such key
+    # when it was not.
     no_usage = {"usage": None} if wants_usage else {}
 
     def frame(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return http_chunk(msgspec.json.encode({**shared, "choices": [choice], **no_usage}))
 
-    frames = [frame({"content": token}) for token in answer_tokens(letter, behaviour.tokens)][: behaviour.drop_after_tokens]
+    frames = [frame({"content": token}) for token in answer_tokens(letter, behaviour.tokens)][
+        : behaviour.drop_after_tokens
+    ]
     step = behaviour.tokens_per_write
     end = [frame({}, "stop")]
     if wants_usage:

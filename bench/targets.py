@@ -1,4 +1,5 @@
-"""The servers that are compared: each is a context manager that starts one, waits until it is ready, and stops it.
+"""The servers that are compared: each is a context manager that starts one, waits until it is ready, and
+stops it.
 
 A target takes the upstream's base URL and a folder for its files. `TARGETS` has them by name.
 """
@@ -23,7 +24,9 @@ from bench.scenarios import SCENARIOS
 DATABASE_URL_VARIABLE = "CHATAPI_BENCH_DATABASE_URL"
 PREVIOUS_VARIABLE = "CHATAPI_BENCH_PREVIOUS"
 ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
-"""Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can be tried."""
+"""Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can
+be tried.
+"""
 
 CATALOG_MODEL = """\
 [[models]]
@@ -72,7 +75,15 @@ def direct(upstream_url: str, _folder: Path) -> Iterator[Target]:
 def passthrough_starlette(upstream_url: str, folder: Path) -> Iterator[Target]:
     """Starlette and httpx by hand, in one uvicorn process."""
     port = free_port()
-    arguments = ["uvicorn", "bench.passthrough_starlette:app", "--port", str(port), "--no-access-log", "--log-level", "warning"]
+    arguments = [
+        "uvicorn",
+        "bench.passthrough_starlette:app",
+        "--port",
+        str(port),
+        "--no-access-log",
+        "--log-level",
+        "warning",
+    ]
     environment = os.environ | {"CHATAPI_BENCH_UPSTREAM_URL": upstream_url}
     with passthrough("passthrough-starlette", port, arguments, folder, environment) as target:
         yield target
@@ -97,7 +108,9 @@ def passthrough_aiohttp_parsed(upstream_url: str, folder: Path) -> Iterator[Targ
 
 
 @contextmanager
-def passthrough(name: str, port: int, arguments: list[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Target]:
+def passthrough(
+    name: str, port: int, arguments: list[str], folder: Path, environment: Mapping[str, str]
+) -> Iterator[Target]:
     """A Python module that serves one POST route."""
     with running(name, [sys.executable, "-m", *arguments], folder, environment) as child:
         wait_until_ready(child, port, "/v1/chat/completions", status=405)
@@ -113,7 +126,9 @@ def chatapi(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Ourselves on a PostgreSQL database that the environment names; the server's processes count when it runs here."""
+    """Ourselves on a PostgreSQL database that the environment names; the server's processes count when it
+    runs here.
+    """
     database_url = os.environ.get(DATABASE_URL_VARIABLE)
     if not database_url:
         raise ChildError(f"chatapi-postgresql needs {DATABASE_URL_VARIABLE}, the URL of a database to fill")
@@ -123,7 +138,9 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """A checkout of another release, as `chatapi`: `git worktree add` makes one. It runs in this checkout's virtual environment."""
+    """A checkout of another release, as `chatapi`: `git worktree add` makes one. It runs in this checkout's
+    virtual environment.
+    """
     checkout = os.environ.get(PREVIOUS_VARIABLE)
     if not checkout:
         raise ChildError(f"previous needs {PREVIOUS_VARIABLE}, the folder of another release's checkout")
@@ -141,13 +158,19 @@ def served_chatapi(
     environment = {**own_environment(state), **database}
     catalog = state / "catalog.toml"
     models = dict.fromkeys(scenario.model for scenario in SCENARIOS.values())
-    catalog.write_text("\n".join(CATALOG_MODEL.format(model=model, upstream_url=upstream_url) for model in models))
+    catalog.write_text(
+        "\n".join(CATALOG_MODEL.format(model=model, upstream_url=upstream_url) for model in models)
+    )
     manage(environment, "migrate", checkout=checkout)
     manage(environment, "loadcatalog", str(catalog), checkout=checkout)
-    key = json.loads(manage(environment, "createkey", "--organization", "Bench", "--json", checkout=checkout))["key"]
+    key = json.loads(
+        manage(environment, "createkey", "--organization", "Bench", "--json", checkout=checkout)
+    )["key"]
     port = free_port()
     postgresql = postgresql_roots(database["DATABASE_URL"]) if database else {}
-    with running(name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment, checkout) as child:
+    with running(
+        name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment, checkout
+    ) as child:
         wait_until_ready(child, port, "/readyz")
         yield Target(
             name,
@@ -161,7 +184,9 @@ def served_chatapi(
 
 def own_environment(state: Path) -> dict[str, str]:
     """What a chatapi needs that keeps everything in this folder; other settings of the environment reach it."""
-    inherited = {variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES}
+    inherited = {
+        variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES
+    }
     return {**inherited, "CHATAPI_STATE_DIR": str(state)}
 
 
@@ -170,7 +195,9 @@ def manage(environment: Mapping[str, str], *arguments: str, checkout: Path = PRO
     done = run_manage(environment, *arguments, checkout=checkout)
     if done.returncode:
         last_lines = (done.stdout + done.stderr).splitlines()[-30:]
-        raise ChildError("\n  ".join([f"manage.py {arguments[0]} ended with status {done.returncode}", *last_lines]))
+        raise ChildError(
+            "\n  ".join([f"manage.py {arguments[0]} ended with status {done.returncode}", *last_lines])
+        )
     return done.stdout
 
 
@@ -182,10 +209,14 @@ def ledger_differences(environment: Mapping[str, str], checkout: Path = PROJECT_
     return (done.stdout + done.stderr).strip() or f"verifyledger ended with status {done.returncode}"
 
 
-def run_manage(environment: Mapping[str, str], *arguments: str, checkout: Path = PROJECT_FOLDER) -> "subprocess.CompletedProcess[str]":
+def run_manage(
+    environment: Mapping[str, str], *arguments: str, checkout: Path = PROJECT_FOLDER
+) -> "subprocess.CompletedProcess[str]":
     """Runs a management command to its end."""
     command = [sys.executable, "manage.py", *arguments]
-    return subprocess.run(command, cwd=checkout, env=dict(environment), capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=checkout, env=dict(environment), capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def chatapi_roots(serve_pid: int) -> Roots:
@@ -199,7 +230,9 @@ def chatapi_roots(serve_pid: int) -> Roots:
 
 
 def postgresql_roots(database_url: str) -> Roots:
-    """The first process of the PostgreSQL server when it runs on this machine; everything it serves counts, whoever asked."""
+    """The first process of the PostgreSQL server when it runs on this machine; everything it serves counts,
+    whoever asked.
+    """
     with psycopg.connect(database_url) as connection:
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
         assert row is not None

@@ -1,9 +1,11 @@
-"""Writes a tiny language model with random weights and its tokenizer into a folder: a real model that takes no download.
+"""Writes a tiny language model with random weights and its tokenizer into a folder: a real model that takes
+no download.
 
     python bench/tiny_model.py FOLDER
 
-Runs in the virtualenv of `make live`, which has torch and transformers. The weights are seeded, so that a run can be repeated;
-what the model says is nonsense, but every token of it is sampled, counted and streamed by a real inference server.
+Runs in the virtualenv of `make live`, which has torch and transformers. The weights are seeded, so that a run
+can be repeated; what the model says is nonsense, but every token of it is sampled, counted and streamed by a
+real inference server.
 """
 
 import sys
@@ -34,14 +36,18 @@ def main(folder: str) -> None:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer, as most models have it: any text goes in, and characters may be split over tokens."""
+    """A byte-level BPE tokenizer, as most models have it: any text goes in, and characters may be split over
+    tokens.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet)
     tokenizer.train_from_iterator(TEXT, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=CHAT_TEMPLATE)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=CHAT_TEMPLATE
+    )
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -57,7 +63,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         max_position_embeddings=2048,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
-        # Wide weights make the next token depend on the ones before; with the default 0.02 one token repeats for ever.
+        # Wide weights make the next token depend on the ones before; with the default 0.02 one token repeats
+        # for ever.
         initializer_range=0.5,
     )
     return LlamaForCausalLM(config)

@@ -1,7 +1,8 @@
 """A cheap scripted OpenAI-compatible upstream: the model name carries the behaviour (see `bench.behaviour`).
 
-Every frame is built once per script, so that serving a token is one timer and one write, and the gateway under test gets
-nearly the whole machine. `GET /v1/models` and `GET /stats` answer too; the process stops by itself after `--seconds`.
+Every frame is built once per script, so that serving a token is one timer and one write, and the gateway
+under test gets nearly the whole machine. `GET /v1/models` and `GET /stats` answer too; the process stops by
+itself after `--seconds`.
 
     python -m bench.upstream --port 27100
 """
@@ -66,9 +67,13 @@ class Counters:
 
 
 class Playback:
-    """Plays one script on its schedule, counted from the request so that delays never add up; rests while the client does not read."""
+    """Plays one script on its schedule, counted from the request so that delays never add up; rests while the
+    client does not read.
+    """
 
-    def __init__(self, script: Script, answer_id: bytes, transport: asyncio.Transport, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, script: Script, answer_id: bytes, transport: asyncio.Transport, ended: Callable[[], None]
+    ) -> None:
         self.script, self.answer_id, self.transport, self.ended = script, answer_id, transport, ended
         self.loop = asyncio.get_running_loop()
         behaviour = script.behaviour
@@ -132,7 +137,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.playback: Playback | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
+        self.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.playback is not None:
@@ -175,7 +182,10 @@ class UpstreamConnection(asyncio.Protocol):
         if path == b"/stats":
             return http_answer(200, asdict(self.counters))
         if path == b"/v1/models":
-            models = [{"id": name, "object": "model", "created": 1_700_000_000, "owned_by": "bench"} for name in LISTED_MODELS]
+            models = [
+                {"id": name, "object": "model", "created": 1_700_000_000, "owned_by": "bench"}
+                for name in LISTED_MODELS
+            ]
             return http_answer(200, {"object": "list", "data": models})
         return error_answer(404, f"no such page: {path.decode(errors='replace')}")
 

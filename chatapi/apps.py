@@ -1,4 +1,5 @@
-"""Django's entry for this package: the system checks of the settings. Each names its variable and says what would do.
+"""Django's entry for this package: the system checks of the settings. Each names its variable and says what
+would do.
 
 E001  CHATAPI_DEFAULT_DIALECT is not a dialect
 E002  a number that must be positive is not, or one is negative, or smaller or larger than anybody means
@@ -51,7 +52,9 @@ MOST = {
     "DRAIN_MS": WEEK_MS,
     "HUNG_MS": WEEK_MS,
 }
-"""The largest value of each number: far above what is of use, and below what a database, Redis or a timer can't take."""
+"""The largest value of each number: far above what is of use, and below what a database, Redis or a timer
+can't take.
+"""
 LEAST = {
     "PING_MS": 0,
     "LAME_DUCK_MS": 0,
@@ -66,7 +69,11 @@ TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
 """Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain."""
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 """RFC 6750, section 2.1; as long as what cannot be guessed."""
-REDIS_URLS = {"REDIS_URL": "REDIS_URL", "BROKER_URL": "CHATAPI_BROKER_URL", "STREAMS_URL": "CHATAPI_STREAMS_URL"}
+REDIS_URLS = {
+    "REDIS_URL": "REDIS_URL",
+    "BROKER_URL": "CHATAPI_BROKER_URL",
+    "STREAMS_URL": "CHATAPI_STREAMS_URL",
+}
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -116,14 +123,22 @@ def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
     """One lost heartbeat must not lose the lease."""
     if settings.LEASE_MS >= 2 * settings.HEARTBEAT_MS:
         return []
-    message = f"CHATAPI_LEASE_MS={settings.LEASE_MS} is too short for CHATAPI_HEARTBEAT_MS={settings.HEARTBEAT_MS}."
-    return [checks.Error(message, hint=f"Make the lease {2 * settings.HEARTBEAT_MS} or more.", id="chatapi.E003")]
+    message = (
+        f"CHATAPI_LEASE_MS={settings.LEASE_MS} is too short for CHATAPI_HEARTBEAT_MS={settings.HEARTBEAT_MS}."
+    )
+    return [
+        checks.Error(message, hint=f"Make the lease {2 * settings.HEARTBEAT_MS} or more.", id="chatapi.E003")
+    ]
 
 
 def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     """Each Redis URL is one that the clients can open."""
     return [
-        checks.Error(f"{variable} must be a Redis URL.", hint="Use redis://HOST:PORT, rediss:// or unix:///PATH.", id="chatapi.E004")
+        checks.Error(
+            f"{variable} must be a Redis URL.",
+            hint="Use redis://HOST:PORT, rediss:// or unix:///PATH.",
+            id="chatapi.E004",
+        )
         for name, variable in REDIS_URLS.items()
         if getattr(settings, name).partition("://")[0] not in REDIS_SCHEMES
     ]
@@ -134,20 +149,36 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
     try:
         failpoints.parse(settings.FAILPOINTS)
     except ValueError as error:
-        return [checks.Error(f"CHATAPI_FAILPOINTS: {error}", hint="Leave it unset outside of tests.", id="chatapi.E005")]
+        return [
+            checks.Error(
+                f"CHATAPI_FAILPOINTS: {error}", hint="Leave it unset outside of tests.", id="chatapi.E005"
+            )
+        ]
     return []
 
 
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     """Each trusted proxy is an address or a network."""
     wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_address.is_network(proxy)]
-    return _wrong_values("CHATAPI_TRUSTED_PROXIES", wrong, "no address or network", "Use 10.0.0.5 or 10.0.0.0/8, with commas.", "E006")
+    return _wrong_values(
+        "CHATAPI_TRUSTED_PROXIES",
+        wrong,
+        "no address or network",
+        "Use 10.0.0.5 or 10.0.0.0/8, with commas.",
+        "E006",
+    )
 
 
 def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     """Each origin is as a browser sends it."""
     wrong = [origin for origin in settings.CORS_ORIGINS if not ORIGIN.fullmatch(origin)]
-    return _wrong_values("CHATAPI_CORS_ORIGINS", wrong, "no origin", "Use https://app.example.com, without a path, or * for any.", "E007")
+    return _wrong_values(
+        "CHATAPI_CORS_ORIGINS",
+        wrong,
+        "no origin",
+        "Use https://app.example.com, without a path, or * for any.",
+        "E007",
+    )
 
 
 def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
@@ -178,16 +209,25 @@ def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     return _wrong_values("CHATAPI_CSRF_TRUSTED_ORIGINS", wrong, "no origin", hint, "E010")
 
 
-def _wrong_values(variable: str, wrong: Sequence[str], what: str, hint: str, number: str) -> list[checks.CheckMessage]:
+def _wrong_values(
+    variable: str, wrong: Sequence[str], what: str, hint: str, number: str
+) -> list[checks.CheckMessage]:
     """An error for each of the values in a list that are wrong."""
-    return [checks.Error(f"{variable}: {value!r} is {what}.", hint=hint, id=f"chatapi.{number}") for value in wrong]
+    return [
+        checks.Error(f"{variable}: {value!r} is {what}.", hint=hint, id=f"chatapi.{number}")
+        for value in wrong
+    ]
 
 
 def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
     """There is a model for requests that name none."""
     if settings.DEFAULT_MODEL.strip():
         return []
-    return [checks.Error("CHATAPI_DEFAULT_MODEL is empty.", hint="Use a model's id, or leave it unset.", id="chatapi.E011")]
+    return [
+        checks.Error(
+            "CHATAPI_DEFAULT_MODEL is empty.", hint="Use a model's id, or leave it unset.", id="chatapi.E011"
+        )
+    ]
 
 
 CHECKS = (

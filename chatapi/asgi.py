@@ -33,8 +33,12 @@ _routes = ProtocolTypeRouter(
             [
                 re_path(_PREFIX + r"chat/completions$", ChatCompletions.as_asgi()),
                 re_path(_PREFIX + r"chat/completions/tickets$", ChatTickets.as_asgi()),
-                re_path(_PREFIX + r"generations/(?P<generation_id>[^/]+)/stream$", GenerationStream.as_asgi()),
-                re_path(_PREFIX + r"generations/(?P<generation_id>[^/]+)/cancel$", GenerationCancel.as_asgi()),
+                re_path(
+                    _PREFIX + r"generations/(?P<generation_id>[^/]+)/stream$", GenerationStream.as_asgi()
+                ),
+                re_path(
+                    _PREFIX + r"generations/(?P<generation_id>[^/]+)/cancel$", GenerationCancel.as_asgi()
+                ),
                 re_path(_PREFIX + r"completions$", TextCompletions.as_asgi()),
                 re_path(r"^healthz$", healthz),  # type: ignore[arg-type]
                 re_path(r"^readyz$", readyz),  # type: ignore[arg-type]
@@ -46,7 +50,9 @@ _routes = ProtocolTypeRouter(
                 URLRouter(
                     [
                         re_path(r"^admin/live/feed$", LiveFeed.as_asgi()),
-                        re_path(r"", WebsocketDenier.as_asgi()),  # a 403: without a route for it, it would be an error of ours
+                        re_path(
+                            r"", WebsocketDenier.as_asgi()
+                        ),  # a 403: without a route for it, it would be an error of ours
                     ]
                 )
             )

@@ -17,7 +17,8 @@ def _kombu_url(url: str) -> str:
     return url.replace("unix://", "redis+socket://", 1)
 
 
-# No Django fixup: it would close database connections around every task and check the project once more; `serve` sets Django up.
+# No Django fixup: it would close database connections around every task and check the project once more;
+# `serve` sets Django up.
 app = Celery("chatapi", fixups=[])
 app.conf.update(
     broker_url=_kombu_url(settings.BROKER_URL),
@@ -25,7 +26,8 @@ app.conf.update(
     broker_transport_options=BROKER_OPTIONS,
     imports=["chatapi.worker.tasks"],
     task_default_queue=f"{settings.REDIS_KEY_PREFIX}generations",
-    # Lost work is the lease's business: late acknowledgement would run a long generation again while it still runs.
+    # Lost work is the lease's business: late acknowledgement would run a long generation again while it still
+    # runs.
     task_acks_late=False,
     task_ignore_result=True,
     # A full worker must leave messages in the queue for the others.

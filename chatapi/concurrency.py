@@ -1,4 +1,6 @@
-"""Asyncio helpers that web and worker share: batches, cached values, loops that survive errors, work that survives cancellation."""
+"""Asyncio helpers that web and worker share: batches, cached values, loops that survive errors, work that
+survives cancellation.
+"""
 
 import asyncio
 import logging
@@ -57,7 +59,9 @@ class Batch(Generic[Item, Result]):
 
 
 class CachedValue(Generic[Value]):
-    """A cached value, refreshed when older than `max_age_s`; concurrent callers share one refresh, or its error."""
+    """A cached value, refreshed when older than `max_age_s`; concurrent callers share one refresh, or its
+    error.
+    """
 
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:
         self._read = read
@@ -97,8 +101,8 @@ def _retrieve_error(refreshing: "asyncio.Task[None]") -> None:
 async def supervise(loop: Loop) -> None:
     """Run a loop until this call is cancelled; restart it `RESTART_DELAY_S` after it failed or ended.
 
-    A loop handles the failures that it expects. This is for bugs: they are logged, and must not leave a process that looks
-    alive and does half of its work.
+    A loop handles the failures that it expects. This is for bugs: they are logged, and must not leave a
+    process that looks alive and does half of its work.
     """
     while True:
         running = loop()
@@ -112,7 +116,8 @@ async def supervise(loop: Loop) -> None:
 async def shield_until_done(work: Awaitable[Result]) -> tuple[Result, bool]:
     """Run work to its end even if the caller is cancelled: a commit cannot be undone by leaving.
 
-    Returns its result, and whether the caller was cancelled meanwhile. A second cancellation does cancel the work.
+    Returns its result, and whether the caller was cancelled meanwhile. A second cancellation does cancel the
+    work.
     """
     running = asyncio.ensure_future(work)
     try:

@@ -16,7 +16,9 @@ class StreamUnavailable(Exception):
 
 
 def batches(entries: Sequence[Entry]) -> list[tuple[int, list[AnyDelta]]]:
-    """The log's entries as (first seq, deltas); a seal carries none. Raises `StreamUnavailable` for what another version has written."""
+    """The log's entries as (first seq, deltas); a seal carries none. Raises `StreamUnavailable` for what
+    another version has written.
+    """
     try:
         return [(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
     except msgspec.DecodeError as error:
@@ -26,7 +28,8 @@ def batches(entries: Sequence[Entry]) -> list[tuple[int, list[AnyDelta]]]:
 def behind(seq: int, held: Sequence[tuple[int, list[AnyDelta]]]) -> list[AnyDelta]:
     """The deltas after that one, in order; raises `StreamUnavailable` when some of them are lost.
 
-    Only right before a failure may some be missing: what a worker could not publish costs nothing, and the failure tells of it.
+    Only right before a failure may some be missing: what a worker could not publish costs nothing, and the
+    failure tells of it.
     """
     found: list[AnyDelta] = []
     for first_seq, batch in held:
@@ -42,7 +45,8 @@ def _first_seq(name: bytes) -> int:
 
 
 def last_seq(entries: Sequence[Entry]) -> int:
-    """The number of the last delta, of which there must be one; also of a log that another version has written.
+    """The number of the last delta, of which there must be one; also of a log that another version has
+    written.
 
     How many deltas a batch has is known of any MessagePack.
     """

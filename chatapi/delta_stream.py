@@ -1,4 +1,5 @@
-"""A generation's deltas in Redis: publish, follow, replay, cancel, seal. The only module that knows these keys.
+"""A generation's deltas in Redis: publish, follow, replay, cancel, seal. The only module that knows these
+keys.
 
     job:<id>      what the web asks the worker for; goes with the end
     log:<id>      stream, the record: one entry a batch, named `<fence>-<first seq>`; expires minutes after the end
@@ -6,9 +7,10 @@
     cancelled:<id>, channel `cancel`    nobody wants the answer any more
     channel `worker:<name>`             its subscriber lives: that worker's connection
 
-Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has sealed a log
-under a newer fence, what an older holder still writes is refused, and in the same script kept out of the inbox. It also makes
-a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a reader that sees a gap asks the log.
+Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has
+sealed a log under a newer fence, what an older holder still writes is refused, and in the same script kept
+out of the inbox. It also makes a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a
+reader that sees a gap asks the log.
 """
 
 import hashlib
@@ -33,23 +35,37 @@ from chatapi.wire.deltas import AnyDelta, Failed
 log = logging.getLogger(__name__)
 
 RUN_TTL_MS = 26 * 3_600_000
-"""How long a job and its log live if nobody ever ends them; longer than any generation may run (`models.MAX_TIMEOUT_MS`)."""
+"""How long a job and its log live if nobody ever ends them; longer than any generation may run
+(`models.MAX_TIMEOUT_MS`).
+"""
 PAGE_ENTRIES = 256
 """The most entries of a log that are read at once."""
 
-CANCELLED = Failed("The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409)
+CANCELLED = Failed(
+    "The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409
+)
 """What those hear who still listen to a cancelled generation: it must not look like a good end."""
 WORKER_LOST = Failed(
-    "The worker was lost while it generated. What was generated is charged; see the receipt.", code="worker_lost", status=502
+    "The worker was lost while it generated. What was generated is charged; see the receipt.",
+    code="worker_lost",
+    status=502,
 )
 """What clients of a generation are told whose worker has died, by the reaper or by their own web process."""
-NOT_STARTED = Failed("No worker was free in time. Nothing was charged; try again.", code="queue_timeout", status=503, retry_after_ms=1_000)
+NOT_STARTED = Failed(
+    "No worker was free in time. Nothing was charged; try again.",
+    code="queue_timeout",
+    status=503,
+    retry_after_ms=1_000,
+)
 """What clients of a generation are told whose time in the queue is over."""
 
-_FRAME = struct.Struct(">32sQIBI")  # generation in hex, fence, first seq, 1 for a generation's last, length of the batch that follows
+_FRAME = struct.Struct(
+    ">32sQIBI"
+)  # generation in hex, fence, first seq, 1 for a generation's last, length of the batch that follows
 
-# ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames for its clients. Each frame
-# becomes an entry of its generation's log, all that pass one entry of the inbox. Answers the generations that a newer fence refused.
+# ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
+# for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.
+# Answers the generations that a newer fence refused.
 _PUBLISH = """
 local prefix, refused = ARGV[1], {}
 local function record(id, fence, seq, is_last, batch)
@@ -97,7 +113,8 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 _PUBLISH_SHA1 = hashlib.sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
 
-# ARGV: cursor, prefix of all keys, how long a log outlives its end. Answers the next cursor, and which generations are kept as if open.
+# ARGV: cursor, prefix of all keys, how long a log outlives its end. Answers the next cursor, and which
+# generations are kept as if open.
 _LASTING = """
 local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 1000), ARGV[2], {}
 for _, key in ipairs(page[2]) do
@@ -145,7 +162,10 @@ class Entry(msgspec.Struct, frozen=True):
 
     def frame(self) -> bytes:
         """The entry as it travels."""
-        return _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch)) + self.batch
+        return (
+            _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch))
+            + self.batch
+        )
 
 
 class Frame(NamedTuple):
@@ -163,7 +183,9 @@ class Sealed(msgspec.Struct, frozen=True):
     deltas: list[AnyDelta]
     last_seq: int
     is_whole: bool
-    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has written it."""
+    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
+    written it.
+    """
 
 
 class DeltaStream:
@@ -195,14 +217,21 @@ class DeltaStream:
             return await self.redis.execute_command(command, key, encoded, *ttl, "NX") is not None  # type: ignore[no-untyped-call]
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
-        """Each one's job, None when it has expired or Redis has lost it; and whether the generation is cancelled already."""
+        """Each one's job, None when it has expired or Redis has lost it; and whether the generation is
+        cancelled already.
+        """
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         found = await self._asking.call("MGET", *keys)
         jobs = [self._job(data) for data in found[: len(ids)]]
-        return [(job, None if flag is None else _cancellation(flag)) for job, flag in zip(jobs, found[len(ids) :], strict=True)]
+        return [
+            (job, None if flag is None else _cancellation(flag))
+            for job, flag in zip(jobs, found[len(ids) :], strict=True)
+        ]
 
     def _job(self, data: bytes | None) -> Job | None:
-        """One that can't be read must not keep those that are asked for with it from theirs: it is as good as lost."""
+        """One that can't be read must not keep those that are asked for with it from theirs: it is as good as
+        lost.
+        """
         try:
             return self._job_decoder.decode(data) if data else None
         except msgspec.DecodeError as error:
@@ -228,7 +257,9 @@ class DeltaStream:
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         """The inbox's entries behind the one named `after`, waiting for the first: their names and frames."""
-        found = await self._reading.call("XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after)
+        found = await self._reading.call(
+            "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
+        )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         return [(entry_name, _frames(frames)) for entry_name, (_, frames) in entries]
 
@@ -236,7 +267,8 @@ class DeltaStream:
         """Shut the log for every older fence and answer what it holds: what the client may have seen."""
         key = self.key("log", generation_id.hex)
         async with in_time(), self.redis.pipeline(transaction=True) as pipe:
-            # Entry <fence>-0 comes before the holder's own deltas (their seq is at least 1) and carries no batch.
+            # Entry <fence>-0 comes before the holder's own deltas (their seq is at least 1) and carries no
+            # batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
             await pipe.execute(raise_on_error=False)
@@ -252,17 +284,23 @@ class DeltaStream:
         return Sealed(held, max(0, first_seq - 1) + len(held), is_whole=first_seq == 1)
 
     async def _pages(self, key: str) -> AsyncIterator[list[delta_log.Entry]]:
-        """The entries of a log from its first on. A long log at once would hold up Redis and this process's event loop."""
+        """The entries of a log from its first on. A long log at once would hold up Redis and this process's
+        event loop.
+        """
         start = b"-"
         page: list[delta_log.Entry] = [(b"", {})] * PAGE_ENTRIES
         while len(page) == PAGE_ENTRIES:
             async with in_time():
-                page = cast(list[delta_log.Entry], await self.redis.xrange(key, min=start, count=PAGE_ENTRIES))
+                page = cast(
+                    list[delta_log.Entry], await self.redis.xrange(key, min=start, count=PAGE_ENTRIES)
+                )
             yield page
             start = b"(" + page[-1][0] if page else b""
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
-        """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some of them."""
+        """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some
+        of them.
+        """
         batches: list[tuple[int, list[AnyDelta]]] = []
         # Backwards, since a reader usually lacks the last ones only.
         async for page in self._pages_from_the_end(self.key("log", generation_id.hex)):
@@ -280,7 +318,9 @@ class DeltaStream:
         page: list[delta_log.Entry] = [(b"", {})] * PAGE_ENTRIES
         while len(page) == PAGE_ENTRIES:
             async with in_time():
-                page = cast(list[delta_log.Entry], await self.redis.xrevrange(key, max=end, count=PAGE_ENTRIES))
+                page = cast(
+                    list[delta_log.Entry], await self.redis.xrevrange(key, max=end, count=PAGE_ENTRIES)
+                )
             page.reverse()
             yield page
             end = b"(" + page[0][0] if page else b""
@@ -302,10 +342,14 @@ class DeltaStream:
         async with in_time():
             return bool(await self.redis.exists(self.key("log", generation_id.hex)))
 
-    async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES) -> tuple[bytes, list[AnyDelta]]:
-        """What the log holds behind the entry named `after` (empty: from the start), of which the reader has the deltas up to `seq`.
+    async def tail(
+        self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
+    ) -> tuple[bytes, list[AnyDelta]]:
+        """What the log holds behind the entry named `after` (empty: from the start), of which the reader has
+        the deltas up to `seq`.
 
-        Answers the name of the last entry read, of so many at most, and the deltas. Raises `StreamUnavailable` when some of them are lost.
+        Answers the name of the last entry read, of so many at most, and the deltas. Raises
+        `StreamUnavailable` when some of them are lost.
         """
         async with in_time():
             key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
@@ -315,7 +359,9 @@ class DeltaStream:
     # ---- what was said, afterwards
 
     async def lasting(self) -> AsyncIterator[set[UUID]]:
-        """Page by page, the generations that are kept as if they were open, and may be; or else nobody has told their end."""
+        """Page by page, the generations that are kept as if they were open, and may be; or else nobody has
+        told their end.
+        """
         cursor = None
         while cursor != b"0":
             async with in_time():
@@ -323,7 +369,9 @@ class DeltaStream:
             yield {UUID(id_hex.decode()) for id_hex in found}
 
     async def forget(self, after_ms: Mapping[UUID, int]) -> None:
-        """Drop the job of each of these generations now, and its log after so long, if that does not go sooner."""
+        """Drop the job of each of these generations now, and its log after so long, if that does not go
+        sooner.
+        """
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             for generation_id, log_ms in after_ms.items():
                 pipe.unlink(self.key("job", generation_id.hex))
@@ -336,7 +384,12 @@ class DeltaStream:
         """Tell whichever worker runs or will run the generation to stop it."""
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             # Who asks to stop it often leaves at once: that must not take the wish back.
-            pipe.set(self.key("cancelled", generation_id.hex), why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
+            pipe.set(
+                self.key("cancelled", generation_id.hex),
+                why.value,
+                px=ttl_ms,
+                nx=why is Cancellation.CLIENT_LEFT,
+            )
             pipe.publish(f"{self.prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 
@@ -344,12 +397,17 @@ class DeltaStream:
         """Those that are cancelled: for what the channel's message did not reach."""
         async with in_time():
             found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
-        return {generation_id: _cancellation(flag) for generation_id, flag in zip(ids, found, strict=True) if flag is not None}
+        return {
+            generation_id: _cancellation(flag)
+            for generation_id, flag in zip(ids, found, strict=True)
+            if flag is not None
+        }
 
     async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
         """Generations that are cancelled, as it happens; ends with `RedisError` when the connection is lost.
 
-        The connection shows that this worker lives (`connected_workers`), because the kernel closes it when the process dies.
+        The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
+        the process dies.
         """
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(f"{self.prefix}cancel", f"{self.prefix}worker:{worker}")

@@ -11,9 +11,13 @@ _EXPECTED = {int: "a whole number", bool: f"one of {', '.join([*TRUE, *FALSE])}"
 
 
 class Environment(environ.Env):
-    """django-environ, strict: it would take CHATAPI_DEBUG=maybe for false and drop the name of a wrong variable."""
+    """django-environ, strict: it would take CHATAPI_DEBUG=maybe for false and drop the name of a wrong
+    variable.
+    """
 
-    def get_value(self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, parse_default: bool = False) -> Any:
+    def get_value(
+        self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, parse_default: bool = False
+    ) -> Any:
         """The variable's value as `cast`; raises `ImproperlyConfigured`."""
         text = self.ENVIRON.get(var)
         if cast is bool and text is not None and text.lower() not in TRUE + FALSE:
@@ -35,7 +39,9 @@ class Environment(environ.Env):
         url = self.str(var, default=default)
         scheme, separator, _ = url.partition("://")
         if not separator or scheme not in DATABASE_SCHEMES:
-            raise ImproperlyConfigured(f"{var} must start with sqlite:/// or postgres://, not with {scheme[:20]!r}.")
+            raise ImproperlyConfigured(
+                f"{var} must start with sqlite:/// or postgres://, not with {scheme[:20]!r}."
+            )
         try:
             database: dict[str, Any] = self.db_url_config(url)
         except ValueError:
@@ -43,7 +49,9 @@ class Environment(environ.Env):
             raise ImproperlyConfigured(f"{var} is not a database URL: {hint}.") from None
         is_named = database["NAME"] or "service" in database.get("OPTIONS", {})
         if not is_named or database["NAME"] == ":memory:":  # one in memory is each process' own
-            raise ImproperlyConfigured(f"{var} names no database: write sqlite:////folder/file or postgres://user:password@host/name.")
+            raise ImproperlyConfigured(
+                f"{var} names no database: write sqlite:////folder/file or postgres://user:password@host/name."
+            )
         return database
 
 

@@ -1,7 +1,7 @@
 """What clients are told when something is wrong: domain words in, one API error out.
 
-Each function returns an `APIError`; nobody builds an error envelope by hand. The status and type/code pairs are OpenAI's where
-it has them (errors are read by its SDKs), ours where it has none.
+Each function returns an `APIError`; nobody builds an error envelope by hand. The status and type/code pairs
+are OpenAI's where it has them (errors are read by its SDKs), ours where it has none.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,14 @@ def from_exception(error: Exception) -> APIError:
 
 def not_authenticated(message: str = "Incorrect API key provided.") -> APIError:
     """401, the same for whatever is wrong with a key."""
-    return APIError(Failed(f"{message} Send a valid key as 'Authorization: Bearer <key>'.", INVALID, "invalid_api_key", status=401))
+    return APIError(
+        Failed(
+            f"{message} Send a valid key as 'Authorization: Bearer <key>'.",
+            INVALID,
+            "invalid_api_key",
+            status=401,
+        )
+    )
 
 
 def invalid_ticket() -> APIError:
@@ -65,9 +72,13 @@ def invalid_ticket() -> APIError:
 
 def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
     """429: a key's tickets that nobody has used yet."""
-    message = f"Too many unused tickets of your API key: their requests may have {most_bytes} bytes together. "
+    message = (
+        f"Too many unused tickets of your API key: their requests may have {most_bytes} bytes together. "
+    )
     message += f"Try again in {duration(retry_after_ms)}."
-    return APIError(Failed(message, "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=retry_after_ms))
+    return APIError(
+        Failed(message, "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=retry_after_ms)
+    )
 
 
 def model_not_found(model: str) -> APIError:
@@ -84,7 +95,9 @@ def model_not_allowed(model: str) -> APIError:
 
 def generation_not_found() -> APIError:
     """404, the same for an id that there is not and for another tenant's."""
-    return APIError(Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404))
+    return APIError(
+        Failed("There is no generation with this id.", INVALID, "generation_not_found", "id", 404)
+    )
 
 
 def stream_expired() -> APIError:
@@ -95,22 +108,35 @@ def stream_expired() -> APIError:
 
 def unavailable(message: str) -> APIError:
     """503: a part of the service is away for the moment."""
-    return APIError(Failed(message, "server_error", "service_unavailable", status=503, retry_after_ms=RETRY_SOON_MS))
+    return APIError(
+        Failed(message, "server_error", "service_unavailable", status=503, retry_after_ms=RETRY_SOON_MS)
+    )
 
 
 def internal_error() -> APIError:
     """500, without a word about the inside."""
-    return APIError(Failed("The server had an error while processing your request.", "server_error", "internal_error", status=500))
+    return APIError(
+        Failed(
+            "The server had an error while processing your request.",
+            "server_error",
+            "internal_error",
+            status=500,
+        )
+    )
 
 
 def not_found(path: str) -> APIError:
     """404 for a route that there is not."""
-    return APIError(Failed(f"Invalid URL ({path}). See /docs for the routes.", INVALID, "unknown_url", status=404))
+    return APIError(
+        Failed(f"Invalid URL ({path}). See /docs for the routes.", INVALID, "unknown_url", status=404)
+    )
 
 
 def method_not_allowed(method: str, allowed: str) -> APIError:
     """405; the caller also sends `Allow`."""
-    return APIError(Failed(f"{method} is not allowed here. Use {allowed}.", INVALID, "method_not_allowed", status=405))
+    return APIError(
+        Failed(f"{method} is not allowed here. Use {allowed}.", INVALID, "method_not_allowed", status=405)
+    )
 
 
 def body_too_large(message: str = "The request body is too large.") -> APIError:
@@ -121,7 +147,9 @@ def body_too_large(message: str = "The request body is too large.") -> APIError:
 def too_many_refused_bytes(retry_after_ms: int) -> APIError:
     """429 for a key whose large requests were refused again and again."""
     message = f"Too many large requests of your API key were refused. Try again in {duration(retry_after_ms)}, or send smaller ones."
-    return APIError(Failed(message, "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=retry_after_ms))
+    return APIError(
+        Failed(message, "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=retry_after_ms)
+    )
 
 
 def unsupported_media_type() -> APIError:
@@ -144,15 +172,21 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
     budget = f"Your {of} budget {'' if period == 'ever' else f'of this {period} '}"
     if error.is_in_flight:
         message = f"{budget}is held by requests that are still running. Try again when they have ended."
-        return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
+        return Failed(
+            message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS
+        )
     return _insufficient(f"{budget}has no room for what this request can cost: {_lacking(error)}")
 
 
 def _credit_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_in_flight:
         message = "Your organization's prepaid credit is held by requests that are still running. Try again when they have ended."
-        return Failed(message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS)
-    return _insufficient(f"Your organization's prepaid credit does not cover what this request can cost: {_lacking(error)}")
+        return Failed(
+            message, "rate_limit_error", "budget_in_flight", status=429, retry_after_ms=RETRY_SOON_MS
+        )
+    return _insufficient(
+        f"Your organization's prepaid credit does not cover what this request can cost: {_lacking(error)}"
+    )
 
 
 def _lacking(error: BudgetExceeded) -> str:
@@ -166,7 +200,9 @@ def _insufficient(message: str) -> Failed:
 
 def _unknown_dialect(error: UnknownDialect) -> Failed:
     allowed = ", ".join(sorted(DIALECTS))
-    return Failed(f"Unknown dialect. X-ChatAPI-Dialect can be: {allowed}.", INVALID, "unknown_dialect", status=400)
+    return Failed(
+        f"Unknown dialect. X-ChatAPI-Dialect can be: {allowed}.", INVALID, "unknown_dialect", status=400
+    )
 
 
 def _already_admitted(_: AlreadyAdmitted) -> Failed:
@@ -176,11 +212,15 @@ def _already_admitted(_: AlreadyAdmitted) -> Failed:
 
 def _rate_limited(error: RateLimited) -> Failed:
     # A limit of nothing never has room: then no waiting time, and no retry.
-    return Failed(str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms)
+    return Failed(
+        str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms
+    )
 
 
 def _too_many_failed_attempts(error: TooManyFailedAttempts) -> Failed:
-    return Failed(str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms)
+    return Failed(
+        str(error), "rate_limit_error", "rate_limit_exceeded", status=429, retry_after_ms=error.retry_after_ms
+    )
 
 
 _TOLD: dict[type[Exception], Callable[[Any], Failed]] = {
@@ -193,6 +233,10 @@ _TOLD: dict[type[Exception], Callable[[Any], Failed]] = {
     UnknownDialect: _unknown_dialect,
     AlreadyAdmitted: _already_admitted,
     BudgetExceeded: _budget_exceeded,
-    NotPriced: lambda error: Failed("This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503),
-    DatabaseUnavailable: lambda error: unavailable("The service can't write its books right now. Nothing was charged.").failure,
+    NotPriced: lambda error: Failed(
+        "This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503
+    ),
+    DatabaseUnavailable: lambda error: (
+        unavailable("The service can't write its books right now. Nothing was charged.").failure
+    ),
 }

@@ -1,5 +1,6 @@
-"""A bounded resource of a process that parties share fairly: whoever waits for room waits in a line of its party, and parties are served
-in turn. So a party that asks for much delays itself, and no other."""
+"""A bounded resource of a process that parties share fairly: whoever waits for room waits in a line of its
+party, and parties are served in turn. So a party that asks for much delays itself, and no other.
+"""
 
 import asyncio
 import contextlib
@@ -43,7 +44,14 @@ class Room:
 class FairRoom:
     """Room for so many units, of which one party holds at most a share."""
 
-    def __init__(self, units: float, units_each: int, *, wait_s: float | None = None, most_waiting_each: float = float("inf")) -> None:
+    def __init__(
+        self,
+        units: float,
+        units_each: int,
+        *,
+        wait_s: float | None = None,
+        most_waiting_each: float = float("inf"),
+    ) -> None:
         """`wait_s`: the longest wait for room; `most_waiting_each`: how many of one party may wait."""
         self._free_units = units
         self._units_each = units_each
@@ -54,7 +62,9 @@ class FairRoom:
 
     def is_wanted_from(self, party: Hashable) -> bool:
         """Whether someone waits who could have what this party holds."""
-        return any(waiting == party or self._is_share(queue[0][0]) for waiting, queue in self._waiting.items())
+        return any(
+            waiting == party or self._is_share(queue[0][0]) for waiting, queue in self._waiting.items()
+        )
 
     async def acquire(self, party: Hashable, units: int = 1, *, hold_s: float = float("inf")) -> Room:
         """Room for so many units, which gives way to others after `hold_s`; raises `NoRoom`."""
@@ -110,8 +120,9 @@ class FairRoom:
         room.hold()
 
     def _give_to_next(self) -> None:
-        """Serve the parties in turn. Where the next one asks for more than is free, the others wait, lest it wait for ever; a party
-        that holds its share is passed over."""
+        """Serve the parties in turn. Where the next one asks for more than is free, the others wait, lest it
+        wait for ever; a party that holds its share is passed over.
+        """
         while (found := self._next()) is not None and self._fits(found[0]):
             room, turn = found
             queue = self._waiting[room.party]

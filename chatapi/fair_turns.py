@@ -1,8 +1,9 @@
 """Fair turns on an event loop: when there is more to do than one iteration should do, parties take turns.
 
-An event loop runs whatever is ready, so three hundred streams of one organization make every iteration long, and a stream of
-another organization waits for all of them. Work that asks `FairTurns` first is bounded per iteration, however much is ready, and
-what does not fit waits in a line of its party; the parties are served in rounds (deficit round robin, Shreedhar and Varghese 1995).
+An event loop runs whatever is ready, so three hundred streams of one organization make every iteration long,
+and a stream of another organization waits for all of them. Work that asks `FairTurns` first is bounded per
+iteration, however much is ready, and what does not fit waits in a line of its party; the parties are served
+in rounds (deficit round robin, Shreedhar and Varghese 1995).
 """
 
 import asyncio
@@ -28,7 +29,8 @@ class FairTurns:
         self._is_tick_due = False
 
     def try_take(self, units: int) -> bool:
-        """Take a turn without waiting; returns False if this iteration is full or a party waits, and the caller must `wait`.
+        """Take a turn without waiting; returns False if this iteration is full or a party waits, and the
+        caller must `wait`.
 
         The paths that every delta takes call this first: a coroutine would cost them a tenth of their time.
         """
@@ -38,7 +40,9 @@ class FairTurns:
         return True
 
     async def take(self, party: Hashable, units: int) -> None:
-        """Return when the party may do so much work: at once while this iteration has room and no party waits."""
+        """Return when the party may do so much work: at once while this iteration has room and no party
+        waits.
+        """
         if not self.try_take(units):
             await self.wait(party, units)
 

@@ -5,13 +5,23 @@ import secrets
 import time
 from uuid import UUID
 
-_PUBLIC = re.compile(r"(?:chatcmpl-|cmpl-|stream:chat:)?([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
+_PUBLIC = re.compile(
+    r"(?:chatcmpl-|cmpl-|stream:chat:)?([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
+)
 
 
 def new_id() -> UUID:
-    """A fresh UUID version 7 (RFC 9562, section 5.7): ids sort by the time they were made, which keeps their index dense."""
+    """A fresh UUID version 7 (RFC 9562, section 5.7): ids sort by the time they were made, which keeps their
+    index dense.
+    """
     milliseconds = time.time_ns() // 1_000_000
-    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62 | secrets.randbits(62)
+    value = (
+        (milliseconds & (2**48 - 1)) << 80
+        | 0x7 << 76
+        | secrets.randbits(12) << 64
+        | 0b10 << 62
+        | secrets.randbits(62)
+    )
     return UUID(int=value)
 
 
@@ -27,7 +37,9 @@ def parse_id(text: str) -> UUID | None:
 
 
 def created(generation_id: UUID) -> int:
-    """When the id was made, in Unix seconds: `created` on the wire, the same for every process that tells of it."""
+    """When the id was made, in Unix seconds: `created` on the wire, the same for every process that tells of
+    it.
+    """
     return (generation_id.int >> 80) // 1_000
 
 

@@ -14,7 +14,8 @@ _LINE = re.compile(r"\s*(?:#.*|(?:export\s+)?(?P<name>\w+)\s*=\s*(?P<value>\S.*)
 
 
 def ensure(state_dir: Path) -> Path:
-    """The file `secrets.env` in `state_dir`, written with fresh random values (mode 0600) when it is not there.
+    """The file `secrets.env` in `state_dir`, written with fresh random values (mode 0600) when it is not
+    there.
 
     Raises `ImproperlyConfigured` when the folder cannot be written, or the file is damaged.
     """
@@ -35,17 +36,26 @@ def _check(path: Path) -> None:
     try:
         lines = [_LINE.fullmatch(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ImproperlyConfigured(f"cannot read {path} ({getattr(error, 'strerror', 'it is no text')}).") from error
+        raise ImproperlyConfigured(
+            f"cannot read {path} ({getattr(error, 'strerror', 'it is no text')})."
+        ) from error
     missing = {*NAMES} - {*os.environ} - {line["name"] for line in lines if line}
     if missing or None in lines:
-        lacking = f"it lacks {' and '.join(sorted(missing))}" if missing else f"line {lines.index(None) + 1} is not NAME=VALUE"
-        raise ImproperlyConfigured(f"{path} is damaged ({lacking}): restore it. Without its pepper no API key is valid any more.")
+        lacking = (
+            f"it lacks {' and '.join(sorted(missing))}"
+            if missing
+            else f"line {lines.index(None) + 1} is not NAME=VALUE"
+        )
+        raise ImproperlyConfigured(
+            f"{path} is damaged ({lacking}): restore it. Without its pepper no API key is valid any more."
+        )
 
 
 def _write_once(path: Path) -> None:
     if path.exists():
         return
-    # Two processes may start at once: each writes a file of its own, and link() lets exactly one of them win whole.
+    # Two processes may start at once: each writes a file of its own, and link() lets exactly one of them win
+    # whole.
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

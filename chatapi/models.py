@@ -52,7 +52,9 @@ def base_url_mistake(engine: str, base_url: str) -> str | None:
 
 
 def api_key_env_mistake(name: str) -> str | None:
-    """What is wrong with the name of the variable that holds an upstream's key, None when it is right; never repeats what may be a key."""
+    """What is wrong with the name of the variable that holds an upstream's key, None when it is right; never
+    repeats what may be a key.
+    """
     if name and not _VARIABLE.fullmatch(name):
         return "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself"
     if name.startswith(_OWN_VARIABLES):
@@ -61,7 +63,9 @@ def api_key_env_mistake(name: str) -> str | None:
 
 
 def timeouts_mistake(timeouts: object) -> str | None:
-    """What is wrong with a deployment's timeouts, None when they are names and milliseconds that an engine knows."""
+    """What is wrong with a deployment's timeouts, None when they are names and milliseconds that an engine
+    knows.
+    """
     if not isinstance(timeouts, dict):
         return 'must be a table of names and milliseconds, such as {"connect_ms": 5000}'
     for name, ms in timeouts.items():
@@ -73,11 +77,17 @@ def timeouts_mistake(timeouts: object) -> str | None:
 
 
 def extra_parameters_mistake(names: object) -> str | None:
-    """What is wrong with the parameters that a deployment asks for, None when they are names that can be passed on."""
+    """What is wrong with the parameters that a deployment asks for, None when they are names that can be
+    passed on.
+    """
     if not isinstance(names, list):
         return "must be a list of names"
     unknown = [name for name in names if not isinstance(name, str) or name not in ENGINE_PARAMETERS]
-    return f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k" if unknown else None
+    return (
+        f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k"
+        if unknown
+        else None
+    )
 
 
 class OnDisconnect(models.TextChoices):
@@ -111,7 +121,9 @@ class ServedModel(models.Model):
         """An answer must fit into the window."""
         # A number that is no number has been refused, and is None here.
         if self.max_output_tokens and self.context_window and self.max_output_tokens > self.context_window:
-            raise ValidationError({"max_output_tokens": f"Must be at most the context window, {self.context_window}."})
+            raise ValidationError(
+                {"max_output_tokens": f"Must be at most the context window, {self.context_window}."}
+            )
 
 
 class Deployment(models.Model):
@@ -122,19 +134,33 @@ class Deployment(models.Model):
     engine = models.CharField(max_length=32, choices=Engine.choices)
     # No URLField: its validator refuses the host names of a cluster, such as http://vllm:8000/v1.
     base_url = models.CharField(
-        max_length=MAX_BASE_URL_CHARS, blank=True, help_text="Up to and including /v1, such as http://127.0.0.1:8080/v1."
+        max_length=MAX_BASE_URL_CHARS,
+        blank=True,
+        help_text="Up to and including /v1, such as http://127.0.0.1:8080/v1.",
     )
     upstream_model = models.CharField(
-        max_length=MAX_NAME_CHARS, blank=True, help_text="The model's name at the upstream; empty: the served name."
+        max_length=MAX_NAME_CHARS,
+        blank=True,
+        help_text="The model's name at the upstream; empty: the served name.",
     )
-    api_key_env = models.CharField(max_length=128, blank=True, help_text="The environment variable that holds the upstream's key.")
-    weight = models.PositiveIntegerField(default=1, validators=_positive, help_text="The share among deployments of one priority.")
-    priority = models.PositiveIntegerField(default=0, validators=[_at_most], help_text="Lower ones are tried first.")
+    api_key_env = models.CharField(
+        max_length=128, blank=True, help_text="The environment variable that holds the upstream's key."
+    )
+    weight = models.PositiveIntegerField(
+        default=1, validators=_positive, help_text="The share among deployments of one priority."
+    )
+    priority = models.PositiveIntegerField(
+        default=0, validators=[_at_most], help_text="Lower ones are tried first."
+    )
     on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
     timeouts = models.JSONField(default=dict, blank=True)
-    extra_parameters = models.JSONField(default=list, blank=True, help_text="Request parameters beyond OpenAI's that it may receive.")
+    extra_parameters = models.JSONField(
+        default=list, blank=True, help_text="Request parameters beyond OpenAI's that it may receive."
+    )
     allow_remote_media = models.BooleanField(
-        default=False, db_default=False, help_text="It may receive addresses of pictures, which the upstream then fetches."
+        default=False,
+        db_default=False,
+        help_text="It may receive addresses of pictures, which the upstream then fetches.",
     )
     is_active = models.BooleanField(default=True)
 
@@ -146,7 +172,9 @@ class Deployment(models.Model):
         return f"{self.model_id} by {self.name}"
 
     def clean(self) -> None:
-        """What an engine could not work with is refused here: one row that can't be read would stop the loading of all."""
+        """What an engine could not work with is refused here: one row that can't be read would stop the
+        loading of all.
+        """
         mistakes = {
             "base_url": base_url_mistake(self.engine, self.base_url),
             "api_key_env": api_key_env_mistake(self.api_key_env),

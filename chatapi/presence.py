@@ -3,9 +3,10 @@
     web:<name>               there while the process has said so lately
     channel alive:<name>     it subscribes to this
 
-The kernel closes the connection of a process that has died, however it died. One that is only late (its event loop is blocked, or it is
-stopped) keeps it, though it says nothing. So it is dead that neither says anything nor is connected; and one that has been connected
-without a word for very long, as it would be whose machine has lost its power, is taken for dead, too.
+The kernel closes the connection of a process that has died, however it died. One that is only late (its event
+loop is blocked, or it is stopped) keeps it, though it says nothing. So it is dead that neither says anything
+nor is connected; and one that has been connected without a word for very long, as it would be whose machine
+has lost its power, is taken for dead, too.
 """
 
 import asyncio
@@ -61,13 +62,26 @@ class Presence:
     LOOK_S = 0.25
     """How soon it notices that it is to stop."""
 
-    def __init__(self, url: str, prefix: str, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]) -> None:
-        """`read_up_to`: which entry of the inbox was read last. `is_unknown` is called in the thread when Redis did not know this process.
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        name: str,
+        *,
+        read_up_to: Callable[[], bytes],
+        is_unknown: Callable[[], None],
+    ) -> None:
+        """`read_up_to`: which entry of the inbox was read last. `is_unknown` is called in the thread when
+        Redis did not know this process.
 
         It may have lost the inbox, too: `read_up_to` must answer nothing until the reader has begun anew.
         """
         self._url = url
-        self._web, self._inbox, self._alive = f"{prefix}web:{name}", f"{prefix}inbox:{name}", _channel(prefix, name)
+        self._web, self._inbox, self._alive = (
+            f"{prefix}web:{name}",
+            f"{prefix}inbox:{name}",
+            _channel(prefix, name),
+        )
         self._read_up_to = read_up_to
         self._is_unknown = is_unknown
         self._stopping = threading.Event()
@@ -85,7 +99,10 @@ class Presence:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with connect_from_thread(self._url) as redis, redis.pubsub(ignore_subscribe_messages=True) as channel:
+                with (
+                    connect_from_thread(self._url) as redis,
+                    redis.pubsub(ignore_subscribe_messages=True) as channel,
+                ):
                     channel.subscribe(self._alive)
                     self._say_again_and_again(redis, channel)
             except Exception as error:

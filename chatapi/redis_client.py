@@ -28,7 +28,9 @@ class _NeverAgain(Retry):
         super().__init__(NoBackoff(), 0)
 
     async def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
-        """Call once; raises `RedisError` also where uvloop raises RuntimeError, on a connection that was reset."""
+        """Call once; raises `RedisError` also where uvloop raises RuntimeError, on a connection that was
+        reset.
+        """
         try:
             return await super().call_with_retry(*args, **kwargs)
         except RuntimeError as error:
@@ -53,13 +55,16 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
 def connect_from_thread(url: str) -> ThreadRedis:
     """A client for a thread that no event loop is to keep waiting."""
     retry = ThreadRetry(NoBackoff(), 0)
-    return ThreadRedis.from_url(url, socket_timeout=REPLY_TIMEOUT_S, socket_connect_timeout=2, retry=retry, health_check_interval=0)
+    return ThreadRedis.from_url(
+        url, socket_timeout=REPLY_TIMEOUT_S, socket_connect_timeout=2, retry=retry, health_check_interval=0
+    )
 
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
     """Raises `RedisError` when what is inside takes too long."""
-    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which on Python 3.11 swallows cancellations.
+    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which on Python 3.11 swallows
+    # cancellations.
     try:
         async with loop_clock.timeout(REPLY_TIMEOUT_S):
             yield
@@ -73,8 +78,8 @@ Command = Sequence[bytes | str | int]
 class Line:
     """One connection of a client's, kept for commands that are sent hundreds of times a second.
 
-    A client's own way, through its pool, retries and metrics, costs as much again as the command. One round trip at a time; after an
-    error the connection is made anew. It is closed with its client.
+    A client's own way, through its pool, retries and metrics, costs as much again as the command. One round
+    trip at a time; after an error the connection is made anew. It is closed with its client.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -88,7 +93,9 @@ class Line:
         return reply
 
     async def calls(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies of commands that go together; raises `RedisError`, also when one of them is refused and the others are not."""
+        """The replies of commands that go together; raises `RedisError`, also when one of them is refused and
+        the others are not.
+        """
         async with self._turn, in_time():
             try:
                 replies = await self._exchange(commands)
@@ -109,7 +116,8 @@ class Line:
         """The connection; one that Redis has closed meanwhile is left behind, which no command is lost by."""
         if self._connection is None:
             self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        # redis-py's own question, `can_read_destructive`, is a read with a timeout of nothing, and as dear as the command.
+        # redis-py's own question, `can_read_destructive`, is a read with a timeout of nothing, and as dear as
+        # the command.
         reader = self._connection._reader
         if reader is not None and (reader.at_eof() or reader.exception()):
             await self._connection.disconnect(nowait=True)

@@ -1,6 +1,8 @@
-"""How the log tells a request that Django refuses as suspicious, such as a list filtered by a column that it does not offer: by one line.
+"""How the log tells a request that Django refuses as suspicious, such as a list filtered by a column that it
+does not offer: by one line.
 
-Django logs each with its traceback, which is always the same 90 lines, and repeats in it what the client has sent.
+Django logs each with its traceback, which is always the same 90 lines, and repeats in it what the client has
+sent.
 """
 
 import logging

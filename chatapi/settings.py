@@ -23,7 +23,9 @@ ALLOWED_HOSTS = env.list("CHATAPI_ALLOWED_HOSTS", default=["127.0.0.1", "localho
 CSRF_TRUSTED_ORIGINS = env.list("CHATAPI_CSRF_TRUSTED_ORIGINS", default=[])
 
 # ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production
-DATABASES = {"default": env.database("DATABASE_URL", default=f"sqlite:///{quote(str(STATE_DIR / 'chatapi.sqlite3'))}")}
+DATABASES = {
+    "default": env.database("DATABASE_URL", default=f"sqlite:///{quote(str(STATE_DIR / 'chatapi.sqlite3'))}")
+}
 DATABASE_TIMEOUT_MS = env.int("CHATAPI_DATABASE_TIMEOUT_MS", default=5_000)
 DATABASE_POOL_SIZE = env.int("CHATAPI_DATABASE_POOL_SIZE", default=8)
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
@@ -40,7 +42,10 @@ else:
         "options": " ".join(
             # What a client has been told must outlive a crash of the server, however it is configured.
             ["-c synchronous_commit=on"]
-            + [f"-c {name}={DATABASE_TIMEOUT_MS}" for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")]
+            + [
+                f"-c {name}={DATABASE_TIMEOUT_MS}"
+                for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+            ]
         ),
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -50,7 +55,9 @@ REDIS_URL = env.str("REDIS_URL", default=embedded_valkey.url(STATE_DIR))
 BROKER_URL = env.str("CHATAPI_BROKER_URL", default=REDIS_URL)
 STREAMS_URL = env.str("CHATAPI_STREAMS_URL", default=REDIS_URL)
 REDIS_KEY_PREFIX = env.str("CHATAPI_REDIS_KEY_PREFIX", default="chatapi:")
-EMBEDDED_VALKEY = not any(name in env.ENVIRON for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL"))
+EMBEDDED_VALKEY = not any(
+    name in env.ENVIRON for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
+)
 
 # ---- the service
 DEFAULT_DIALECT = env.str("CHATAPI_DEFAULT_DIALECT", default="opentoken")
@@ -120,16 +127,18 @@ APPEND_SLASH = True
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "chatapi" / "templates"],  # ours before the theme's: what lists say that have no rows
+        "DIRS": [
+            BASE_DIR / "chatapi" / "templates"
+        ],  # ours before the theme's: what lists say that have no rows
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-            ],
+            ]
         },
-    },
+    }
 ]
 AUTHENTICATION_BACKENDS = ["accounts.role_permissions.RolePermissions"]
 AUTH_PASSWORD_VALIDATORS = [
@@ -163,8 +172,8 @@ _SELF = ["'self'"]
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": _SELF,
-        # The admin's theme writes its colours into the page; no script stands in a page. ThemePolicyMiddleware adds 'unsafe-eval' to
-        # the admin's pages, and to no other.
+        # The admin's theme writes its colours into the page; no script stands in a page.
+        # ThemePolicyMiddleware adds 'unsafe-eval' to the admin's pages, and to no other.
         "script-src": ["'self'"],
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],
@@ -172,7 +181,7 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
         "base-uri": ["'none'"],
         "form-action": _SELF,
-    },
+    }
 }
 
 REST_FRAMEWORK = {
@@ -201,11 +210,15 @@ SPECTACULAR_SETTINGS = {
 UNFOLD = THEME
 LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
 
-LOG_LEVEL = env.choice("CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
+LOG_LEVEL = env.choice(
+    "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+)
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname).1s %(name)s: %(message)s", "datefmt": "%H:%M:%S"}},
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname).1s %(name)s: %(message)s", "datefmt": "%H:%M:%S"}
+    },
     "filters": {"one_line": {"()": "chatapi.refusal_log.OneLine"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line"},

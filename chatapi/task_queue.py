@@ -1,8 +1,8 @@
 """Writes a generation's id as the Celery message that a worker pops from Redis.
 
-`apply_async` costs half a millisecond and blocks; this is a template that Celery and kombu themselves made once, and one LPUSH that the
-caller sends with others: `"LPUSH", queue.key, queue.message(generation_id)`.
-The message's `v` is the version of its arguments, so that old and new workers can share a queue.
+`apply_async` costs half a millisecond and blocks; this is a template that Celery and kombu themselves made
+once, and one LPUSH that the caller sends with others: `"LPUSH", queue.key, queue.message(generation_id)`. The
+message's `v` is the version of its arguments, so that old and new workers can share a queue.
 """
 
 import base64
@@ -34,8 +34,9 @@ BROKER_OPTIONS: Final[dict[str, Any]] = {
 REPEAT_MS = 2_000
 """How long all workers together wait before they enqueue the same generation once more."""
 
-# KEYS: the queue, then one flag per generation. ARGV: how long a flag lasts in ms, then one message per generation.
-# Returns the positions of the messages that were enqueued; none while the queue holds any message, which may be one of these.
+# KEYS: the queue, then one flag per generation. ARGV: how long a flag lasts in ms, then one message per
+# generation. Returns the positions of the messages that were enqueued; none while the queue holds any
+# message, which may be one of these.
 _ENQUEUE_LOST = """
 local enqueued = {}
 if redis.call('LLEN', KEYS[1]) > 0 then return enqueued end
@@ -65,12 +66,15 @@ class TaskQueue:
         self._envelope = dumps(message).encode()
 
     def message(self, generation_id: str) -> bytes:
-        """One message for the list `key`. The id (letters, digits, hyphens) is also the task's id and the delivery tag."""
+        """One message for the list `key`. The id (letters, digits, hyphens) is also the task's id and the
+        delivery tag.
+        """
         body = base64.b64encode(self._body.replace(_ID.encode(), generation_id.encode()))
         return self._envelope.replace(_ID.encode(), generation_id.encode()).replace(_BODY.encode(), body)
 
     async def enqueue_lost(self, redis: Redis, generation_ids: Sequence[str]) -> list[str]:
-        """Enqueue the generations again if the queue is empty; returns those that were enqueued. Raises `RedisError`.
+        """Enqueue the generations again if the queue is empty; returns those that were enqueued. Raises
+        `RedisError`.
 
         Each is enqueued at most once in `REPEAT_MS`, however many workers ask.
         """

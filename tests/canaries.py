@@ -12,7 +12,9 @@ from tests.installation import Installation
 
 
 def open_valkey(installation: Installation) -> Redis:
-    """A client of the installation's Valkey, which from now on packs nothing, so that all that it holds can be read."""
+    """A client of the installation's Valkey, which from now on packs nothing, so that all that it holds can
+    be read.
+    """
     redis = Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))
     redis.config_set("rdbcompression", "no")
     return redis
@@ -25,17 +27,24 @@ def database(installation: Installation) -> bytes:
 
         with psycopg.connect(installation.environment["DATABASE_URL"]) as postgres:
             tables = postgres.execute("SELECT relname FROM pg_stat_user_tables").fetchall()
-            rows = [row for (table,) in tables for row in postgres.execute(f'SELECT t::text FROM "{table}" t')]
+            rows = [
+                row for (table,) in tables for row in postgres.execute(f'SELECT t::text FROM "{table}" t')
+            ]
         return repr(rows).encode()
     with closing(sqlite3.connect(installation.folder / "chatapi.sqlite3")) as sqlite:
         return "\n".join(sqlite.iterdump()).encode()
 
 
 def held_by(valkey: Redis) -> bytes:
-    """Every key with its value, as they would be written to its file, and what it remembers of slow and of large commands."""
+    """Every key with its value, as they would be written to its file, and what it remembers of slow and of
+    large commands.
+    """
     names: list[bytes] = list(valkey.scan_iter())
     client: Any = valkey
-    commands = [repr(client.execute_command("COMMANDLOG", "GET", -1, which)).encode() for which in ("slow", "large-request")]
+    commands = [
+        repr(client.execute_command("COMMANDLOG", "GET", -1, which)).encode()
+        for which in ("slow", "large-request")
+    ]
     return b"\n".join([*(name + b" " + (valkey.dump(name) or b"") for name in names), *commands])
 
 
@@ -47,7 +56,12 @@ def logs(installation: Installation) -> bytes:
 def found(canaries: Sequence[bytes], installation: Installation, valkey: Redis) -> list[str]:
     """Where which of them are."""
     places = {"database": database(installation), "Valkey": held_by(valkey), "logs": logs(installation)}
-    return [f"{canary.decode()} in {name}" for name, content in places.items() for canary in canaries if canary in content]
+    return [
+        f"{canary.decode()} in {name}"
+        for name, content in places.items()
+        for canary in canaries
+        if canary in content
+    ]
 
 
 def is_forgotten(valkey: Redis) -> bool:

@@ -77,13 +77,23 @@ def admit(person: Person, **changes: Any) -> Generation:
 
 
 def run(person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, **ending: Any) -> Generation:
-    """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400 cached), 200 out."""
+    """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400
+    cached), 200 out.
+    """
     generation = admit(person, price=price)
-    end: dict[str, Any] = {"outcome": Outcome.COMPLETED, "usage_source": UsageSource.UPSTREAM, "finish_reason": "stop"}
+    end: dict[str, Any] = {
+        "outcome": Outcome.COMPLETED,
+        "usage_source": UsageSource.UPSTREAM,
+        "finish_reason": "stop",
+    }
     with transaction.atomic():
         (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker-1", 6_000)])
         assert isinstance(claimed, ledger.Claimed)
-        told = end | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900} | ending
+        told = (
+            end
+            | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900}
+            | ending
+        )
         error_code = told.get("error_code", "upstream_error") if told["outcome"] == Outcome.FAILED else ""
         told.setdefault("attempt_log", [Attempt(told["deployment"], error_code, 900)])
         used = tokens or Tokens(1_000, 200, cached_tokens=400)

@@ -1,4 +1,5 @@
-"""A TCP proxy that misbehaves on request: between a client and web, or between one of our processes and Valkey.
+"""A TCP proxy that misbehaves on request: between a client and web, or between one of our processes and
+Valkey.
 
 with ChaosProxy(target) as proxy:      listens on 127.0.0.1:proxy.port, passes everything on to `target` (a port, or a Unix socket)
     proxy.fault = Stall()              from now on, on all connections; Pass() ends it
@@ -43,7 +44,9 @@ class Throttle:
 
 @dataclass(frozen=True)
 class DropReplyOnce:
-    """The target gets and answers the next request that contains these bytes; instead of the answer comes a reset. Then all is well."""
+    """The target gets and answers the next request that contains these bytes; instead of the answer comes a
+    reset. Then all is well.
+    """
 
     request: bytes
 
@@ -108,7 +111,8 @@ class ChaosProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        # No `asyncio.start_server`: one that is closed forgets, open, a connection that it has accepted and not yet handed over.
+        # No `asyncio.start_server`: one that is closed forgets, open, a connection that it has accepted and
+        # not yet handed over.
         self._loop.add_reader(self._listener, self._accept)
 
     async def _close(self) -> None:
@@ -161,7 +165,9 @@ class _Connection:
             for writer in writers:
                 writer.transport.abort() if writer.is_closing() else writer.close()
             there.cancel(), back.cancel()
-            await asyncio.gather(there, back, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+            await asyncio.gather(
+                there, back, *(writer.wait_closed() for writer in writers), return_exceptions=True
+            )
         except asyncio.CancelledError:  # at any moment: what is not told by now is lost
             for writer in writers:
                 writer.transport.abort()

@@ -1,4 +1,6 @@
-"""The cast: alice owns Acme, bob is her colleague with a project of his own, charlie is a stranger from Umbrella."""
+"""The cast: alice owns Acme, bob is her colleague with a project of his own, charlie is a stranger from
+Umbrella.
+"""
 
 from pathlib import Path
 

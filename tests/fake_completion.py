@@ -1,4 +1,6 @@
-"""What the fake upstream says, as a function of a script and a request; how it says it is in fake_upstream.py."""
+"""What the fake upstream says, as a function of a script and a request; how it says it is in
+fake_upstream.py.
+"""
 
 from collections.abc import Iterator
 from itertools import cycle, islice
@@ -6,7 +8,28 @@ from typing import Any, Literal
 
 import msgspec
 
-WORDS = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he", "his", "but", "at"]
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "for",
+    "it",
+    "as",
+    "was",
+    "with",
+    "be",
+    "by",
+    "on",
+    "not",
+    "he",
+    "his",
+    "but",
+    "at",
+]
 ARGUMENTS = ['{"', "city", '":"', " the", '"}']
 
 
@@ -81,7 +104,14 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def error(script: Script) -> dict[str, Any]:
     """The error object that the script refuses with."""
-    return {"error": {"message": script.error_message, "type": script.error_type, "param": None, "code": script.error_code}}
+    return {
+        "error": {
+            "message": script.error_message,
+            "type": script.error_type,
+            "param": None,
+            "code": script.error_code,
+        }
+    }
 
 
 class Completion:
@@ -97,12 +127,21 @@ class Completion:
         self.deltas = deltas if limit is None or script.ignore_max_tokens else deltas[:limit]
         self.finish_reason = self._finish_reason(is_whole=len(self.deltas) == len(deltas))
         self.total_tokens = len(self.deltas) * self.n
-        self.sends_usage = bool((body.get("stream_options") or {}).get("include_usage")) and not script.no_usage
+        self.sends_usage = (
+            bool((body.get("stream_options") or {}).get("include_usage")) and not script.no_usage
+        )
 
     def chunk(self, choices: list[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
         """A chunk around choices."""
         kind = "text_completion" if self.is_text else "chat.completion.chunk"
-        return {"id": "up-1", "object": kind, "created": 1700000000, "system_fingerprint": "fp_fake", "choices": choices, **more}
+        return {
+            "id": "up-1",
+            "object": kind,
+            "created": 1700000000,
+            "system_fingerprint": "fp_fake",
+            "choices": choices,
+            **more,
+        }
 
     def choice(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         """A choice of a chunk, as chat or as text."""
@@ -116,13 +155,19 @@ class Completion:
         """The usage object when so many tokens were said."""
         script = self.script
         prompt, completion = (
-            (0, 0) if script.zero_usage else (script.prompt_tokens, tokens if script.told_tokens is None else script.told_tokens)
+            (0, 0)
+            if script.zero_usage
+            else (script.prompt_tokens, tokens if script.told_tokens is None else script.told_tokens)
         )
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def whole(self) -> dict[str, Any]:
         """The answer without streaming."""
-        said = {"text": _joined(self.deltas, "content")} if self.is_text else {"message": _message(self.deltas, self.script)}
+        said = (
+            {"text": _joined(self.deltas, "content")}
+            if self.is_text
+            else {"message": _message(self.deltas, self.script)}
+        )
         choices = [{"index": index, **said, "finish_reason": self.finish_reason} for index in range(self.n)]
         return self.chunk(choices, usage=self.usage(self.total_tokens))
 
@@ -131,11 +176,22 @@ class Completion:
             return None if self.script.finish_reason == "none" else self.script.finish_reason
         if not is_whole:
             return "length"
-        return "tool_calls" if self.script.tool_calls else "function_call" if self.script.function_call else "stop"
+        return (
+            "tool_calls"
+            if self.script.tool_calls
+            else "function_call"
+            if self.script.function_call
+            else "stop"
+        )
 
     def _logprobs(self, text: str) -> dict[str, Any]:
         if self.is_text:
-            return {"tokens": [text], "token_logprobs": [-0.5], "top_logprobs": [{text: -0.5, " other": -1.5}], "text_offset": [0]}
+            return {
+                "tokens": [text],
+                "token_logprobs": [-0.5],
+                "top_logprobs": [{text: -0.5, " other": -1.5}],
+                "text_offset": [0],
+            }
         token = {"token": text, "logprob": -0.5, "bytes": list(text.encode())}
         return {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
 

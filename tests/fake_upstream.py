@@ -1,12 +1,14 @@
-"""A scripted OpenAI-compatible upstream that misbehaves on request and counts what it was asked and what it sent.
+"""A scripted OpenAI-compatible upstream that misbehaves on request and counts what it was asked and what it
+sent.
 
     python -m tests.fake_upstream --port 0         prints {"port": 12345} and dies with its parent
     async with fake_upstream.serve() as upstream:  in this process; upstream.url, upstream.calls
 
-The model's name is the script: `fake` sends five tokens, `fake:tokens=20,rate=100,crlf` is any other `Script` (a flag alone is true).
-`POST /script {"name": "any/name", "script": {"tokens": 20}}` gives a script a name of its own. Other models are a 404.
-Every token sent is one token of o200k_base, alone and joined to its neighbours. `GET /stats` tells all calls (`Received`),
-`GET /v1/models` the names. A request's `max_tokens`, `n`, `logprobs` and `stream_options.include_usage` are obeyed.
+The model's name is the script: `fake` sends five tokens, `fake:tokens=20,rate=100,crlf` is any other `Script`
+(a flag alone is true). `POST /script {"name": "any/name", "script": {"tokens": 20}}` gives a script a name of
+its own. Other models are a 404. Every token sent is one token of o200k_base, alone and joined to its
+neighbours. `GET /stats` tells all calls (`Received`), `GET /v1/models` the names. A request's `max_tokens`,
+`n`, `logprobs` and `stream_options.include_usage` are obeyed.
 """
 
 import argparse
@@ -94,12 +96,18 @@ class Upstream:
         return web.json_response({})
 
     async def _tell_stats(self, _: web.Request) -> web.Response:
-        stats = {"requests": len(self.calls), "tokens": sum(call.tokens for call in self.calls), "calls": self.calls}
+        stats = {
+            "requests": len(self.calls),
+            "tokens": sum(call.tokens for call in self.calls),
+            "calls": self.calls,
+        }
         return web.Response(body=msgspec.json.encode(stats), content_type="application/json")
 
     async def _tell_models(self, _: web.Request) -> web.Response:
         names = ["fake", *self._scripts]
-        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+        )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -139,17 +147,27 @@ async def serve(port: int = 0) -> AsyncIterator[Upstream]:
 def _received(request: web.Request, body: dict[str, Any]) -> Received:
     assert request.transport is not None
     port: int = request.transport.get_extra_info("peername")[1]
-    return Received(path=request.path, client_port=port, headers=dict(request.headers), body=body, opened_at=time.time())
+    return Received(
+        path=request.path, client_port=port, headers=dict(request.headers), body=body, opened_at=time.time()
+    )
 
 
 async def _answer(request: web.Request, script: Script | None, call: Received) -> web.StreamResponse:
     if script is None:
-        return _refusal(Script(status=404, error_code="model_not_found", error_message=f"The model `{call.body['model']}` does not exist"))
+        return _refusal(
+            Script(
+                status=404,
+                error_code="model_not_found",
+                error_message=f"The model `{call.body['model']}` does not exist",
+            )
+        )
     await asyncio.sleep(script.ttft_ms / 1000)
     if script.redirect is not None:
         return web.Response(status=307, headers={"Location": script.redirect})
     if script.html:
-        return web.Response(status=script.status, text="<html><body>nginx at 10.0.0.7</body></html>", content_type="text/html")
+        return web.Response(
+            status=script.status, text="<html><body>nginx at 10.0.0.7</body></html>", content_type="text/html"
+        )
     if script.status != 200:
         return _refusal(script)
     completion = Completion(script, call.body, is_text=request.path == "/v1/completions")
@@ -172,7 +190,9 @@ def _refusal(script: Script) -> web.Response:
 class _Stream:
     """How it is said: the events' bytes, their pace, and the places where the script breaks off."""
 
-    def __init__(self, request: web.Request, response: web.StreamResponse, script: Script, call: Received) -> None:
+    def __init__(
+        self, request: web.Request, response: web.StreamResponse, script: Script, call: Received
+    ) -> None:
         self._request, self._response = request, response
         self._script, self._call = script, call
         self._started_at = time.monotonic()
@@ -252,7 +272,9 @@ class _Stream:
             await asyncio.Event().wait()
         if sent == script.error_frame:
             document = error(script)
-            await self._send_event(document["error"] if script.flat_error else document, "error" if script.flat_error else "")
+            await self._send_event(
+                document["error"] if script.flat_error else document, "error" if script.flat_error else ""
+            )
         if sent in (script.rst_after, script.fin_after):
             self._cut(is_reset=sent == script.rst_after)
         return sent in (script.error_frame, script.rst_after, script.fin_after)
@@ -262,7 +284,9 @@ class _Stream:
         if transport is None:
             return
         if is_reset:  # lingering for 0 s turns the close into a reset
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
         transport.close()
 
 
@@ -274,7 +298,9 @@ async def _run(port: int) -> None:
 
 def main() -> None:
     """Serve until killed, at the latest when the parent process dies."""
-    parser = argparse.ArgumentParser(prog="tests.fake_upstream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="tests.fake_upstream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--port", type=int, default=0)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     asyncio.run(_run(parser.parse_args().port))

@@ -1,7 +1,7 @@
 """A whole installation for tests: real Valkey, web, worker and upstream processes on a database of their own.
 
-Its time limits are those of the test profile (lease 1.5 s), so that the death of a process is noticed quickly. Everything it
-starts dies with the tests, and is stopped by its own process id.
+Its time limits are those of the test profile (lease 1.5 s), so that the death of a process is noticed
+quickly. Everything it starts dies with the tests, and is stopped by its own process id.
 """
 
 import ctypes
@@ -119,7 +119,9 @@ class Installation:
 
     @contextmanager
     def another_web(self, **environment: str) -> Iterator[Self]:
-        """A second web process of the same installation, on a port of its own; a view of it all whose `url` is that process'."""
+        """A second web process of the same installation, on a port of its own; a view of it all whose `url`
+        is that process'.
+        """
         another = copy(self)
         another.port, another.processes = free_port(), {}
         another.environment = self.environment | environment
@@ -131,7 +133,12 @@ class Installation:
 
     def revive(self) -> None:
         """Start again what has died, and what never ran, as a supervisor would."""
-        starts = {"valkey": self.start_valkey, "worker": self.start_worker, "reaper": self.start_reaper, "web": self.start_web}
+        starts = {
+            "valkey": self.start_valkey,
+            "worker": self.start_worker,
+            "reaper": self.start_reaper,
+            "web": self.start_web,
+        }
         for name, start in starts.items():
             if name in self.processes and self.processes[name].poll() is not None:
                 self.end(name)
@@ -143,7 +150,9 @@ class Installation:
         for name in ("web", "worker", "reaper", "upstream", "valkey", *self.processes):
             self.end(name, signal.SIGTERM)
 
-    def end(self, name: str, with_signal: signal.Signals = signal.SIGKILL, timeout_s: float = 20) -> int | None:
+    def end(
+        self, name: str, with_signal: signal.Signals = signal.SIGKILL, timeout_s: float = 20
+    ) -> int | None:
         """Send the process a signal and wait until it has ended; its exit code, None when there is none."""
         process = self.processes.pop(name, None)
         if process is None:
@@ -205,7 +214,9 @@ class Installation:
     def script(self, model: str, **script: Any) -> None:
         """Say how the upstream behaves for that model."""
         body = json.dumps({"name": model, "script": script}).encode()
-        status, answer = _fetch(urllib.request.Request(self.upstream_url + "/script", body, {"Content-Type": "application/json"}))
+        status, answer = _fetch(
+            urllib.request.Request(self.upstream_url + "/script", body, {"Content-Type": "application/json"})
+        )
         assert status in {200, 201, 204}, answer
 
     def calls(self, model: str) -> list[dict[str, Any]]:
@@ -227,7 +238,9 @@ class Installation:
     def _model(self, name: str) -> str:
         deployment = '{ name = "sandbox", engine = "sandbox" }'
         if name != "sandbox":
-            timeouts = "{ connect_ms = 1000, first_delta_ms = 3000, between_deltas_ms = 1500, total_ms = 60000 }"
+            timeouts = (
+                "{ connect_ms = 1000, first_delta_ms = 3000, between_deltas_ms = 1500, total_ms = 60000 }"
+            )
             address = f'base_url = "{self.upstream_url}/v1", upstream_model = "{name}", timeouts = {timeouts}'
             rule = f'on_disconnect = "{ON_DISCONNECT.get(name, "cancel")}"'
             deployment = f'{{ name = "upstream", engine = "openai_compatible", {rule}, {address} }}'
@@ -236,14 +249,27 @@ class Installation:
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done
 
     def _spawn(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
+            )
         self.processes[name] = process
         return process
 

@@ -1,7 +1,8 @@
 """The shell examples of README and docs/ are run as they stand, against a real installation.
 
-In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. What a reader would have
-differently is put in: the port, the key, the interpreter, and the id that the example before has shown.
+In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. What a
+reader would have differently is put in: the port, the key, the interpreter, and the id that the example
+before has shown.
 """
 
 import os
@@ -37,7 +38,9 @@ def commands(document: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("docs"), CHATAPI_METRICS_TOKEN="what-a-reader-invents")
+    installation = Installation(
+        tmp_path_factory.mktemp("docs"), CHATAPI_METRICS_TOKEN="what-a-reader-invents"
+    )
     try:
         installation.start({})
         loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
@@ -54,7 +57,11 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
         f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(ROOT / 'manage.py')!r}, run_name='__main__')"
     )
     environment = service.environment | {"CHATAPI_KEY": service.keys["live"]}
-    reader = {"http://127.0.0.1:8000": service.url, ".venv/bin/python": sys.executable, "ck_test_…": service.keys["test"]}
+    reader = {
+        "http://127.0.0.1:8000": service.url,
+        ".venv/bin/python": sys.executable,
+        "ck_test_…": service.keys["test"],
+    }
     shown = ""
     for command in commands(document):
         here = command
@@ -63,7 +70,13 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
         ids = GENERATION.findall(shown)
         here = GENERATION.sub(ids[-1], here) if ids else here
         done = subprocess.run(
-            ["bash", "-euc", here], cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+            ["bash", "-euc", here],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert "invalid_request_error" not in done.stdout, f"{command}\n{done.stdout}"

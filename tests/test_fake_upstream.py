@@ -13,7 +13,9 @@ from tests.fake_completion import ARGUMENTS, WORDS
 
 
 async def test_it_runs_as_a_process_and_tells_its_port() -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.fake_upstream", stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.fake_upstream", stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         url = f"http://127.0.0.1:{json.loads(await process.stdout.readline())['port']}"
@@ -25,9 +27,14 @@ async def test_it_runs_as_a_process_and_tells_its_port() -> None:
 
 
 async def test_it_takes_scripts_and_counts() -> None:
-    async with fake_upstream.serve() as upstream, aiohttp.ClientSession(upstream.url.removesuffix("v1")) as session:
+    async with (
+        fake_upstream.serve() as upstream,
+        aiohttp.ClientSession(upstream.url.removesuffix("v1")) as session,
+    ):
         await session.post("script", json={"name": "any/name", "script": {"tokens": 3}})
-        async with session.post("v1/chat/completions", json={"model": "any/name", "stream": True}) as response:
+        async with session.post(
+            "v1/chat/completions", json={"model": "any/name", "stream": True}
+        ) as response:
             assert (await response.text()).endswith("data: [DONE]\n\n")
         async with session.get("stats") as response:
             stats = await response.json()

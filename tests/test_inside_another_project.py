@@ -1,4 +1,6 @@
-"""A clone inside another project's folder installs with its own settings, and with the user's, but not with that project's."""
+"""A clone inside another project's folder installs with its own settings, and with the user's, but not with
+that project's.
+"""
 
 import os
 import shutil

@@ -34,11 +34,15 @@ def test_what_a_table_names_is_there(readme: str) -> None:
 
 
 def missing(readme: Path) -> Iterator[str]:
-    """Names of files that are neither in the README's folder nor in the project's, nor beside the file named before in the line."""
+    """Names of files that are neither in the README's folder nor in the project's, nor beside the file named
+    before in the line.
+    """
     for line in readme.read_text().splitlines():
         beside = readme.parent
         for name in re.findall(r"`([\w./*]+\.(?:py|md|toml|js|css|lua))\b", line):
-            found = next((path for folder in (readme.parent, ROOT, beside) for path in folder.glob(name)), None)
+            found = next(
+                (path for folder in (readme.parent, ROOT, beside) for path in folder.glob(name)), None
+            )
             if found is None:
                 yield name
             else:
@@ -56,6 +60,10 @@ def test_a_file_that_is_not_there_is_found_missing(tmp_path: Path) -> None:
     (tmp_path / "room").mkdir()
     for name in ("here.py", "room/inside.py", "room/beside.py"):
         (tmp_path / name).touch()
-    lines = ["`here.py`, `room/inside.py`, `beside.py`", "`room/*.py`, `there*.py`", "`inside.py`, `pyproject.toml`"]
+    lines = [
+        "`here.py`, `room/inside.py`, `beside.py`",
+        "`room/*.py`, `there*.py`",
+        "`inside.py`, `pyproject.toml`",
+    ]
     (tmp_path / "README.md").write_text("\n".join(lines))
     assert list(missing(tmp_path / "README.md")) == ["there*.py", "inside.py"]

@@ -50,7 +50,10 @@ class ModelFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """The models that ever had a price."""
-        return [(name, name) for name in Price.objects.order_by("model").values_list("model", flat=True).distinct()]
+        return [
+            (name, name)
+            for name in Price.objects.order_by("model").values_list("model", flat=True).distinct()
+        ]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
         """The rows of the chosen model."""
@@ -147,7 +150,20 @@ class GenerationAdmin(RecordAdmin):
                 ]
             },
         ),
-        ("Timings", {"fields": ["admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms"]}),
+        (
+            "Timings",
+            {
+                "fields": [
+                    "admitted",
+                    "claimed",
+                    "settled",
+                    "queue_ms",
+                    "first_token_ms",
+                    "last_token_ms",
+                    "total_ms",
+                ]
+            },
+        ),
         (
             "Tokens and hold",
             {
@@ -224,7 +240,9 @@ class GenerationAdmin(RecordAdmin):
     @display(description="Corrected by", empty_value="nothing")
     def corrected(self, row: Generation) -> str | None:
         """The sum of its corrections in the ledger."""
-        total = row.ledger_entries.filter(kind=Kind.CORRECTION).aggregate(total=Sum("amount_nanodollars"))["total"]
+        total = row.ledger_entries.filter(kind=Kind.CORRECTION).aggregate(total=Sum("amount_nanodollars"))[
+            "total"
+        ]
         return None if total is None else usd(total)
 
     @display(description="Receipt")
@@ -239,7 +257,9 @@ class GenerationAdmin(RecordAdmin):
             }
             for line in receipts.line_items(row)
         ]
-        return render_to_string("usage/receipt.html", {"row": row, "lines": lines, "amount": usd(row.amount_nanodollars)})
+        return render_to_string(
+            "usage/receipt.html", {"row": row, "lines": lines, "amount": usd(row.amount_nanodollars)}
+        )
 
 
 @admin.register(LedgerEntry)
@@ -264,14 +284,21 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     def export_record(self, row: LedgerEntry) -> table_exports.Record:
         """As in `exportusage`."""
-        return exporting.row(row) | {"created_at": row.created_at, "amount_usd": table_exports.usd(row.amount_nanodollars)}
+        return exporting.row(row) | {
+            "created_at": row.created_at,
+            "amount_usd": table_exports.usd(row.amount_nanodollars),
+        }
 
     def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Whoever may add entries, for what settling has written and no retention has dropped since."""
         if not request.user.has_perm("usage.add_ledgerentry"):
             return False
         entry = self.get_object(request, object_id or "0")
-        return entry is not None and entry.kind in CHARGED and Generation.objects.filter(pk=entry.generation_id).exists()
+        return (
+            entry is not None
+            and entry.kind in CHARGED
+            and Generation.objects.filter(pk=entry.generation_id).exists()
+        )
 
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
     def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -295,7 +322,10 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
         if row.request_id is None:
             return None
         return format_html(
-            '<a href="{}" title="{}">…{}</a>', reverse("admin:request", args=[row.request_id]), row.request_id, row.request_id[-8:]
+            '<a href="{}" title="{}">…{}</a>',
+            reverse("admin:request", args=[row.request_id]),
+            row.request_id,
+            row.request_id[-8:],
         )
 
     @display(description="Written (UTC)", ordering="id")
@@ -348,7 +378,9 @@ class CodeFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """The codes in the rows that this person may see."""
-        recent = access.seen_by(request.user, RefusedRequests.objects.filter(hour__gte=database_now() - timedelta(days=7)))
+        recent = access.seen_by(
+            request.user, RefusedRequests.objects.filter(hour__gte=database_now() - timedelta(days=7))
+        )
         return [(code, code) for code in recent.order_by("code").values_list("code", flat=True).distinct()]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:

@@ -21,13 +21,20 @@ class UsageError(Exception):
 class BudgetExceeded(UsageError):
     """A budget has no room for what the request could cost.
 
-    `is_in_flight`: it would fit if the holds of running requests ended at nothing, so a later try may succeed.
-    `is_credit`: no limit is in the way, but what the organization has paid in advance does not cover it.
-    `needed_nanodollars` is the most that it can cost, `left_nanodollars` what the budget has beside what it has spent.
+    `is_in_flight`: it would fit if the holds of running requests ended at nothing, so a later try may
+    succeed. `is_credit`: no limit is in the way, but what the organization has paid in advance does not cover
+    it. `needed_nanodollars` is the most that it can cost, `left_nanodollars` what the budget has beside what
+    it has spent.
     """
 
     def __init__(
-        self, budget_id: str, *, needed_nanodollars: int, left_nanodollars: int, is_in_flight: bool, is_credit: bool = False
+        self,
+        budget_id: str,
+        *,
+        needed_nanodollars: int,
+        left_nanodollars: int,
+        is_in_flight: bool,
+        is_credit: bool = False,
     ) -> None:
         super().__init__(budget_id)
         self.budget_id = budget_id
@@ -42,7 +49,9 @@ class NotPriced(UsageError):
 
 
 class AlreadyAdmitted(UsageError):
-    """The request's idempotency key stands for another generation; `is_same_request` when that one asks for the same."""
+    """The request's idempotency key stands for another generation; `is_same_request` when that one asks for
+    the same.
+    """
 
     def __init__(self, generation_id: UUID, *, is_same_request: bool) -> None:
         super().__init__(generation_id.hex)

@@ -1,9 +1,10 @@
-"""Failpoints: named places where a test may have the process die, fail or freeze; no effect unless `CHATAPI_FAILPOINTS` is set.
+"""Failpoints: named places where a test may have the process die, fail or freeze; no effect unless
+`CHATAPI_FAILPOINTS` is set.
 
     CHATAPI_FAILPOINTS="settle.in_tx=kill9@3;enqueue.after=sleep:5;claim.after=raise"
 
-`kill9` ends the process as a crash does, `raise` raises `FailpointError`, `sleep:N` stops the calling thread (of an event loop: all of
-it) for N seconds. `@3` means at the third hit only; without it, at every hit.
+`kill9` ends the process as a crash does, `raise` raises `FailpointError`, `sleep:N` stops the calling thread
+(of an event loop: all of it) for N seconds. `@3` means at the third hit only; without it, at every hit.
 """
 
 import os
@@ -33,7 +34,9 @@ NAMES = (
     "view.before_first_byte",
     "view.after_terminal",
 )
-_ACTION = re.compile(r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?")
+_ACTION = re.compile(
+    r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"
+)
 
 
 class FailpointError(RuntimeError):

@@ -1,6 +1,7 @@
 """Prices and what tokens cost at them, in integers; pure.
 
-A price is nanodollars per million tokens. Each line item is rounded once, half up; the amount is the sum of its line items.
+A price is nanodollars per million tokens. Each line item is rounded once, half up; the amount is the sum of
+its line items.
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,9 @@ class LineItem:
 
 
 def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
-    """The receipt's lines: fresh input, cached input, output, reasoning if it has its own price; lines without tokens are left out."""
+    """The receipt's lines: fresh input, cached input, output, reasoning if it has its own price; lines
+    without tokens are left out.
+    """
     cached = min(tokens.cached_tokens or 0, tokens.prompt_tokens)
     reasoning = min(tokens.reasoning_tokens or 0, tokens.completion_tokens)
     per_reasoning = price.reasoning_per_mtok_nanodollars
@@ -60,7 +63,9 @@ def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
         ("output", tokens.completion_tokens - reasoning, price.output_per_mtok_nanodollars),
         ("reasoning", reasoning, per_reasoning),
     ]
-    return [LineItem(name, count, per_mtok, _cost(count, per_mtok)) for name, count, per_mtok in lines if count]
+    return [
+        LineItem(name, count, per_mtok, _cost(count, per_mtok)) for name, count, per_mtok in lines if count
+    ]
 
 
 def amount(tokens: Tokens, price: Price) -> int:
@@ -73,7 +78,9 @@ def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
     output, reasoning = price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars
     inputs = (price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
     outputs = (output, output if reasoning is None else reasoning)
-    held_for_input = max(_most(prompt_tokens, *inputs), int(any(inputs)))  # an empty prompt is not free where prompts are not
+    held_for_input = max(
+        _most(prompt_tokens, *inputs), int(any(inputs))
+    )  # an empty prompt is not free where prompts are not
     return held_for_input + _most(output_tokens, *outputs, is_split=reasoning is not None)
 
 
@@ -91,16 +98,21 @@ def discounted(price: Price, basis_points: int) -> Price:
 
 
 def from_usd(text: str) -> int:
-    """US dollars as a decimal string ("0.15") in nanodollars; raises `ValueError` when it is not exact or out of range."""
+    """US dollars as a decimal string ("0.15") in nanodollars; raises `ValueError` when it is not exact or out
+    of range.
+    """
     try:
-        if "_" in text or not text.isascii():  # a slip to a person, digits to Python: 1_50 is 150 and not 1.50
+        if (
+            "_" in text or not text.isascii()
+        ):  # a slip to a person, digits to Python: 1_50 is 150 and not 1.50
             raise InvalidOperation
         usd = Decimal(text)
     except InvalidOperation:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
     if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
         raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
-    # Compared as decimals: a fraction or an integer of 1e-999999999 has so many digits, and would be computed for minutes.
+    # Compared as decimals: a fraction or an integer of 1e-999999999 has so many digits, and would be computed
+    # for minutes.
     cut = usd.quantize(_NANODOLLAR)
     if cut != usd:
         raise ValueError(f"{text!r} has more than 9 decimal places")
@@ -120,8 +132,8 @@ def _cost(tokens: int, per_mtok: int) -> int:
 def _most(tokens: int, one: int, other: int, *, is_split: bool = True) -> int:
     """The most that tokens cost on one line or, if they can be split, on two lines at these prices.
 
-    A whole price per token is never rounded; each line at another price may be, by half a nanodollar up. Of two lines the cheaper one has
-    a token at least.
+    A whole price per token is never rounded; each line at another price may be, by half a nanodollar up. Of
+    two lines the cheaper one has a token at least.
     """
     cheap, dear = sorted((one, other))
     alone = -(-tokens * dear // TOKENS_PER_PRICE)

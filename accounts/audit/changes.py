@@ -1,4 +1,6 @@
-"""Before and after: a row's values, and what differs between two states of them. Secrets are never among them."""
+"""Before and after: a row's values, and what differs between two states of them. Secrets are never among
+them.
+"""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +47,11 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 def _fields(model: type[Model]) -> list[Any]:
     """The columns that people change; not the number of the row, nor when it was made."""
-    return [field for field in model._meta.concrete_fields if field.name not in _UNWATCHED and not _is_automatic(field)]
+    return [
+        field
+        for field in model._meta.concrete_fields
+        if field.name not in _UNWATCHED and not _is_automatic(field)
+    ]
 
 
 def _is_automatic(field: "Field[Any, Any]") -> bool:

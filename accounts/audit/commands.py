@@ -1,4 +1,6 @@
-"""Says who acts while a command of the shell runs: nobody who is signed in, but the command, and whom it says it runs for."""
+"""Says who acts while a command of the shell runs: nobody who is signed in, but the command, and whom it says
+it runs for.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

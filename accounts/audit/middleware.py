@@ -18,7 +18,9 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 @sync_and_async_middleware
 def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  settings name it like its neighbours
-    """The session is looked at only when something is recorded: answers of the API must not come to vary by cookie."""
+    """The session is looked at only when something is recorded: answers of the API must not come to vary by
+    cookie.
+    """
     if iscoroutinefunction(get_response):
 
         async def asynchronous(request: HttpRequest) -> HttpResponseBase:
@@ -44,5 +46,9 @@ def actor_of(request: HttpRequest) -> Actor | None:
 
 def address_of(request: HttpRequest) -> str | None:
     """Where the request came from; None where that is not an address, as on a UNIX socket."""
-    found = client_address.of(request.META.get("REMOTE_ADDR", ""), request.headers.get("x-forwarded-for", ""), settings.TRUSTED_PROXIES)
+    found = client_address.of(
+        request.META.get("REMOTE_ADDR", ""),
+        request.headers.get("x-forwarded-for", ""),
+        settings.TRUSTED_PROXIES,
+    )
     return found if client_address.is_network(found) else None

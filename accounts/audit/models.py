@@ -1,4 +1,6 @@
-"""What people did: one row an act, written once. Names are kept as values, so that they outlive what they name."""
+"""What people did: one row an act, written once. Names are kept as values, so that they outlive what they
+name.
+"""
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
@@ -8,7 +10,8 @@ from django.db.models.functions import Now
 class AuditEntry(models.Model):
     """One act of one person on one object; the database refuses to change or delete it.
 
-    `changes` has before and after by the field's name, `{"name": ["Acme", "Acme Inc"]}`; null: there was, or is, nothing.
+    `changes` has before and after by the field's name, `{"name": ["Acme", "Acme Inc"]}`; null: there was, or
+    is, nothing.
     """
 
     at = models.DateTimeField(db_default=Now())
@@ -19,7 +22,9 @@ class AuditEntry(models.Model):
     object_type = models.CharField(max_length=100, help_text="The model's label, such as accounts.project.")
     object_id = models.CharField(max_length=128)
     object_name = models.CharField(max_length=300)
-    organization_id = models.BigIntegerField(null=True, help_text="Whose object it is, if it is one organization's.")
+    organization_id = models.BigIntegerField(
+        null=True, help_text="Whose object it is, if it is one organization's."
+    )
     changes = models.JSONField(default=dict, encoder=DjangoJSONEncoder)
     reason = models.CharField(max_length=500, blank=True)
 

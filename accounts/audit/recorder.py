@@ -1,8 +1,9 @@
 """The one door to the audit log: whatever is saved while a person acts is recorded, in the same transaction.
 
-`acting` says who acts (the middleware does, and `commands.acting_command`), `watch` which models' rows are recorded by themselves when
-they are saved or deleted. `update` is for a queryset's `update()`, which tells nobody, and `record` for an act that is more than its
-rows. Where nobody acts, as in the worker, all of this costs one look at a variable and writes nothing.
+`acting` says who acts (the middleware does, and `commands.acting_command`), `watch` which models' rows are
+recorded by themselves when they are saved or deleted. `update` is for a queryset's `update()`, which tells
+nobody, and `record` for an act that is more than its rows. Where nobody acts, as in the worker, all of this
+costs one look at a variable and writes nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -81,7 +82,9 @@ def update(rows: "QuerySet[Any]", **values: Any) -> int:
     model = rows.model
     with transaction.atomic():
         # Locked in the order of their ids, and as they are then.
-        before = states.values_of(model._base_manager.filter(pk__in=rows.values("pk")).order_by("pk").select_for_update())
+        before = states.values_of(
+            model._base_manager.filter(pk__in=rows.values("pk")).order_by("pk").select_for_update()
+        )
         count = rows.filter(pk__in=before).update(**values)
         for row in model._base_manager.filter(pk__in=before).order_by("pk"):
             _record_change(row, before[row.pk])

@@ -15,7 +15,9 @@ from accounts.audit.recorder import Actor
 
 FAILED = "failed to sign in"
 MAX_FAILED_PER_MINUTE = 30
-"""Anyone can try, so that failures must not fill the disk: more than these, for all names together, are not written."""
+"""Anyone can try, so that failures must not fill the disk: more than these, for all names together, are not
+written.
+"""
 
 
 def listen() -> None:
@@ -38,7 +40,9 @@ def _failed(credentials: dict[str, Any], request: HttpRequest | None = None, **_
     """Only names that there are: people type their password into the wrong field, too."""
     user = User.objects.filter(username=str(credentials.get("username", ""))[:150]).first()
     minute_ago = Now() - timedelta(minutes=1)
-    recent = AuditEntry.objects.filter(object_type=User._meta.label_lower).order_by("-id")[:MAX_FAILED_PER_MINUTE]
+    recent = AuditEntry.objects.filter(object_type=User._meta.label_lower).order_by("-id")[
+        :MAX_FAILED_PER_MINUTE
+    ]
     failed = AuditEntry.objects.filter(pk__in=recent.values("pk"), action=FAILED, at__gte=minute_ago).count()
     if failed < MAX_FAILED_PER_MINUTE:
         address = address_of(request) if request else None

@@ -1,4 +1,6 @@
-"""Which models the audit log watches: every one that a page of the admin can change, so that nobody has to think of it."""
+"""Which models the audit log watches: every one that a page of the admin can change, so that nobody has to
+think of it.
+"""
 
 from django.contrib.admin import AdminSite
 
@@ -7,6 +9,10 @@ from accounts.pages.read_only_admin import ReadOnlyAdmin
 
 
 def watch(site: AdminSite) -> None:
-    """Watch what the site's pages, and the tables inside them, can change; what the service itself writes is not among it."""
+    """Watch what the site's pages, and the tables inside them, can change; what the service itself writes is
+    not among it.
+    """
     pages = [page for page in site._registry.values() if not isinstance(page, ReadOnlyAdmin)]
-    recorder.watch({page.model for page in pages} | {inline.model for page in pages for inline in page.inlines})
+    recorder.watch(
+        {page.model for page in pages} | {inline.model for page in pages for inline in page.inlines}
+    )

@@ -17,9 +17,13 @@ from accounts.sign_in.form import SignInForm
 
 MAX_SEARCH_CHARACTERS = 200
 _SEARCHES = ("q", "s", "term")
-"""The names of what is typed: above a list, in the theme's search of everything, and in a field that completes it."""
+"""The names of what is typed: above a list, in the theme's search of everything, and in a field that
+completes it.
+"""
 _PATTERNS = {"regex", "iregex"}
-"""Lookups that any list of Django's takes. On SQLite it is this process that matches, and some patterns take it for ever."""
+"""Lookups that any list of Django's takes. On SQLite it is this process that matches, and some patterns take
+it for ever.
+"""
 
 
 class Site(UnfoldAdminSite):
@@ -40,7 +44,9 @@ class Site(UnfoldAdminSite):
         return response
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
-        """What no column can hold or be asked for, in an address or a form, is the request's fault and not ours."""
+        """What no column can hold or be asked for, in an address or a form, is the request's fault and not
+        ours.
+        """
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
@@ -51,17 +57,24 @@ class Site(UnfoldAdminSite):
             except (OverflowError, DataError, InvalidPage) as error:
                 raise BadRequest("A number or a date in this request is out of range.") from error
             except IntegrityError as error:  # its form was right when it was checked: a button that was pressed twice, or two people
-                raise BadRequest("Somebody has just saved what this can't stand beside, so it was not saved.") from error
+                raise BadRequest(
+                    "Somebody has just saved what this can't stand beside, so it was not saved."
+                ) from error
             except ValueError as error:
                 if not _is_list(request):
                     raise
-                raise BadRequest("A value in this list's address, or an id in its form, is none of its column's.") from error
+                raise BadRequest(
+                    "A value in this list's address, or an id in its form, is none of its column's."
+                ) from error
 
         return guarded
 
     def get_urls(self) -> list[URLPattern]:
         """The theme's, and the one that is open to those who can't sign in yet."""
-        return [path("invitation/<uidb64>/<token>/", ChoosePassword.as_view(), name="invitation"), *super().get_urls()]
+        return [
+            path("invitation/<uidb64>/<token>/", ChoosePassword.as_view(), name="invitation"),
+            *super().get_urls(),
+        ]
 
 
 def _check_lookups(request: HttpRequest) -> None:
@@ -73,4 +86,6 @@ def _check_lookups(request: HttpRequest) -> None:
 
 
 def _is_list(request: HttpRequest) -> bool:
-    return request.resolver_match is not None and (request.resolver_match.url_name or "").endswith("_changelist")
+    return request.resolver_match is not None and (request.resolver_match.url_name or "").endswith(
+        "_changelist"
+    )

@@ -7,7 +7,9 @@ from django.core.exceptions import ValidationError
 
 
 class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """Tells what no two rows may have. Django's own form looks only at constraints of which it has all columns."""
+    """Tells what no two rows may have. Django's own form looks only at constraints of which it has all
+    columns.
+    """
 
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]  # Django's hook for it, which its stubs leave out
@@ -20,6 +22,8 @@ class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic
                 self.add_error(self._told_at(each), each)
 
     def _told_at(self, error: ValidationError) -> str | None:
-        """The last of its columns that can be typed: the theme shows some forms without what is told of them as a whole."""
+        """The last of its columns that can be typed: the theme shows some forms without what is told of them
+        as a whole.
+        """
         typed = [name for name in (error.params or {}).get("unique_check", ()) if name in self.fields]
         return typed[-1] if typed else None

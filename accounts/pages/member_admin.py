@@ -1,4 +1,6 @@
-"""Pages about members: who belongs to which organization, in which role; inviting people, and letting them go."""
+"""Pages about members: who belongs to which organization, in which role; inviting people, and letting them
+go.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,8 +34,12 @@ class SuggestingInput(UnfoldAdminTextInputWidget):
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         """The input and its list."""
-        shown = super().render(name, value, {**(attrs or {}), "list": f"{name}-suggestions", "autocomplete": "off"}, renderer)
-        options = format_html_join("", "<option{}></option>", ((flatatt({"value": text}),) for text in self.suggestions))
+        shown = super().render(
+            name, value, {**(attrs or {}), "list": f"{name}-suggestions", "autocomplete": "off"}, renderer
+        )
+        options = format_html_join(
+            "", "<option{}></option>", ((flatatt({"value": text}),) for text in self.suggestions)
+        )
         return format_html('{}<datalist id="{}-suggestions">{}</datalist>', shown, name, options)
 
 
@@ -48,7 +54,12 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         help_text="Someone who is known here gets the place at once. Any other name makes a new person, "
         "and the next page has the link with which they choose a password.",
     )
-    email = forms.EmailField(label="E-mail address", required=False, widget=UnfoldAdminEmailInputWidget, help_text="Of a new person.")
+    email = forms.EmailField(
+        label="E-mail address",
+        required=False,
+        widget=UnfoldAdminEmailInputWidget,
+        help_text="Of a new person.",
+    )
 
     class Meta:
         model = Member
@@ -57,7 +68,9 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         known = memberships.known_to(self.by).filter(is_active=True).order_by("username")
-        self.fields["name"].widget.suggestions = list(known.values_list("username", flat=True)[:MAX_SUGGESTIONS])
+        self.fields["name"].widget.suggestions = list(
+            known.values_list("username", flat=True)[:MAX_SUGGESTIONS]
+        )
 
     def clean(self) -> dict[str, Any]:
         """Nobody gives a role above their own, or a place twice."""
@@ -104,7 +117,9 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 @admin.register(Member)
 class MemberAdmin(TenantAdmin, ModelAdmin):
-    """Who belongs to which organization. Whom one's own role is not above of, one can neither change nor remove."""
+    """Who belongs to which organization. Whom one's own role is not above of, one can neither change nor
+    remove.
+    """
 
     nothing_yet = "Nobody belongs to an organization yet. Members sign in here and see the usage and the keys of theirs."
     list_display = ["user", "email", "organization", "role", "state", "created_at"]
@@ -116,7 +131,9 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
     show_full_result_count = False
     actions_detail = ["invitation"]
 
-    def get_form(self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
         """An invitation; or, of a member that there is, the role."""
         form = super().get_form(request, obj, change, form=RoleForm if obj else InvitationForm, **kwargs)
         form.by = request.user
@@ -124,7 +141,11 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
         """What is asked for, or shown."""
-        return ["person", "email", "organization", "role", "state", "created_at"] if obj else list(InvitationForm.Meta.fields)
+        return (
+            ["person", "email", "organization", "role", "state", "created_at"]
+            if obj
+            else list(InvitationForm.Meta.fields)
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
         """All but the role."""
@@ -151,7 +172,9 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Member | None = None) -> bool:
         """Someone remains to own the organization."""
-        return super().has_delete_permission(request, obj) and (obj is None or not memberships.is_last_owner(obj))
+        return super().has_delete_permission(request, obj) and (
+            obj is None or not memberships.is_last_owner(obj)
+        )
 
     def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whoever may change them, wherever they belong, while they have no password."""
@@ -171,7 +194,9 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
         with _forbidden_when_invalid():
             memberships.remove(obj)
 
-    def response_add(self, request: HttpRequest, obj: Member, post_url_continue: str | None = None) -> HttpResponse:
+    def response_add(
+        self, request: HttpRequest, obj: Member, post_url_continue: str | None = None
+    ) -> HttpResponse:
         """Someone who has no password yet needs the link."""
         if self.has_invite_permission(request, str(obj.pk)):
             return redirect("admin:accounts_member_invitation", obj.pk)
@@ -190,7 +215,9 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
             "link": invitations.link(request, member.user),
             "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
         }
-        return TemplateResponse(request, "accounts/invitation.html", context, headers={"cache-control": "no-store"})
+        return TemplateResponse(
+            request, "accounts/invitation.html", context, headers={"cache-control": "no-store"}
+        )
 
     @display(description="User name")
     def person(self, row: Member) -> str:

@@ -26,7 +26,9 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
-    """People, in the theme's forms. Staff that may change people can't make themselves, or anyone, more than they are."""
+    """People, in the theme's forms. Staff that may change people can't make themselves, or anyone, more than
+    they are.
+    """
 
     form = UserChangeForm
     add_form = UserCreationForm
@@ -38,12 +40,16 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
         return [*super().get_readonly_fields(request, obj), *own]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The name and password of a superuser, or of other staff, are changed by superusers: whoever could, could be them."""
+        """The name and password of a superuser, or of other staff, are changed by superusers: whoever could,
+        could be them.
+        """
         is_else = obj is not None and (obj.is_superuser or (obj.is_staff and obj.pk != request.user.pk))
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: the logs speak of them, and an organization could lose its last owner. They can be made inactive."""
+        """Never: the logs speak of them, and an organization could lose its last owner. They can be made
+        inactive.
+        """
         return False
 
 
@@ -118,7 +124,9 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
         row = self.get_object(request, str(object_id))
         return row is not None and access.may(request.user, "accounts.add_member", row)
 
-    @action(description="Invite a member", permissions=["invite"], icon="person_add", url_path="invite-member")
+    @action(
+        description="Invite a member", permissions=["invite"], icon="person_add", url_path="invite-member"
+    )
     def invite(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The form, for this organization."""
         return redirect(f"{reverse('admin:accounts_member_add')}?organization={object_id}")
@@ -138,7 +146,10 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         """With the counts, so that a list costs one query."""
-        counts = {"projects_counted": Count("projects", distinct=True), "members_counted": Count("members", distinct=True)}
+        counts = {
+            "projects_counted": Count("projects", distinct=True),
+            "members_counted": Count("members", distinct=True),
+        }
         rows: QuerySet[Organization] = super().get_queryset(request).annotate(**counts)
         return rows
 

@@ -10,7 +10,9 @@ from django.http import HttpRequest
 
 
 class RowSelect(AutocompleteSelect):
-    """Django's; but that one asks the database, while the page is written, for whatever an address or a form gives as an id."""
+    """Django's; but that one asks the database, while the page is written, for whatever an address or a form
+    gives as an id.
+    """
 
     def optgroups(self, name: str, value: Sequence[str], attr: dict[str, Any] | None = None) -> Any:
         """The chosen row, where it is one of those that are offered."""

@@ -1,4 +1,6 @@
-"""Admin pages of what belongs to organizations: each person sees their own, and changes what their role allows. Operators see all."""
+"""Admin pages of what belongs to organizations: each person sees their own, and changes what their role
+allows. Operators see all.
+"""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -25,7 +27,9 @@ class SeenRelatedFilter(admin.RelatedFieldListFilter):
         """Pairs of id and name."""
         seen = access.seen_by(request.user, field.related_model._default_manager.all())
         ordering = self.field_admin_ordering(field, request, model_admin)
-        found: list[tuple[str, Any]] = field.get_choices(include_blank=False, ordering=ordering, limit_choices_to={"pk__in": seen})
+        found: list[tuple[str, Any]] = field.get_choices(
+            include_blank=False, ordering=ordering, limit_choices_to={"pk__in": seen}
+        )
         return found
 
 
@@ -54,7 +58,11 @@ class NamedFilter(admin.RelatedFieldListFilter):
         """What the template shows: the field with what is chosen, and what else the address asks for."""
         others = changelist.get_query_string(remove=[*filter(None, self.expected_parameters()), "p"])
         source = self.field.model._meta
-        search = {"app_label": source.app_label, "model_name": source.model_name, "field_name": self.field.name}
+        search = {
+            "app_label": source.app_label,
+            "model_name": source.model_name,
+            "field_name": self.field.name,
+        }
         yield {
             "name": self.by_name,
             "chosen": self._chosen(),
@@ -76,7 +84,9 @@ def name_lookup(field_path: str) -> str:
 
 
 class RolesDecide:
-    """For an admin page or an inline of tenants' rows, before its own class: what Django allows, the role must allow for the row too."""
+    """For an admin page or an inline of tenants' rows, before its own class: what Django allows, the role
+    must allow for the row too.
+    """
 
     opts: Any
 
@@ -97,7 +107,9 @@ class RolesDecide:
         return super().has_delete_permission(request, obj) and self.role_allows(request, "delete", obj)  # type: ignore[misc]
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Whether the person may do this to rows of this kind in the object's organization; without one, Django has said it already."""
+        """Whether the person may do this to rows of this kind in the object's organization; without one,
+        Django has said it already.
+        """
         if obj is None or access.is_operator(request.user):
             return True
         return access.may(request.user, self.permission(act), obj)
@@ -108,11 +120,15 @@ class RolesDecide:
 
 
 class TenantAdmin(ChoosesRows, RolesDecide):
-    """Mixed into a ModelAdmin, before it. Lists, searches, filters, forms and addresses reach nothing of other organizations."""
+    """Mixed into a ModelAdmin, before it. Lists, searches, filters, forms and addresses reach nothing of
+    other organizations.
+    """
 
     model: type[Model]
     operators_fields: tuple[str, ...] = ()
-    """Choices of a form that only an operator has: nobody else sees them, and what they send for them is refused."""
+    """Choices of a form that only an operator has: nobody else sees them, and what they send for them is
+    refused.
+    """
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """All that the list, its search, the autocompletion and each row's page begin with."""
@@ -133,14 +149,22 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return is_theirs and super().role_allows(request, act, row)
 
     def get_list_filter(self, request: HttpRequest) -> list[Any]:
-        """Filters by a related row offer only those that the person sees; an operator, who sees very many, types one's name."""
+        """Filters by a related row offer only those that the person sees; an operator, who sees very many,
+        types one's name.
+        """
         related = NamedFilter if access.is_operator(request.user) else SeenRelatedFilter
         return [_by(related, self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """A list's address asks for what its filters offer, and for no other column: not even of the row itself."""
+        """A list's address asks for what its filters offer, and for no other column: not even of the row
+        itself.
+        """
         filters = self.get_list_filter(request) if request is not None else []
-        if any(lookup == name_lookup(each[0]) for each in filters if isinstance(each, tuple) and each[1] is NamedFilter):
+        if any(
+            lookup == name_lookup(each[0])
+            for each in filters
+            if isinstance(each, tuple) and each[1] is NamedFilter
+        ):
             return True
         names = ["pk", "id", *map(_asks_for, filters)]
         offered = any(lookup == name or lookup.startswith(f"{name}__") for name in names)
@@ -152,17 +176,22 @@ class TenantAdmin(ChoosesRows, RolesDecide):
             return super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         unseen = [name for name in self.operators_fields if hasattr(self.model, name)]
         if unseen:
-            # They stay in the form, though on no page: a constraint is checked only if the form has all of its columns.
+            # They stay in the form, though on no page: a constraint is checked only if the form has all of
+            # its columns.
             kwargs["fields"] = [*flatten_fieldsets(self.get_fieldsets(request, obj)), *unseen]
         form = super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         permission = self.permission("change" if change else "add")
         for name, field in form.base_fields.items():
             if isinstance(field, forms.ModelChoiceField):
-                form.base_fields[name] = self._offering(field, request, "" if name in self.operators_fields else permission)
+                form.base_fields[name] = self._offering(
+                    field, request, "" if name in self.operators_fields else permission
+                )
         return form
 
     def _offering(self, field: Any, request: HttpRequest, permission: str) -> Any:
-        """The field with those of its rows with which the person may do this. A field that a form declares is shared by all requests."""
+        """The field with those of its rows with which the person may do this. A field that a form declares is
+        shared by all requests.
+        """
         if not access.is_tenants(field.queryset.model):
             return field
         own = deepcopy(field)
@@ -176,7 +205,10 @@ class TenantAdmin(ChoosesRows, RolesDecide):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Without what only an operator is shown."""
         found = super().get_fieldsets(request, obj)  # type: ignore[misc]
-        return [(title, options | {"fields": self.shown_to(request, options["fields"])}) for title, options in found]
+        return [
+            (title, options | {"fields": self.shown_to(request, options["fields"])})
+            for title, options in found
+        ]
 
     def shown_to(self, request: HttpRequest, fields: Any) -> list[Any]:
         """Those of the fields that the person is shown."""
@@ -184,7 +216,9 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return [name for name in fields if name not in unseen]
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:
-        """Django would send people to the first page; a wrong address is a 404, whether the row is another's or nobody's."""
+        """Django would send people to the first page; a wrong address is a 404, whether the row is another's
+        or nobody's.
+        """
         raise Http404(f"There is no such {opts.verbose_name}.")
 
 

@@ -1,7 +1,9 @@
-"""How often one may try to sign in: counted in Redis, for all web processes together. Without Redis nobody can.
+"""How often one may try to sign in: counted in Redis, for all web processes together. Without Redis nobody
+can.
 
-A name can be tried a few times from one address, and more often from all addresses together, so that who guesses from elsewhere does
-not at once shut its owner out. A name may be a password typed into the wrong field: Redis is told an HMAC.
+A name can be tried a few times from one address, and more often from all addresses together, so that who
+guesses from elsewhere does not at once shut its owner out. A name may be a password typed into the wrong
+field: Redis is told an HMAC.
 """
 
 from django.conf import settings
@@ -18,26 +20,41 @@ _REPLY_TIMEOUT_S = 3.0
 
 
 def wait_ms(name: str, address: str) -> int:
-    """Count an attempt before the password is looked at; how long to wait if there were too many, else 0. Raises `RedisError`."""
-    most = {_pair(name, address): MOST_OF_A_NAME_FROM_AN_ADDRESS, _key("name", name): MOST_OF_A_NAME, _key(address): MOST_FROM_AN_ADDRESS}
+    """Count an attempt before the password is looked at; how long to wait if there were too many, else 0.
+    Raises `RedisError`.
+    """
+    most = {
+        _pair(name, address): MOST_OF_A_NAME_FROM_AN_ADDRESS,
+        _key("name", name): MOST_OF_A_NAME,
+        _key(address): MOST_FROM_AN_ADDRESS,
+    }
     with _redis() as redis, redis.pipeline() as pipe:
         for key in most:
             # A window begins with its first attempt; those that are refused don't lengthen it.
             pipe.incr(key).pexpire(key, WINDOW_MS, nx=True).pttl(key)
         replies = pipe.execute()
-    waits = [left_ms for allowed, count, left_ms in zip(most.values(), replies[::3], replies[2::3], strict=True) if count > allowed]
+    waits = [
+        left_ms
+        for allowed, count, left_ms in zip(most.values(), replies[::3], replies[2::3], strict=True)
+        if count > allowed
+    ]
     return max(waits, default=0)
 
 
 def forget(name: str, address: str) -> None:
-    """The password was right: what was tried of this name from there does not count any more. Raises `RedisError`."""
+    """The password was right: what was tried of this name from there does not count any more. Raises
+    `RedisError`.
+    """
     with _redis() as redis:
         redis.delete(_pair(name, address))
 
 
 def _redis() -> Redis:
     return Redis.from_url(
-        settings.STREAMS_URL, socket_timeout=_REPLY_TIMEOUT_S, socket_connect_timeout=_REPLY_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+        settings.STREAMS_URL,
+        socket_timeout=_REPLY_TIMEOUT_S,
+        socket_connect_timeout=_REPLY_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
     )
 
 

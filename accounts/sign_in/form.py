@@ -59,5 +59,7 @@ class SignInForm(ThemedForm):
 
 def _address(request: HttpRequest) -> str:
     sent = request.META
-    address = client_address.of(sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES)
+    address = client_address.of(
+        sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
+    )
     return client_address.household(address)

@@ -1,7 +1,9 @@
-"""Who is still signed in, and may still do something: asked about many people at once, for pages that stay open for hours.
+"""Who is still signed in, and may still do something: asked about many people at once, for pages that stay
+open for hours.
 
-A page is let in once; what it is then told must end when the person signs out, is made inactive, gets another password, or loses what
-let them in. So whoever pushes to open pages asks here every now and then: four queries, for however many.
+A page is let in once; what it is then told must end when the person signs out, is made inactive, gets another
+password, or loses what let them in. So whoever pushes to open pages asks here every now and then: four
+queries, for however many.
 """
 
 from collections import defaultdict
@@ -35,7 +37,9 @@ class SignIn(NamedTuple):
 
 
 def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
-    """Those of them that hold and whose person may enter and do this, such as "usage.view_generation"; each as they are now."""
+    """Those of them that hold and whose person may enter and do this, such as "usage.view_generation"; each
+    as they are now.
+    """
     people = _people({each.user_id for each in sign_ins})
     open_sessions = _open({each.session_key for each in sign_ins})
     staff = [person.pk for person in people.values() if access.is_operator(person)]
@@ -56,7 +60,9 @@ def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, Us
 def _people(ids: Collection[int]) -> dict[int, User]:
     """The active ones, with their roles."""
     roles: defaultdict[int, dict[int, str]] = defaultdict(dict)
-    for user_id, organization_id, role in Member.objects.filter(user__in=ids).values_list("user_id", "organization_id", "role"):
+    for user_id, organization_id, role in Member.objects.filter(user__in=ids).values_list(
+        "user_id", "organization_id", "role"
+    ):
         roles[user_id][organization_id] = role
     people = {person.pk: person for person in User.objects.filter(pk__in=ids, is_active=True)}
     for person in people.values():
@@ -66,4 +72,8 @@ def _people(ids: Collection[int]) -> dict[int, User]:
 
 def _open(keys: Collection[str]) -> set[str]:
     """Those of the sessions that there are still."""
-    return set(Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list("session_key", flat=True))
+    return set(
+        Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list(
+            "session_key", flat=True
+        )
+    )

@@ -1,4 +1,5 @@
-"""Attacks a service of its own beside honest streams, one attack after the other, and prints what the honest streams felt.
+"""Attacks a service of its own beside honest streams, one attack after the other, and prints what the honest
+streams felt.
 
     python -m bench.hostile                                        every attack, some 30 minutes
     python -m bench.hostile --attacks one-byte-*,'no key'          some: by name or by what the attacker has, with wildcards
@@ -24,12 +25,25 @@ from bench.hostile.measurement import Outcome
 
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(prog="bench.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--attacks", default="", metavar="NAME[,NAME]", help="names, kinds or patterns of them (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="bench.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--attacks", default="", metavar="NAME[,NAME]", help="names, kinds or patterns of them (default: all)"
+    )
     parser.add_argument("--seconds", type=float, default=10, help="of each attack, at most")
-    parser.add_argument("--attackers", type=int, default=1, help="so many at once, each with an address and keys of its own")
-    parser.add_argument("--shared-address", action="store_true", help="the attackers come from the honest clients' address")
-    parser.add_argument("--root", type=Path, default=PROJECT_FOLDER, help="the checkout whose service is attacked (default: this one)")
+    parser.add_argument(
+        "--attackers", type=int, default=1, help="so many at once, each with an address and keys of its own"
+    )
+    parser.add_argument(
+        "--shared-address", action="store_true", help="the attackers come from the honest clients' address"
+    )
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=PROJECT_FOLDER,
+        help="the checkout whose service is attacked (default: this one)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcomes there")
     parser.add_argument("--list", action="store_true", help="name the attacks and end")
     return parser.parse_args()
@@ -38,10 +52,17 @@ def parse_arguments() -> argparse.Namespace:
 def run_all(plan: Plan, attacks: list[Attack], json_file: Path | None) -> list[Outcome]:
     """One after the other; each outcome is told, and written, as soon as it is known."""
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="chatapi-hostile-") as folder, harness(plan, Path(folder)) as prepared:
+    with (
+        tempfile.TemporaryDirectory(prefix="chatapi-hostile-") as folder,
+        harness(plan, Path(folder)) as prepared,
+    ):
         for number, attack in enumerate(attacks, 1):
             outcomes.append(prepared.run(attack))
-            print(f"{number}/{len(attacks)} {report.row(report.cells(outcomes[-1]))}", file=sys.stderr, flush=True)
+            print(
+                f"{number}/{len(attacks)} {report.row(report.cells(outcomes[-1]))}",
+                file=sys.stderr,
+                flush=True,
+            )
             if json_file is not None:
                 json_file.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
     return outcomes
@@ -61,7 +82,9 @@ def main() -> None:
     plan = Plan(arguments.root.resolve(), arguments.seconds, arguments.attackers, arguments.shared_address)
     outcomes = run_all(plan, attacks, arguments.json)
     missed = [outcome for outcome in outcomes if outcome.violations]
-    print(f"{report.table(outcomes)}\n\n{report.rule()}\n{len(outcomes) - len(missed)} of {len(outcomes)} passed.")
+    print(
+        f"{report.table(outcomes)}\n\n{report.rule()}\n{len(outcomes) - len(missed)} of {len(outcomes)} passed."
+    )
     sys.exit(1 if missed else 0)
 
 

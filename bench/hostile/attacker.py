@@ -1,6 +1,8 @@
-"""The process that attacks: waits for a line on its standard input, runs one attack, and writes what came of it as JSON.
+"""The process that attacks: waits for a line on its standard input, runs one attack, and writes what came of
+it as JSON.
 
-python -m bench.hostile.attacker --attack tls-hello --port 8000 --attackers 1 --seconds 10 --keys KEYS.json --output FILE
+python -m bench.hostile.attacker --attack tls-hello --port 8000 --attackers 1 --seconds 10 --keys KEYS.json
+--output FILE
 """
 
 import argparse
@@ -27,7 +29,9 @@ NICENESS = 10
 
 async def run(attack: Attack, attackers: list[Attacker], seconds: float) -> None:
     """All attackers at once, until their time or their bytes are spent."""
-    await asyncio.gather(*(within_budget(asyncio.ensure_future(attack.run(each)), seconds) for each in attackers))
+    await asyncio.gather(
+        *(within_budget(asyncio.ensure_future(attack.run(each)), seconds) for each in attackers)
+    )
 
 
 def address(number: int, *, is_shared: bool) -> str:
@@ -69,7 +73,13 @@ def main() -> None:
         uvloop.run(run(ATTACKS[arguments.attack], attackers, arguments.seconds))
     except Exception as problem:
         error = repr(problem)
-    done = Attacked(dict(tally.answers), tally.sent_bytes, tally.received_bytes, round(time.process_time() - before, 2), error)
+    done = Attacked(
+        dict(tally.answers),
+        tally.sent_bytes,
+        tally.received_bytes,
+        round(time.process_time() - before, 2),
+        error,
+    )
     arguments.output.write_bytes(msgspec.json.encode(done))
 
 

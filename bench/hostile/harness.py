@@ -1,4 +1,6 @@
-"""One run: a fresh service, honest clients, some quiet seconds, an attack, and what became of the honest clients."""
+"""One run: a fresh service, honest clients, some quiet seconds, an attack, and what became of the honest
+clients.
+"""
 
 import os
 import shutil
@@ -88,9 +90,25 @@ class Harness:
     def attacker(self, attack: Attack, service: Service) -> Iterator["subprocess.Popen[bytes]"]:
         """The attacker's process, which waits for a line."""
         plan = self.plan
-        arguments = ["--attack", attack.name, "--port", str(self.sink_port if attack.is_sent_to_sink else service.port)]
-        arguments += ["--attackers", str(plan.attackers), "--seconds", str(plan.seconds), "--keys", str(self.prepared.keys_file)]
-        arguments += ["--output", str(self.result("attacker")), *(["--shared-address"] if plan.is_address_shared else [])]
+        arguments = [
+            "--attack",
+            attack.name,
+            "--port",
+            str(self.sink_port if attack.is_sent_to_sink else service.port),
+        ]
+        arguments += [
+            "--attackers",
+            str(plan.attackers),
+            "--seconds",
+            str(plan.seconds),
+            "--keys",
+            str(self.prepared.keys_file),
+        ]
+        arguments += [
+            "--output",
+            str(self.result("attacker")),
+            *(["--shared-address"] if plan.is_address_shared else []),
+        ]
         with talking("attacker", ["bench.hostile.attacker", *arguments], self.folder) as process:
             _read_line(process, "ready")
             yield process

@@ -1,4 +1,6 @@
-"""What a live key can do beyond a test key: floods of valid requests, and an upstream of its own that misbehaves."""
+"""What a live key can do beyond a test key: floods of valid requests, and an upstream of its own that
+misbehaves.
+"""
 
 import asyncio
 
@@ -15,7 +17,9 @@ UPSTREAM_STREAMS = 4
 @attack(LIVE_KEY)
 async def valid_requests(attacker: Attacker) -> None:
     """Valid streams of 64 tokens over 100 kept connections, as fast as they are answered."""
-    await attacker.flood(chat(attacker.keys.live, model="tok64-d0", stream=True), connections=100, is_streamed=True)
+    await attacker.flood(
+        chat(attacker.keys.live, model="tok64-d0", stream=True), connections=100, is_streamed=True
+    )
 
 
 @attack(LIVE_KEY)
@@ -46,7 +50,9 @@ async def unread_streams(attacker: Attacker) -> None:
 @attack(LIVE_KEY)
 async def large_prompts(attacker: Attacker) -> None:
     """Prompts of 4 MB for an upstream, over 10 kept connections."""
-    await attacker.flood(chat(attacker.keys.live, model="tok64-d0", messages=messages("word " * 800_000)), connections=10)
+    await attacker.flood(
+        chat(attacker.keys.live, model="tok64-d0", messages=messages("word " * 800_000)), connections=10
+    )
 
 
 def _asks_upstream(model: str, summary: str) -> Run:

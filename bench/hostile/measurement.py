@@ -1,4 +1,6 @@
-"""What one attack did to the others: the values that the attacker and the witness print, and the rule that they must keep."""
+"""What one attack did to the others: the values that the attacker and the witness print, and the rule that
+they must keep.
+"""
 
 from collections import Counter
 
@@ -103,7 +105,9 @@ def outcome(
     attacked: Attacked,
     growth: dict[str, float],
 ) -> Outcome:
-    """The row of one run; what happened before `attacked_at` is quiet. `named` are name, attacker and summary."""
+    """The row of one run; what happened before `attacked_at` is quiet. `named` are name, attacker and
+    summary.
+    """
     name, who, summary = named
     all_probes = [*witnessed.fresh_probes, *witnessed.kept_probes]
     probes = [probe for probe in all_probes if probe.sent_at >= attacked_at]

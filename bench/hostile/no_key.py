@@ -26,11 +26,15 @@ ROUTES = (
 
 async def chunk_flood(attacker: Attacker, method: str, path: str, n_bytes: int) -> None:
     """A body of chunks of one byte, this long on the wire, over one connection."""
-    await attacker.send_once(chunked_head(method, path) + ONE_BYTE_CHUNK * (n_bytes // len(ONE_BYTE_CHUNK)) + b"0\r\n\r\n")
+    await attacker.send_once(
+        chunked_head(method, path) + ONE_BYTE_CHUNK * (n_bytes // len(ONE_BYTE_CHUNK)) + b"0\r\n\r\n"
+    )
 
 
 async def over_and_over(attacker: Attacker, payload: bytes, connections: int, *, waits: bool = True) -> None:
-    """The payload again and again over this many new connections, which wait for no more than an answer's head."""
+    """The payload again and again over this many new connections, which wait for no more than an answer's
+    head.
+    """
 
     async def one() -> None:
         while True:
@@ -101,7 +105,9 @@ async def many_header_lines(attacker: Attacker) -> None:
 @attack(NO_KEY)
 async def header_lines_within_bounds(attacker: Attacker) -> None:
     """Requests with 400 header lines each, over 20 kept connections."""
-    await attacker.flood(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 400 + b"\r\n", connections=20)
+    await attacker.flood(
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 400 + b"\r\n", connections=20
+    )
 
 
 @attack(NO_KEY)
@@ -212,7 +218,11 @@ async def bodies_in_large_chunks(attacker: Attacker) -> None:
 @attack(NO_KEY)
 async def expect_100_continue(attacker: Attacker) -> None:
     """2,000 requests that ask whether they may send 7 MB, and send nothing."""
-    payload = head("POST", CHAT, {"Content-Type": "application/json", "Content-Length": "7000000", "Expect": "100-continue"})
+    payload = head(
+        "POST",
+        CHAT,
+        {"Content-Type": "application/json", "Content-Length": "7000000", "Expect": "100-continue"},
+    )
     await attacker.hold(attacker.share(2000), payload)
 
 
@@ -224,7 +234,9 @@ async def websocket_handshakes(attacker: Attacker) -> None:
 
 @attack(NO_KEY)
 async def websocket_handshakes_nowhere(attacker: Attacker) -> None:
-    """WebSocket handshakes with a path that does not exist, a foreign origin and a wrong version, 50 at a time."""
+    """WebSocket handshakes with a path that does not exist, a foreign origin and a wrong version, 50 at a
+    time.
+    """
     await over_and_over(attacker, websocket("/nowhere").replace(b"Version: 13", b"Version: 99"), 50)
 
 
@@ -264,7 +276,11 @@ async def malformed_keys(attacker: Attacker) -> None:
 @attack(NO_KEY)
 async def cors_preflights(attacker: Attacker) -> None:
     """Preflights of another origin's page, over 30 kept connections."""
-    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    asked = {
+        "Origin": "https://evil.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
     await attacker.flood(request("OPTIONS", CHAT, asked), connections=30)
 
 
@@ -296,7 +312,9 @@ async def sign_in_page(attacker: Attacker) -> None:
 async def sign_in_attempts(attacker: Attacker) -> None:
     """Passwords posted without a CSRF token, over 10 kept connections."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    await attacker.flood(request("POST", "/admin/login/", form, b"username=admin&password=" + b"p" * 1000), connections=10)
+    await attacker.flood(
+        request("POST", "/admin/login/", form, b"username=admin&password=" + b"p" * 1000), connections=10
+    )
 
 
 @attack(NO_KEY)
@@ -337,6 +355,10 @@ async def cookies(attacker: Attacker) -> None:
 async def multipart_forms(attacker: Attacker) -> None:
     """A multipart form of 900 fields and a file of 2 MB to the page to sign in, over 5 kept connections."""
     part = b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\nv\r\n'
-    file = b'--b\r\nContent-Disposition: form-data; name="x"; filename="x"\r\n\r\n' + b"x" * (2 * MB) + b"\r\n--b--\r\n"
+    file = (
+        b'--b\r\nContent-Disposition: form-data; name="x"; filename="x"\r\n\r\n'
+        + b"x" * (2 * MB)
+        + b"\r\n--b--\r\n"
+    )
     form = {"Content-Type": "multipart/form-data; boundary=b"}
     await attacker.flood(request("POST", "/admin/login/", form, part * 900 + file), connections=5)

@@ -1,6 +1,8 @@
-"""The attacker's client: prepared bytes over raw connections, from an address of its own, bounded in bytes and time.
+"""The attacker's client: prepared bytes over raw connections, from an address of its own, bounded in bytes
+and time.
 
-It parses nothing of an answer but its status line, so that the machine's time goes to the server under attack.
+It parses nothing of an answer but its status line, so that the machine's time goes to the server under
+attack.
 """
 
 import asyncio
@@ -60,7 +62,9 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
+        self.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
 
     def data_received(self, data: bytes) -> None:
         self.tally.received_bytes += len(data)
@@ -86,7 +90,9 @@ class Connection(asyncio.Protocol):
         self.statuses.put_nowait(0)
 
     async def send(self, payload: bytes) -> bool:
-        """Send it all as fast as the peer takes it; whether the connection is still there. Raises BudgetSpentError."""
+        """Send it all as fast as the peer takes it; whether the connection is still there. Raises
+        BudgetSpentError.
+        """
         view = memoryview(payload)
         for start in range(0, len(view), WRITE_BYTES):
             if not self.is_open:
@@ -207,8 +213,12 @@ class Attacker:
 
         await asyncio.gather(*(one() for _ in range(connections)))
 
-    async def hold(self, connections: int, payload: bytes = b"", *, receive_buffer_bytes: int | None = None) -> None:
-        """Open this many connections, send each the payload, never read, and keep them until the time is over."""
+    async def hold(
+        self, connections: int, payload: bytes = b"", *, receive_buffer_bytes: int | None = None
+    ) -> None:
+        """Open this many connections, send each the payload, never read, and keep them until the time is
+        over.
+        """
         held: list[Connection] = []
         try:
             for _ in range(connections):

@@ -42,10 +42,16 @@ KINDS = ("control", "no key", "test key", "live key", "upstream")
 
 def select(patterns: list[str]) -> list[Attack]:
     """The attacks whose name or attacker matches one of the patterns, by who attacks; raises ValueError."""
-    unknown = [pattern for pattern in patterns if not any(_matches(attack, pattern) for attack in ATTACKS.values())]
+    unknown = [
+        pattern for pattern in patterns if not any(_matches(attack, pattern) for attack in ATTACKS.values())
+    ]
     if unknown:
         raise ValueError(f"no attack is named {', '.join(unknown)}; --list shows them")
-    found = [attack for attack in ATTACKS.values() if not patterns or any(_matches(attack, each) for each in patterns)]
+    found = [
+        attack
+        for attack in ATTACKS.values()
+        if not patterns or any(_matches(attack, each) for each in patterns)
+    ]
     return sorted(found, key=lambda attack: KINDS.index(attack.who))
 
 

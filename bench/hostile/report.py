@@ -63,7 +63,10 @@ def cells(outcome: Outcome) -> list[str]:
 
 def counted(counts: Mapping[str, int]) -> str:
     """`8 whole`, `3 200, 1 429`; a dash for nothing."""
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda each: -each[1])) or "-"
+    return (
+        ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda each: -each[1]))
+        or "-"
+    )
 
 
 def rule() -> str:
@@ -76,7 +79,15 @@ def rule() -> str:
     )
 
 
-COMPARED_HEADINGS = ("attack", "by", "worst gap ms", "worst /healthz ms", "honest streams that ended early", "memory +MB", "verdict")
+COMPARED_HEADINGS = (
+    "attack",
+    "by",
+    "worst gap ms",
+    "worst /healthz ms",
+    "honest streams that ended early",
+    "memory +MB",
+    "verdict",
+)
 
 
 def comparison(after: Iterable[Outcome], before: Iterable[Outcome]) -> str:
@@ -97,7 +108,12 @@ def compared(after: Outcome, before: Outcome | None) -> list[str]:
 def short(outcome: Outcome) -> tuple[str, str, str, str]:
     """Gap, probe, broken streams and memory."""
     broken = sum(count for how, count in outcome.streams.items() if how != "whole")
-    return f"{outcome.worst_gap_ms:.0f}", f"{outcome.probe_worst_ms:.0f}", str(broken), f"{outcome.growth_mb:.0f}"
+    return (
+        f"{outcome.worst_gap_ms:.0f}",
+        f"{outcome.probe_worst_ms:.0f}",
+        str(broken),
+        f"{outcome.growth_mb:.0f}",
+    )
 
 
 def verdict(outcome: Outcome) -> str:
@@ -107,7 +123,9 @@ def verdict(outcome: Outcome) -> str:
 
 def main() -> None:
     """Command line: prints a table of outcomes that `--json` has kept."""
-    parser = argparse.ArgumentParser(prog="bench.hostile.report", description="Tables of kept outcomes, in markdown.")
+    parser = argparse.ArgumentParser(
+        prog="bench.hostile.report", description="Tables of kept outcomes, in markdown."
+    )
     parser.add_argument("after", type=Path)
     parser.add_argument("--before", type=Path, help="of another release, to be compared with")
     arguments = parser.parse_args()

@@ -8,7 +8,9 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 
 
-def request(method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> bytes:
+def request(
+    method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> bytes:
     """A whole request with a `Content-Length`, if it has a body."""
     length = {} if body is None else {"Content-Length": str(len(body))}
     return head(method, path, {**(headers or {}), **length}) + (body or b"")
@@ -16,13 +18,19 @@ def request(method: str, path: str, headers: Mapping[str, str] | None = None, bo
 
 def head(method: str, path: str, headers: Mapping[str, str] | None = None) -> bytes:
     """A request's head."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *(f"{name}: {value}" for name, value in (headers or {}).items())]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        *(f"{name}: {value}" for name, value in (headers or {}).items()),
+    ]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def chunked_head(method: str, path: str, headers: Mapping[str, str] | None = None) -> bytes:
     """A request's head whose body comes in chunks."""
-    return head(method, path, {**(headers or {}), "Transfer-Encoding": "chunked", "Content-Type": "application/json"})
+    return head(
+        method, path, {**(headers or {}), "Transfer-Encoding": "chunked", "Content-Type": "application/json"}
+    )
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -30,9 +38,18 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
 
-def chat(key: str, body: bytes | None = None, *, path: str = CHAT, extra: Mapping[str, str] | None = None, **fields: Any) -> bytes:
+def chat(
+    key: str,
+    body: bytes | None = None,
+    *,
+    path: str = CHAT,
+    extra: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> bytes:
     """A chat request of this key: a body as it is, or a small one with these fields."""
-    return request("POST", path, {**bearer(key), **(extra or {})}, chat_body(**fields) if body is None else body)
+    return request(
+        "POST", path, {**bearer(key), **(extra or {})}, chat_body(**fields) if body is None else body
+    )
 
 
 def chat_body(**fields: Any) -> bytes:

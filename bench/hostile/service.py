@@ -87,7 +87,15 @@ def prepare(root: Path, folder: Path, ports: Ports, honest_model: str) -> Prepar
     catalog = folder / "catalog.toml"
     catalog.write_text(catalog_text(ports, honest_model))
     command = [python_of(root), "-c", SET_UP, str(catalog), str(ATTACKERS)]
-    done = subprocess.run(command, cwd=root, env=own_environment(state), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env=own_environment(state),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     if done.returncode:
         raise ChildError(f"the service in {root} can't be set up:\n{done.stderr[-2000:]}")
     found = json.loads(done.stdout.splitlines()[-1])
@@ -99,11 +107,16 @@ def prepare(root: Path, folder: Path, ports: Ports, honest_model: str) -> Prepar
 def catalog_text(ports: Ports, honest_model: str) -> str:
     """Models of the scripted upstream, of the one that misbehaves, and of the sandbox."""
     deployments = {
-        **{model: REMOTE.format(port=ports.upstream, model=model) for model in (honest_model, *HONEST_MODELS, *ATTACKERS_MODELS)},
+        **{
+            model: REMOTE.format(port=ports.upstream, model=model)
+            for model in (honest_model, *HONEST_MODELS, *ATTACKERS_MODELS)
+        },
         **{model: REMOTE.format(port=ports.hostile_upstream, model=model) for model in BEHAVIOURS},
         **dict.fromkeys(SANDBOX_MODELS, SANDBOX),
     }
-    return "\n".join(MODEL.format(model=model, deployment=deployment) for model, deployment in deployments.items())
+    return "\n".join(
+        MODEL.format(model=model, deployment=deployment) for model, deployment in deployments.items()
+    )
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""What a free test key can do, within its rate limit and beyond it: large and slow JSON, schemas, prompts, streams and followers."""
+"""What a free test key can do, within its rate limit and beyond it: large and slow JSON, schemas, prompts,
+streams and followers.
+"""
 
 import asyncio
 import json
@@ -100,7 +102,9 @@ async def long_integers(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def one_long_integer(attacker: Attacker) -> None:
     """One integer of 7 million digits, and one of as many behind an exponent."""
-    await three_at_once(attacker, chat(attacker.keys.test, with_raw("x", b"[" + b"9" * (6 * MB) + b",1e" + b"9" * MB + b"]")))
+    await three_at_once(
+        attacker, chat(attacker.keys.test, with_raw("x", b"[" + b"9" * (6 * MB) + b",1e" + b"9" * MB + b"]"))
+    )
 
 
 @attack(TEST_KEY)
@@ -112,7 +116,9 @@ async def many_values(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def commas(attacker: Attacker) -> None:
     """7 MB of digits and commas: 3.5 million values."""
-    await three_at_once(attacker, chat(attacker.keys.test, with_raw("x", b"[" + b"1," * (7 * MB // 2) + b"1]")))
+    await three_at_once(
+        attacker, chat(attacker.keys.test, with_raw("x", b"[" + b"1," * (7 * MB // 2) + b"1]"))
+    )
 
 
 @attack(TEST_KEY)
@@ -134,7 +140,9 @@ async def escapes(attacker: Attacker) -> None:
 async def unfinished_json(attacker: Attacker) -> None:
     """7 MB of an array that never ends, of whitespace, and of a body that is wrong in its last byte."""
     payloads = [b"[" + b"0," * (3 * MB), b" " * (7 * MB), chat_body()[:-1] + b" " * (7 * MB) + b"x"]
-    await asyncio.gather(*(attacker.flood(chat(attacker.keys.test, body), connections=1) for body in payloads))
+    await asyncio.gather(
+        *(attacker.flood(chat(attacker.keys.test, body), connections=1) for body in payloads)
+    )
 
 
 @attack(TEST_KEY)
@@ -160,8 +168,14 @@ async def tools_in_parallel(attacker: Attacker) -> None:
     """Tool calls in answer to 16 tools with deep schemas, 128 choices."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(20):
-        schema = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a", "b"]}
-    tools = [{"type": "function", "function": {"name": f"f{number}", "parameters": schema}} for number in range(16)]
+        schema = {
+            "type": "object",
+            "properties": {"a": schema, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        }
+    tools = [
+        {"type": "function", "function": {"name": f"f{number}", "parameters": schema}} for number in range(16)
+    ]
     body: dict[str, Any] = {"model": "sandbox-parallel-tool-calls", "tools": tools, "n": 128, "stream": True}
     await attacker.flood(chat(attacker.keys.test, **body), connections=3, is_streamed=True)
 
@@ -183,7 +197,10 @@ async def schema_any_of_nested(attacker: Attacker) -> None:
     """A JSON schema whose `anyOf` multiply: 16 in each of eight levels, by reference."""
     definitions = {f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 16} for level in range(8)}
     await three_at_once(
-        attacker, schema_request(attacker.keys.test, {"$ref": "#/$defs/d0", "$defs": {**definitions, "d8": {"type": "string"}}})
+        attacker,
+        schema_request(
+            attacker.keys.test, {"$ref": "#/$defs/d0", "$defs": {**definitions, "d8": {"type": "string"}}}
+        ),
     )
 
 
@@ -197,8 +214,15 @@ async def schema_cycle(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def schema_patterns(attacker: Attacker) -> None:
     """A JSON schema whose patterns backtrack without an end."""
-    properties = {f"p{n}": {"type": "string", "pattern": "^(a+)+$|^(a|a)*b$", "minLength": 5000} for n in range(200)}
-    schema = {"type": "object", "properties": properties, "required": list(properties), "patternProperties": {"(x+x+)+y": {}}}
+    properties = {
+        f"p{n}": {"type": "string", "pattern": "^(a+)+$|^(a|a)*b$", "minLength": 5000} for n in range(200)
+    }
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "patternProperties": {"(x+x+)+y": {}},
+    }
     await three_at_once(attacker, schema_request(attacker.keys.test, schema))
 
 
@@ -206,7 +230,9 @@ async def schema_patterns(attacker: Attacker) -> None:
 async def schema_enum(attacker: Attacker) -> None:
     """A JSON schema with two enumerations of 100,000 values."""
     values = [f"value {number}" for number in range(100_000)]
-    await three_at_once(attacker, schema_request(attacker.keys.test, {"allOf": [{"enum": values}, {"enum": values[::-1]}]}))
+    await three_at_once(
+        attacker, schema_request(attacker.keys.test, {"allOf": [{"enum": values}, {"enum": values[::-1]}]})
+    )
 
 
 @attack(TEST_KEY)
@@ -223,21 +249,36 @@ async def schema_large_answer(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def schema_required_twice(attacker: Attacker) -> None:
     """A JSON schema that requires 100,000 properties that it does not declare."""
-    schema = {"type": "object", "required": [f"r{number}" for number in range(100_000)], "additionalProperties": {"const": "x" * 1000}}
+    schema = {
+        "type": "object",
+        "required": [f"r{number}" for number in range(100_000)],
+        "additionalProperties": {"const": "x" * 1000},
+    }
     await three_at_once(attacker, schema_request(attacker.keys.test, schema))
 
 
 @attack(TEST_KEY)
 async def logit_bias(attacker: Attacker) -> None:
     """A `logit_bias` of 1,024 tokens, and one of 200,000."""
-    payloads = [chat(attacker.keys.test, logit_bias={str(n): 1 for n in range(count)}) for count in (1_024, 200_000)]
+    payloads = [
+        chat(attacker.keys.test, logit_bias={str(n): 1 for n in range(count)}) for count in (1_024, 200_000)
+    ]
     await asyncio.gather(*(attacker.flood(payload, connections=2) for payload in payloads))
 
 
 @attack(TEST_KEY)
 async def engine_parameters(attacker: Attacker) -> None:
     """Eight engine parameters of 60 KB each."""
-    names = ["guided_json", "guided_regex", "guided_grammar", "ebnf", "grammar", "structured_outputs", "chat_template_kwargs", "documents"]
+    names = [
+        "guided_json",
+        "guided_regex",
+        "guided_grammar",
+        "ebnf",
+        "grammar",
+        "structured_outputs",
+        "chat_template_kwargs",
+        "documents",
+    ]
     parameters: dict[str, Any] = dict.fromkeys(names, "g" * 60_000)
     await three_at_once(attacker, chat(attacker.keys.test, **parameters))
 
@@ -248,7 +289,9 @@ async def engine_parameters(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def tokenizer_runs(attacker: Attacker) -> None:
     """Prompts of a million equal characters: letters, spaces, underscores, digits, and one combining mark."""
-    payloads = [chat(attacker.keys.test, model="sandbox-echo", messages=messages(sign * MB)) for sign in "a _1\u0301"]
+    payloads = [
+        chat(attacker.keys.test, model="sandbox-echo", messages=messages(sign * MB)) for sign in "a _1\u0301"
+    ]
     await asyncio.gather(*(attacker.flood(payload, connections=1) for payload in payloads))
 
 
@@ -257,7 +300,8 @@ async def tokenizer_mixture(attacker: Attacker) -> None:
     """Prompts of 3 MB of random-looking base64 and of emoji, said again by the sandbox."""
     base64 = ("Zm9vYmFyYmF6cXV4" + "aGVsbG8" * 3) * (3 * MB // 37)
     payloads = [
-        chat(attacker.keys.test, model="sandbox-echo", stream=True, messages=messages(text)) for text in (base64, "👩‍👩‍👧" * 150_000)
+        chat(attacker.keys.test, model="sandbox-echo", stream=True, messages=messages(text))
+        for text in (base64, "👩‍👩‍👧" * 150_000)
     ]
     await asyncio.gather(*(attacker.flood(payload, connections=2, is_streamed=True) for payload in payloads))
 
@@ -293,14 +337,25 @@ async def markers(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def token_prompts(attacker: Attacker) -> None:
     """Text completions of 128 prompts of 1,500 token ids each, with echo and logprobs."""
-    body = json.dumps({"model": "sandbox", "prompt": [[17] * 1_500] * 128, "echo": True, "logprobs": 5, "max_tokens": 16}).encode()
+    body = json.dumps(
+        {"model": "sandbox", "prompt": [[17] * 1_500] * 128, "echo": True, "logprobs": 5, "max_tokens": 16}
+    ).encode()
     await three_at_once(attacker, request("POST", TEXT, bearer(attacker.keys.test), body))
 
 
 @attack(TEST_KEY)
 async def best_of_and_echo(attacker: Attacker) -> None:
     """Text completions of a prompt of 1 MB with 20 tries each, said again."""
-    body = json.dumps({"model": "sandbox", "prompt": "word " * 200_000, "echo": True, "best_of": 20, "n": 1, "max_tokens": 5000}).encode()
+    body = json.dumps(
+        {
+            "model": "sandbox",
+            "prompt": "word " * 200_000,
+            "echo": True,
+            "best_of": 20,
+            "n": 1,
+            "max_tokens": 5000,
+        }
+    ).encode()
     await three_at_once(attacker, request("POST", TEXT, bearer(attacker.keys.test), body))
 
 
@@ -310,21 +365,27 @@ async def best_of_and_echo(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def streams_of_128_choices(attacker: Attacker) -> None:
     """Three streams of 128 choices, as fast as they go."""
-    payload = chat(attacker.keys.test, n=128, stream=True, messages=messages("hello [sandbox tokens=2000 delay_ms=1]"))
+    payload = chat(
+        attacker.keys.test, n=128, stream=True, messages=messages("hello [sandbox tokens=2000 delay_ms=1]")
+    )
     await attacker.hold(3, payload)
 
 
 @attack(TEST_KEY)
 async def streams_with_logprobs(attacker: Attacker) -> None:
     """Ten long streams with the 20 likeliest tokens beside each."""
-    payload = chat(attacker.keys.test, stream=True, logprobs=True, top_logprobs=20, messages=messages(LONG_STREAM))
+    payload = chat(
+        attacker.keys.test, stream=True, logprobs=True, top_logprobs=20, messages=messages(LONG_STREAM)
+    )
     await attacker.hold(10, payload)
 
 
 @attack(TEST_KEY)
 async def whole_answers_of_128_choices(attacker: Attacker) -> None:
     """Answers of 128 choices of 5,000 tokens that are not streamed."""
-    await three_at_once(attacker, chat(attacker.keys.test, n=128, messages=messages("hello [sandbox tokens=5000]")))
+    await three_at_once(
+        attacker, chat(attacker.keys.test, n=128, messages=messages("hello [sandbox tokens=5000]"))
+    )
 
 
 @attack(TEST_KEY)
@@ -359,13 +420,17 @@ async def slow_readers(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def streams_500_at_once(attacker: Attacker) -> None:
     """500 paced streams at the same time."""
-    await attacker.hold(attacker.share(500), chat(attacker.keys.test, stream=True, messages=messages(PACED_STREAM)))
+    await attacker.hold(
+        attacker.share(500), chat(attacker.keys.test, stream=True, messages=messages(PACED_STREAM))
+    )
 
 
 @attack(TEST_KEY)
 async def streams_as_fast_as_they_go(attacker: Attacker) -> None:
     """50 streams of 100,000 tokens without a pause."""
-    await attacker.hold(attacker.share(50), chat(attacker.keys.test, stream=True, messages=messages(LONG_STREAM)))
+    await attacker.hold(
+        attacker.share(50), chat(attacker.keys.test, stream=True, messages=messages(LONG_STREAM))
+    )
 
 
 @attack(TEST_KEY)
@@ -384,7 +449,9 @@ async def connect_and_abort(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def small_requests(attacker: Attacker) -> None:
     """Small valid requests over 100 kept connections, as fast as they are answered."""
-    await attacker.flood(chat(attacker.keys.test, messages=messages("hello [sandbox tokens=1]")), connections=100)
+    await attacker.flood(
+        chat(attacker.keys.test, messages=messages("hello [sandbox tokens=1]")), connections=100
+    )
 
 
 @attack(TEST_KEY)
@@ -403,7 +470,9 @@ async def pipelined_requests(attacker: Attacker) -> None:
 @attack(TEST_KEY)
 async def tickets(attacker: Attacker) -> None:
     """Tickets of 1 MB that nobody uses, over 10 kept connections."""
-    payload = chat(attacker.keys.test, path="/v1/chat/completions/tickets", messages=messages("word " * 200_000))
+    payload = chat(
+        attacker.keys.test, path="/v1/chat/completions/tickets", messages=messages("word " * 200_000)
+    )
     await attacker.flood(payload, connections=10)
 
 
@@ -419,7 +488,9 @@ async def idempotency_keys(attacker: Attacker) -> None:
 
     def payload(number: int) -> bytes:
         return chat(
-            attacker.keys.test, extra={"Idempotency-Key": f"{attacker.address}-{number}"}, messages=messages("hello [sandbox tokens=1]")
+            attacker.keys.test,
+            extra={"Idempotency-Key": f"{attacker.address}-{number}"},
+            messages=messages("hello [sandbox tokens=1]"),
         )
 
     await attacker.each((payload(number) for number in range(100_000)), connections=50)
@@ -429,19 +500,26 @@ async def idempotency_keys(attacker: Attacker) -> None:
 async def one_idempotency_key(attacker: Attacker) -> None:
     """One request with one Idempotency-Key, attached to over 300 connections."""
     extra = {"Idempotency-Key": f"{attacker.address}-one"}
-    await attacker.hold(attacker.share(300), chat(attacker.keys.test, extra=extra, stream=True, messages=messages(PACED_STREAM)))
+    await attacker.hold(
+        attacker.share(300),
+        chat(attacker.keys.test, extra=extra, stream=True, messages=messages(PACED_STREAM)),
+    )
 
 
 @attack(TEST_KEY)
 async def respond_async(attacker: Attacker) -> None:
     """Long requests whose answer is not waited for, over 30 kept connections."""
     extra = {"Prefer": "respond-async"}
-    await attacker.flood(chat(attacker.keys.test, extra=extra, stream=True, messages=messages(PACED_STREAM)), connections=30)
+    await attacker.flood(
+        chat(attacker.keys.test, extra=extra, stream=True, messages=messages(PACED_STREAM)), connections=30
+    )
 
 
 async def _begun(attacker: Attacker, text: str) -> str:
     """The id of a stream that this attacker has begun and left to itself; blank if it was refused."""
-    payload = chat(attacker.keys.test, extra={"Prefer": "respond-async"}, stream=True, messages=messages(text))
+    payload = chat(
+        attacker.keys.test, extra={"Prefer": "respond-async"}, stream=True, messages=messages(text)
+    )
     async with attacker.connected() as connection:
         if connection is None or not await connection.send(payload) or not await connection.status():
             return ""
@@ -468,10 +546,14 @@ async def resume_unread(attacker: Attacker) -> None:
 
 @attack(TEST_KEY)
 async def cancel_flood(attacker: Attacker) -> None:
-    """A generation that runs, cancelled again and again, and ones that do not exist, over 40 kept connections."""
+    """A generation that runs, cancelled again and again, and ones that do not exist, over 40 kept
+    connections.
+    """
     generation_id = await _begun(attacker, PACED_STREAM)
     ids = (generation_id, "chatcmpl-" + "0" * 32)
-    payloads = [request("POST", f"/v1/generations/{each}/cancel", bearer(attacker.keys.test), b"") for each in ids]
+    payloads = [
+        request("POST", f"/v1/generations/{each}/cancel", bearer(attacker.keys.test), b"") for each in ids
+    ]
     await asyncio.gather(*(attacker.flood(payload, connections=20) for payload in payloads))
 
 

@@ -1,4 +1,5 @@
-"""An upstream that misbehaves: the model's name says how. It stops by itself, and bounds what it sends for one request.
+"""An upstream that misbehaves: the model's name says how. It stops by itself, and bounds what it sends for
+one request.
 
 python -m bench.hostile.upstream --port 27200
 """
@@ -37,7 +38,14 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 def event(choices: list[dict[str, Any]], **fields: Any) -> bytes:
     """One event of a stream."""
-    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices, **fields}
+    chunk = {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": choices,
+        **fields,
+    }
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
@@ -177,7 +185,8 @@ async def tool_calls(send: Send) -> None:
     await send(STREAM_HEAD + b"\r\n")
     for start in range(0, 10_000_000, 500):
         calls = [
-            {"index": n, "id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{"}} for n in range(start, start + 500)
+            {"index": n, "id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{"}}
+            for n in range(start, start + 500)
         ]
         await send(event([{"index": 0, "delta": {"tool_calls": calls}, "finish_reason": None}]))
 
@@ -210,7 +219,9 @@ async def header_flood(send: Send) -> None:
 @behaviour
 async def refusal_without_end(send: Send) -> None:
     """A status of 400 with a body without an end."""
-    await send(b'HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{"error":{"message":"')
+    await send(
+        b'HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{"error":{"message":"'
+    )
     while True:
         await send(b"no " * 300_000)
 
@@ -242,11 +253,15 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         await writer.drain()
         await asyncio.sleep(0)
 
-    with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):  # a TimeoutError is an OSError
+    with suppress(
+        OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+    ):  # a TimeoutError is an OSError
         async with asyncio.timeout(MAX_SECONDS):
             request_head = await reader.readuntil(b"\r\n\r\n")
             length = LENGTH.search(request_head)
-            body = await reader.readexactly(int(length[1])) if length else await reader.readuntil(b"0\r\n\r\n")
+            body = (
+                await reader.readexactly(int(length[1])) if length else await reader.readuntil(b"0\r\n\r\n")
+            )
             model = MODEL.search(body)
             respond = BEHAVIOURS.get(model[1].decode()) if model else None
             await (respond or usage_of_2_31)(send)

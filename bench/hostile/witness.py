@@ -1,8 +1,10 @@
 """The honest clients beside an attack: paced streams, short requests, and a probe of /healthz each 50 ms.
 
-    python -m bench.hostile.witness http://127.0.0.1:8000/opentoken/v1 --key ck_live_... --model tok500-d20 --output FILE
+    python -m bench.hostile.witness http://127.0.0.1:8000/opentoken/v1 --key ck_live_... --model tok500-d20
+    --output FILE
 
-Prints `streaming` when every stream has begun, and writes one `Witnessed` as JSON to `--output` when they have ended.
+Prints `streaming` when every stream has begun, and writes one `Witnessed` as JSON to `--output` when they
+have ended.
 """
 
 import argparse
@@ -78,7 +80,9 @@ class Prober:
 
 
 async def again_and_again(ask: Ask, pause_seconds: float, probes: list[Probe]) -> None:
-    """Ask every `pause_seconds`, or as soon as the last question is answered; one that is not answered counts up to the end."""
+    """Ask every `pause_seconds`, or as soon as the last question is answered; one that is not answered counts
+    up to the end.
+    """
     while True:
         sent_at, problem = clock(), UNANSWERED
         try:
@@ -171,10 +175,14 @@ def main() -> None:
     parser.add_argument("base_url", help="up to and including /v1")
     parser.add_argument("--key", required=True)
     parser.add_argument("--model", default="tok500-d20", help="see bench/behaviour.py")
-    parser.add_argument("--patience-seconds", type=float, default=45, help="how much later than planned a stream may end")
+    parser.add_argument(
+        "--patience-seconds", type=float, default=45, help="how much later than planned a stream may end"
+    )
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    witnessed = uvloop.run(witness(arguments.base_url, arguments.key, arguments.model, arguments.patience_seconds))
+    witnessed = uvloop.run(
+        witness(arguments.base_url, arguments.key, arguments.model, arguments.patience_seconds)
+    )
     arguments.output.write_bytes(msgspec.json.encode(witnessed))
 
 

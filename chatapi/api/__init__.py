@@ -1,1 +1,3 @@
-"""What Django answers: the client routes that read, the reference, health, pages, and errors in their envelope."""
+"""What Django answers: the client routes that read, the reference, health, pages, and errors in their
+envelope.
+"""

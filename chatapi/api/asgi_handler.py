@@ -1,4 +1,6 @@
-"""Django as an ASGI application, whose requests may be cancelled from outside without an error that nobody retrieves."""
+"""Django as an ASGI application, whose requests may be cancelled from outside without an error that nobody
+retrieves.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -13,8 +15,9 @@ class DjangoApplication(ASGIHandler):
     async def listen_for_disconnect(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Return when the client leaves.
 
-        Django raises `RequestAborted`, for `handle` to ignore. Where `handle` itself is cancelled (the server kills what does not end
-        within 10 s of a disconnect), this task goes on alone, and asyncio would log "Task exception was never retrieved".
+        Django raises `RequestAborted`, for `handle` to ignore. Where `handle` itself is cancelled (the server
+        kills what does not end within 10 s of a disconnect), this task goes on alone, and asyncio would log
+        "Task exception was never retrieved".
         """
         try:
             await super().listen_for_disconnect(receive)

@@ -1,4 +1,6 @@
-"""How Django itself tells an error: the envelope below /v1 and the dialects' prefixes, a small HTML page elsewhere."""
+"""How Django itself tells an error: the envelope below /v1 and the dialects' prefixes, a small HTML page
+elsewhere.
+"""
 
 import re
 
@@ -28,7 +30,9 @@ def is_client_route(path: str) -> bool:
 def envelope(error: APIError) -> HttpResponse:
     """The error as a JSON answer with its status and headers."""
     failure = error.failure
-    response = HttpResponse(OpenAI.error_body(failure), status=failure.status, content_type="application/json")
+    response = HttpResponse(
+        OpenAI.error_body(failure), status=failure.status, content_type="application/json"
+    )
     for name, value in errors.headers(failure):
         response[name.decode()] = value.decode()
     return response
@@ -36,12 +40,16 @@ def envelope(error: APIError) -> HttpResponse:
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """400: a host that is not ours, a form that is too large."""
-    return _answer(request, APIError(Failed("The server can't accept this request.", INVALID, "bad_request", status=400)))
+    return _answer(
+        request, APIError(Failed("The server can't accept this request.", INVALID, "bad_request", status=400))
+    )
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403."""
-    return _answer(request, APIError(Failed("You may not do this.", INVALID, "permission_denied", status=403)))
+    return _answer(
+        request, APIError(Failed("You may not do this.", INVALID, "permission_denied", status=403))
+    )
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -69,4 +77,7 @@ def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
     status = error.failure.status
     title, sentence = _PAGES[status]
     # Without the request: what made an error may be what a context processor would need.
-    return HttpResponse(render_to_string("chatapi/error.html", {"status": status, "title": title, "sentence": sentence}), status=status)
+    return HttpResponse(
+        render_to_string("chatapi/error.html", {"status": status, "title": title, "sentence": sentence}),
+        status=status,
+    )

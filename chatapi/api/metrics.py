@@ -1,10 +1,12 @@
 """`GET /metrics`: the service's numbers for Prometheus, in its text format and in OpenMetrics.
 
-Every number is read from the books when it is asked for: processes come and go, and none of them counts anything that would be lost
-with it. So each web process answers the same, and one of them is asked. Labels are names that operators have made up (`model`, of
-what the catalog has served; a client can't add one) and our own words; nothing tells tenants apart.
+Every number is read from the books when it is asked for: processes come and go, and none of them counts
+anything that would be lost with it. So each web process answers the same, and one of them is asked. Labels
+are names that operators have made up (`model`, of what the catalog has served; a client can't add one) and
+our own words; nothing tells tenants apart.
 
-`Authorization: Bearer` and the token in `CHATAPI_METRICS_TOKEN` open it (RFC 6750); without that setting there is no such page.
+`Authorization: Bearer` and the token in `CHATAPI_METRICS_TOKEN` open it (RFC 6750); without that setting
+there is no such page.
 """
 
 import hmac
@@ -37,12 +39,17 @@ MAX_BUDGETS = 1_000
 @only_read
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The numbers in the format that is accepted; 401 without the token, 404 where there is none, 503 while the books can't be read."""
+    """The numbers in the format that is accepted; 401 without the token, 404 where there is none, 503 while
+    the books can't be read.
+    """
     if not settings.METRICS_TOKEN:
         raise Http404
     if not _has_token(request):
         return HttpResponse(
-            "Send the token.\n", status=401, content_type="text/plain", headers={"WWW-Authenticate": 'Bearer realm="metrics"'}
+            "Send the token.\n",
+            status=401,
+            content_type="text/plain",
+            headers={"WWW-Authenticate": 'Bearer realm="metrics"'},
         )
     encode, content_type = _format(request.headers.get("Accept", ""))
     try:
@@ -55,11 +62,15 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def _has_token(request: HttpRequest) -> bool:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), settings.METRICS_TOKEN.encode())
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        token.strip().encode(), settings.METRICS_TOKEN.encode()
+    )
 
 
 def _format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """How to write them for who accepts that, and its name. A parameter may be quoted (RFC 9110, section 5.6.6)."""
+    """How to write them for who accepts that, and its name. A parameter may be quoted (RFC 9110, section
+    5.6.6).
+    """
     try:
         return choose_encoder(accept.replace('"', ""))
     except TypeError:  # a version that is no number, as a draft's
@@ -88,7 +99,9 @@ _books = _Books()
 
 def _counters() -> Iterator[Metric]:
     found = insights.counters()
-    requests = CounterMetricFamily("chatapi_requests", "Requests that have ended, by how.", labels=["outcome"])
+    requests = CounterMetricFamily(
+        "chatapi_requests", "Requests that have ended, by how.", labels=["outcome"]
+    )
     for outcome, number in found.requests.items():
         requests.add_metric([outcome], number)
     yield requests
@@ -109,11 +122,23 @@ def _counters() -> Iterator[Metric]:
 _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("chatapi_model_requests", "Requests that have ended.", lambda of: of.totals.requests),
     ("chatapi_model_failed_requests", "Requests that have failed.", lambda of: of.totals.failed_requests),
-    ("chatapi_cached_tokens", "Input tokens that came from an upstream's cache.", lambda of: of.totals.cached_tokens),
+    (
+        "chatapi_cached_tokens",
+        "Input tokens that came from an upstream's cache.",
+        lambda of: of.totals.cached_tokens,
+    ),
     ("chatapi_reasoning_tokens", "Output tokens that were reasoning.", lambda of: of.totals.reasoning_tokens),
-    ("chatapi_charged_dollars", "What was charged, overages included, in US dollars.", lambda of: of.charged_nanodollars / NANODOLLARS),
+    (
+        "chatapi_charged_dollars",
+        "What was charged, overages included, in US dollars.",
+        lambda of: of.charged_nanodollars / NANODOLLARS,
+    ),
     ("chatapi_overages", "Requests that cost more than was held for them.", lambda of: of.overage.count),
-    ("chatapi_overage_dollars", "What was charged beyond holds, in US dollars.", lambda of: of.overage.nanodollars / NANODOLLARS),
+    (
+        "chatapi_overage_dollars",
+        "What was charged beyond holds, in US dollars.",
+        lambda of: of.overage.nanodollars / NANODOLLARS,
+    ),
 )
 _PARTS_OF_A_MODEL: Sequence[tuple[str, str, str, Callable[[ModelCounters], Mapping[str, float]]]] = (
     (
@@ -142,30 +167,48 @@ _PARTS_OF_A_MODEL: Sequence[tuple[str, str, str, Callable[[ModelCounters], Mappi
 
 def _service() -> Iterator[Metric]:
     health = insights.health()
-    in_flight = GaugeMetricFamily("chatapi_generations_in_flight", "Generations that wait for a worker or run.", labels=["state"])
+    in_flight = GaugeMetricFamily(
+        "chatapi_generations_in_flight", "Generations that wait for a worker or run.", labels=["state"]
+    )
     in_flight.add_metric(["queued"], health.queue_depth)
     in_flight.add_metric(["running"], health.running)
     yield in_flight
     queued_s, overdue_s = health.oldest_queued_s or 0.0, max(health.oldest_lease_s or 0.0, 0.0)
-    yield GaugeMetricFamily("chatapi_queue_oldest_age_seconds", "How long the oldest one waits; 0: none does.", queued_s)
-    yield GaugeMetricFamily("chatapi_lease_overdue_seconds", "How long ago the oldest lease ended that is open; 0: none has.", overdue_s)
+    yield GaugeMetricFamily(
+        "chatapi_queue_oldest_age_seconds", "How long the oldest one waits; 0: none does.", queued_s
+    )
+    yield GaugeMetricFamily(
+        "chatapi_lease_overdue_seconds",
+        "How long ago the oldest lease ended that is open; 0: none has.",
+        overdue_s,
+    )
     yield from _ledger(health)
 
 
 def _ledger(health: Health) -> Iterator[Metric]:
-    yield GaugeMetricFamily("chatapi_ledger_unsealed_entries", "Ledger entries that wait for a seal.", health.unsealed_entries)
+    yield GaugeMetricFamily(
+        "chatapi_ledger_unsealed_entries", "Ledger entries that wait for a seal.", health.unsealed_entries
+    )
     if health.last_sealed_at is not None:
         sealed_at = health.last_sealed_at.timestamp()
-        yield GaugeMetricFamily("chatapi_ledger_last_seal_timestamp_seconds", "When the newest seal was made.", sealed_at)
+        yield GaugeMetricFamily(
+            "chatapi_ledger_last_seal_timestamp_seconds", "When the newest seal was made.", sealed_at
+        )
     if health.last_check is not None:
         checked_at = health.last_check.checked_at.timestamp()
-        yield GaugeMetricFamily("chatapi_ledger_last_check_timestamp_seconds", "When the books were checked last.", checked_at)
+        yield GaugeMetricFamily(
+            "chatapi_ledger_last_check_timestamp_seconds", "When the books were checked last.", checked_at
+        )
         found = health.last_check.differences
-        yield GaugeMetricFamily("chatapi_ledger_differences", "What checks have found and no later one has found resolved.", found)
+        yield GaugeMetricFamily(
+            "chatapi_ledger_differences", "What checks have found and no later one has found resolved.", found
+        )
 
 
 def _budgets() -> Iterator[Metric]:
     shares = [budget.share for budget in insights.budgets_near_limit(MAX_BUDGETS)]
     near, at = (sum(share >= least for share in shares) for least in (NEAR_LIMIT, 1.0))
-    yield GaugeMetricFamily("chatapi_budgets_near_limit", f"Budgets of which {NEAR_LIMIT:.0%} or more is spent or held.", near)
+    yield GaugeMetricFamily(
+        "chatapi_budgets_near_limit", f"Budgets of which {NEAR_LIMIT:.0%} or more is spent or held.", near
+    )
     yield GaugeMetricFamily("chatapi_budgets_at_limit", "Budgets of which all is spent or held.", at)

@@ -1,4 +1,6 @@
-"""Lets Django's answers be as those of the hot routes: under any host, and with the headers that identify them."""
+"""Lets Django's answers be as those of the hot routes: under any host, and with the headers that identify
+them.
+"""
 
 import time
 
@@ -15,10 +17,11 @@ WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json", "/docs", "/docs/sandbo
 
 
 class AnyHostMiddleware(MiddlewareMixin):
-    """Lets the API's own routes answer under whatever name they are reached, as the hot routes do: a scraper's, a container's, the LAN's.
+    """Lets the API's own routes answer under whatever name they are reached, as the hot routes do: a
+    scraper's, a container's, the LAN's.
 
-    A foreign name does harm where a browser has a session, or where a link is made of it. So those pages look at `ALLOWED_HOSTS`, and
-    here the name that was sent is not there to be read.
+    A foreign name does harm where a browser has a session, or where a link is made of it. So those pages look
+    at `ALLOWED_HOSTS`, and here the name that was sent is not there to be read.
     """
 
     def process_request(self, request: HttpRequest) -> None:
@@ -28,7 +31,9 @@ class AnyHostMiddleware(MiddlewareMixin):
 
 
 class ForwardedProtoMiddleware(MiddlewareMixin):
-    """Drops `X-Forwarded-Proto` unless a trusted proxy sent it: with it, Django takes a request for one that came by HTTPS."""
+    """Drops `X-Forwarded-Proto` unless a trusted proxy sent it: with it, Django takes a request for one that
+    came by HTTPS.
+    """
 
     def process_request(self, request: HttpRequest) -> None:
         """Before anything asks whether the request is secure."""
@@ -37,7 +42,9 @@ class ForwardedProtoMiddleware(MiddlewareMixin):
 
 
 class IdentifyingMiddleware(MiddlewareMixin):
-    """`x-request-id` on every answer: the client's own when it is harmless, else a new one. `openai-*` on those of the API."""
+    """`x-request-id` on every answer: the client's own when it is harmless, else a new one. `openai-*` on
+    those of the API.
+    """
 
     def process_request(self, request: HttpRequest) -> None:
         """Note when it began."""
@@ -49,15 +56,18 @@ class IdentifyingMiddleware(MiddlewareMixin):
         response["x-request-id"] = identity.request_id(wish, identity.new_id()).decode()
         if "/v1/" in request.path:
             response["openai-version"] = identity.OPENAI_VERSION
-            response["openai-processing-ms"] = str(round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000))
+            response["openai-processing-ms"] = str(
+                round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
+            )
         return response
 
 
 class ThemePolicyMiddleware(MiddlewareMixin):
-    """Lets scripts of the admin's pages evaluate expressions, which its theme needs: django-unfold writes them for Alpine.js.
+    """Lets scripts of the admin's pages evaluate expressions, which its theme needs: django-unfold writes
+    them for Alpine.js.
 
-    Alpine's build for strict policies (@alpinejs/csp) does not run them: they call global functions, `theme()` and `searchCommand()`
-    among them, and have several statements. So this goes when the theme does.
+    Alpine's build for strict policies (@alpinejs/csp) does not run them: they call global functions,
+    `theme()` and `searchCommand()` among them, and have several statements. So this goes when the theme does.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

@@ -9,7 +9,9 @@ from rest_framework.request import Request
 
 
 class JSONAlways(BaseContentNegotiation):
-    """Answers in the view's own format: clients of streams send `Accept: text/event-stream`, which would be a 406."""
+    """Answers in the view's own format: clients of streams send `Accept: text/event-stream`, which would be a
+    406.
+    """
 
     def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         """The first parser."""

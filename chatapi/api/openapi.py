@@ -1,4 +1,6 @@
-"""The OpenAPI document: reading routes from their views, hot routes by hand (openapi_hot_routes.py), schemas beside them."""
+"""The OpenAPI document: reading routes from their views, hot routes by hand (openapi_hot_routes.py), schemas
+beside them.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -32,13 +34,24 @@ A key can be narrowed to some models and to some of these scopes:
 {_SCOPES}"""
 
 
-def describe(operation_id: str, summary: str, schema: str, *statuses: int, **parameters: str) -> Callable[[View], View]:
-    """Document a reading route: what it answers, which errors it has beside everyone's, what its path's parameters mean."""
-    path = [OpenApiParameter(name, str, OpenApiParameter.PATH, description=meaning) for name, meaning in parameters.items()]
+def describe(
+    operation_id: str, summary: str, schema: str, *statuses: int, **parameters: str
+) -> Callable[[View], View]:
+    """Document a reading route: what it answers, which errors it has beside everyone's, what its path's
+    parameters mean.
+    """
+    path = [
+        OpenApiParameter(name, str, OpenApiParameter.PATH, description=meaning)
+        for name, meaning in parameters.items()
+    ]
     responses: dict[Any, Any] = {200: OpenApiResponse(ref(schema), description=summary)}
     responses |= {status: OpenApiResponse(ref("Error"), description=STATUSES[status]) for status in statuses}
     decorate: Callable[[View], View] = extend_schema(
-        operation_id=operation_id, summary=summary, responses=responses, parameters=path, tags=[tag(operation_id)]
+        operation_id=operation_id,
+        summary=summary,
+        responses=responses,
+        parameters=path,
+        tags=[tag(operation_id)],
     )
     return decorate
 
@@ -77,7 +90,9 @@ def only_client_routes(endpoints: list[tuple[str, str, str, Any]]) -> list[tuple
 
 
 def add_hot_routes(result: Schema, **context: Any) -> Schema:
-    """Add what does not pass through Django, what all routes share, and all schemas (drf-spectacular's postprocessing hook)."""
+    """Add what does not pass through Django, what all routes share, and all schemas (drf-spectacular's
+    postprocessing hook).
+    """
     result["info"]["description"] = DESCRIPTION
     result["paths"] = hot_paths() | result["paths"]
     for path in result["paths"].values():

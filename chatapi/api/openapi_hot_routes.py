@@ -1,4 +1,6 @@
-"""The operations of the OpenAPI document that Django does not serve: what web/consumers.py and web/generations.py answer."""
+"""The operations of the OpenAPI document that Django does not serve: what web/consumers.py and
+web/generations.py answer.
+"""
 
 from chatapi.api.openapi_schemas import Schema, ref
 from chatapi.wire.dialects import DIALECTS
@@ -60,8 +62,12 @@ def _create_chat_completion() -> Schema:
         "Create a chat completion",
         "Answers with one object, or with server-sent events when `stream` is true.",
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
-        body=_body("ChatRequest", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64, "stream": False}),
-        responses={"200": _completion("ChatCompletion", stream), "202": _accepted()} | errors(*_OF_A_COMPLETION),
+        body=_body(
+            "ChatRequest",
+            {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64, "stream": False},
+        ),
+        responses={"200": _completion("ChatCompletion", stream), "202": _accepted()}
+        | errors(*_OF_A_COMPLETION),
     )
 
 
@@ -83,13 +89,22 @@ def _create_ticket() -> Schema:
         "Create a ticket for a stream",
         "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, once, within a minute.",
         parameters=[_DIALECT],
-        body=_body("ChatRequest", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}),
-        responses={"201": {"description": "The ticket.", "headers": _IDS, "content": _json("Ticket")}} | errors(*_OF_A_REQUEST),
+        body=_body(
+            "ChatRequest", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}
+        ),
+        responses={"201": {"description": "The ticket.", "headers": _IDS, "content": _json("Ticket")}}
+        | errors(*_OF_A_REQUEST),
     )
 
 
 def _redeem_ticket() -> Schema:
-    ticket = {"name": "ticket", "in": "query", "required": True, "description": "It stands for a key.", "schema": {"type": "string"}}
+    ticket = {
+        "name": "ticket",
+        "in": "query",
+        "required": True,
+        "description": "It stands for a key.",
+        "schema": {"type": "string"},
+    }
     events = _events("ChatCompletionChunk")
     answer = {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}
     return _operation(
@@ -113,7 +128,9 @@ def _resume_stream() -> Schema:
             {"name": "Last-Event-ID", "in": "header", "schema": after},
             {"name": "starting_after", "in": "query", "schema": after},
         ],
-        responses={"200": {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}}
+        responses={
+            "200": {"description": "The stream.", "headers": _IDS, "content": {"text/event-stream": events}}
+        }
         | errors(400, 401, 404, 410),
     )
 
@@ -125,7 +142,11 @@ def _cancel_generation() -> Schema:
         "Its stream ends with the usage of what was generated.",
         parameters=[_GENERATION_ID],
         responses={
-            "200": {"description": "It had ended already.", "headers": _IDS, "content": _json("Cancellation")},
+            "200": {
+                "description": "It had ended already.",
+                "headers": _IDS,
+                "content": _json("Cancellation"),
+            },
             "202": {"description": "It will end now.", "headers": _IDS, "content": _json("Cancellation")},
         }
         | errors(404),
@@ -133,7 +154,13 @@ def _cancel_generation() -> Schema:
 
 
 def _operation(
-    operation_id: str, summary: str, description: str, *, parameters: list[Schema], responses: Schema, body: Schema | None = None
+    operation_id: str,
+    summary: str,
+    description: str,
+    *,
+    parameters: list[Schema],
+    responses: Schema,
+    body: Schema | None = None,
 ) -> Schema:
     operation: Schema = {
         "operationId": operation_id,
@@ -148,7 +175,10 @@ def _operation(
 
 
 def _body(schema: str, example: Schema) -> Schema:
-    return {"required": True, "content": {"application/json": {"schema": ref(schema), "example": {"model": "sandbox", **example}}}}
+    return {
+        "required": True,
+        "content": {"application/json": {"schema": ref(schema), "example": {"model": "sandbox", **example}}},
+    }
 
 
 def _completion(schema: str, stream: Schema) -> Schema:
@@ -160,15 +190,32 @@ def _completion(schema: str, stream: Schema) -> Schema:
 
 
 def _accepted() -> Schema:
-    return {"description": "It runs; its stream is at `Location`.", "headers": _IDS, "content": _json("Accepted")}
+    return {
+        "description": "It runs; its stream is at `Location`.",
+        "headers": _IDS,
+        "content": _json("Accepted"),
+    }
 
 
 def _events(schema: str) -> Schema:
-    """What each event is: Open API 3.1 knows nothing of streams, and tools apply the schema to every event of one."""
-    told = {"anyOf": [ref(schema), {"type": "object", "required": ["error"], "description": "Why the stream breaks off."}]}
+    """What each event is: Open API 3.1 knows nothing of streams, and tools apply the schema to every event of
+    one.
+    """
+    told = {
+        "anyOf": [
+            ref(schema),
+            {"type": "object", "required": ["error"], "description": "Why the stream breaks off."},
+        ]
+    }
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": told}
-    event = {"type": "object", "required": ["data"], "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}}}
-    return {"schema": event | {"description": "A server-sent event; in most dialects the last one is `[DONE]`."}}
+    event = {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}},
+    }
+    return {
+        "schema": event | {"description": "A server-sent event; in most dialects the last one is `[DONE]`."}
+    }
 
 
 def _json(schema: str) -> Schema:

@@ -1,4 +1,6 @@
-"""The schemas of the OpenAPI document: requests from the types that read them, answers and errors as OpenAI documents them."""
+"""The schemas of the OpenAPI document: requests from the types that read them, answers and errors as OpenAI
+documents them.
+"""
 
 from typing import Any
 
@@ -45,7 +47,10 @@ def _ecma_patterns(schema: Any) -> Any:
     r"""JSON schema's patterns are ECMAScript's, where Python's `\Z` is `$`."""
     match schema:
         case dict():
-            return {key: value.replace(r"\Z", "$") if key == "pattern" else _ecma_patterns(value) for key, value in schema.items()}
+            return {
+                key: value.replace(r"\Z", "$") if key == "pattern" else _ecma_patterns(value)
+                for key, value in schema.items()
+            }
         case list():
             return [_ecma_patterns(item) for item in schema]
         case _:
@@ -66,7 +71,13 @@ def _array(items: Schema, most: int | None = None) -> Schema:
 
 _TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1})
 _PROMPT: Schema = {
-    "anyOf": [{"type": "string"}, _array({"type": "string"}, 128), _TOKENS, _array(_TOKENS, 128), {"type": "null"}],
+    "anyOf": [
+        {"type": "string"},
+        _array({"type": "string"}, 128),
+        _TOKENS,
+        _array(_TOKENS, 128),
+        {"type": "null"},
+    ],
     "description": "One text or several, or token ids.",
 }
 _PICTURE_PATTERN = r"^(data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}|https?://.+)$"
@@ -77,7 +88,10 @@ _RULES: dict[str, Schema] = {
             {"if": _given("top_logprobs"), "then": _given("logprobs", {"const": True})},
             {"if": _given("tool_choice", _NAMED_TOOL), "then": _given("tools")},
             {"if": _given("function_call", {"type": "object"}), "then": _given("functions")},
-            {"if": _given("modalities", {"type": "array", "contains": {"const": "audio"}}), "then": _given("audio")},
+            {
+                "if": _given("modalities", {"type": "array", "contains": {"const": "audio"}}),
+                "then": _given("audio"),
+            },
         ]
     },
     "AssistantMessage": {
@@ -93,14 +107,23 @@ _RULES: dict[str, Schema] = {
 
 
 def _object(description: str, required: str, **properties: Schema) -> Schema:
-    return {"type": "object", "description": description, "required": required.split(), "properties": properties}
+    return {
+        "type": "object",
+        "description": description,
+        "required": required.split(),
+        "properties": properties,
+    }
 
 
 _TEXT: Schema = {"type": "string"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _COUNT: Schema = {"type": "integer"}
 _FINISH_REASON: Schema = {"enum": ["stop", "length", "tool_calls", "content_filter", "function_call"]}
-_TOOL_CALLS: Schema = {"type": "array", "items": {"type": "object"}, "description": "As in OpenAI's API reference."}
+_TOOL_CALLS: Schema = {
+    "type": "array",
+    "items": {"type": "object"},
+    "description": "As in OpenAI's API reference.",
+}
 
 _MESSAGE = _object(
     "What the model said.",
@@ -160,7 +183,10 @@ _ANSWERS: dict[str, Schema] = {
         "A piece of a streamed answer (OpenAI's `CreateChatCompletionStreamResponse`).",
         "id object created model choices",
         id=_TEXT,
-        object={"enum": ["chat.completion.chunk", "chat.completion"], "description": "The latter in the dialect `bitseek`."},
+        object={
+            "enum": ["chat.completion.chunk", "chat.completion"],
+            "description": "The latter in the dialect `bitseek`.",
+        },
         created=_COUNT,
         model=_TEXT,
         choices={"type": "array", "items": _CHUNK_CHOICE},
@@ -178,7 +204,10 @@ _ANSWERS: dict[str, Schema] = {
         usage={"anyOf": [ref("Usage"), {"type": "null"}]},
         system_fingerprint=_TEXT,
     ),
-    "AnyChunk": {"anyOf": [ref("ChatCompletionChunk"), ref("Completion")], "description": "A piece of whatever was streamed."},
+    "AnyChunk": {
+        "anyOf": [ref("ChatCompletionChunk"), ref("Completion")],
+        "description": "A piece of whatever was streamed.",
+    },
     "Ticket": _object(
         "The right to one stream, once and soon. `url` is a path on this server.",
         "object id expires_at url",
@@ -205,6 +234,13 @@ _ANSWERS: dict[str, Schema] = {
     "Error": _object(
         "What every error looks like (OpenAI's `ErrorResponse`).",
         "error",
-        error=_object("What is wrong.", "message type param code", message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL),
+        error=_object(
+            "What is wrong.",
+            "message type param code",
+            message=_TEXT,
+            type=_TEXT,
+            param=_TEXT_OR_NULL,
+            code=_TEXT_OR_NULL,
+        ),
     ),
 }

@@ -1,7 +1,8 @@
-"""The organization's routes, for admin keys: its usage and its costs in OpenAI's shapes (its API reference, "Usage" and "Costs").
+"""The organization's routes, for admin keys: its usage and its costs in OpenAI's shapes (its API reference,
+"Usage" and "Costs").
 
-Buckets are minutes, hours and days of UTC; usage is counted when it is settled, as in the ledger. A dimension that is not grouped
-by is null, and a bucket in which nothing was used has no results.
+Buckets are minutes, hours and days of UTC; usage is counted when it is settled, as in the ledger. A dimension
+that is not grouped by is null, and a bucket in which nothing was used has no results.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,15 @@ from accounts.authentication import Caller
 from accounts.errors import PermissionDenied
 from accounts.models import KeyScope
 from chatapi.api import organization_query
-from chatapi.api.organization_answers import Amount, CompletionsUsage, Cost, CostBucket, CostPage, UsageBucket, UsagePage
+from chatapi.api.organization_answers import (
+    Amount,
+    CompletionsUsage,
+    Cost,
+    CostBucket,
+    CostPage,
+    UsageBucket,
+    UsagePage,
+)
 from chatapi.api.organization_docs import describe
 from chatapi.api.organization_query import COMPLETIONS, COSTS, Asked, Offer
 from chatapi.api.views import ClientRoute
@@ -37,18 +46,29 @@ class OrganizationRoute(ClientRoute):
         """Refuse keys that are not an admin's, after the method and the key itself."""
         super().initial(request, *args, **kwargs)
         if not _caller(request).is_admin:
-            raise PermissionDenied("This needs an admin key of your organization: one made with `createkey --admin`.")
+            raise PermissionDenied(
+                "This needs an admin key of your organization: one made with `createkey --admin`."
+            )
 
 
 class Completions(OrganizationRoute):
     """`GET /v1/organization/usage/completions`."""
 
-    @describe("listUsageOfCompletions", "List the organization's usage by minute, hour or day", UsagePage, COMPLETIONS)
+    @describe(
+        "listUsageOfCompletions",
+        "List the organization's usage by minute, hour or day",
+        UsagePage,
+        COMPLETIONS,
+    )
     def get(self, request: Request) -> Response:
         """Tokens and requests by bucket and group."""
         asked, found = _read(request, COMPLETIONS)
         data = [
-            UsageBucket(start_time=_unix(bucket.start), end_time=_unix(bucket.end), results=[_usage(sums, asked) for sums in bucket.sums])
+            UsageBucket(
+                start_time=_unix(bucket.start),
+                end_time=_unix(bucket.end),
+                results=[_usage(sums, asked) for sums in bucket.sums],
+            )
             for bucket in found
         ]
         return _answer(UsagePage(data=data, **_next(asked, found)))
@@ -62,13 +82,20 @@ class Costs(OrganizationRoute):
         """Money by day and group."""
         asked, found = _read(request, COSTS)
         data = [
-            CostBucket(start_time=_unix(bucket.start), end_time=_unix(bucket.end), results=[_cost(sums, asked) for sums in bucket.sums])
+            CostBucket(
+                start_time=_unix(bucket.start),
+                end_time=_unix(bucket.end),
+                results=[_cost(sums, asked) for sums in bucket.sums],
+            )
             for bucket in found
         ]
         return _answer(CostPage(data=data, **_next(asked, found)))
 
 
-routes = [path("organization/usage/completions", Completions.as_view()), path("organization/costs", Costs.as_view())]
+routes = [
+    path("organization/usage/completions", Completions.as_view()),
+    path("organization/costs", Costs.as_view()),
+]
 
 
 def _read(request: Request, offer: Offer) -> tuple[Asked, Sequence[Bucket]]:

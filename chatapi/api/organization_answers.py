@@ -1,4 +1,6 @@
-"""What the organization's usage and costs look like, as typed objects (OpenAI's API reference, "Usage" and "Costs")."""
+"""What the organization's usage and costs look like, as typed objects (OpenAI's API reference, "Usage" and
+"Costs").
+"""
 
 from typing import Literal
 

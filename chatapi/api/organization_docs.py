@@ -1,4 +1,6 @@
-"""How the organization's routes are written in the OpenAPI document: from what they offer, and from the types that they answer."""
+"""How the organization's routes are written in the OpenAPI document: from what they offer, and from the types
+that they answer.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -23,18 +25,30 @@ def describe(operation_id: str, summary: str, page: type, offer: Offer) -> Calla
     error = {"$ref": "#/components/schemas/Error"}
     responses |= {status: OpenApiResponse(error, description=meaning) for status, meaning in _ERRORS.items()}
     decorate: Callable[[View], View] = extend_schema(
-        operation_id=operation_id, summary=summary, responses=responses, parameters=_parameters(offer), tags=["organization"]
+        operation_id=operation_id,
+        summary=summary,
+        responses=responses,
+        parameters=_parameters(offer),
+        tags=["organization"],
     )
     return decorate
 
 
 def _parameters(offer: Offer) -> list[OpenApiParameter]:
-    limits = ", ".join(f"`{word}`: {usual}, at most {most}" for word, (_, usual, most) in offer.widths.items())
+    limits = ", ".join(
+        f"`{word}`: {usual}, at most {most}" for word, (_, usual, most) in offer.widths.items()
+    )
     groups = {"type": "array", "items": {"type": "string", "enum": list(offer.groups)}}
     return [
-        _parameter("start_time", int, "Unix seconds; the bucket that it lies in is the first one.", required=True),
+        _parameter(
+            "start_time", int, "Unix seconds; the bucket that it lies in is the first one.", required=True
+        ),
         _parameter("end_time", int, "Unix seconds, not included; now if it is left out."),
-        _parameter("bucket_width", {"type": "string", "enum": list(offer.widths), "default": "1d"}, "How long a bucket is."),
+        _parameter(
+            "bucket_width",
+            {"type": "string", "enum": list(offer.widths), "default": "1d"},
+            "How long a bucket is.",
+        ),
         _parameter("group_by[]", groups, "Dimensions with results of their own; the others are null."),
         _parameter("project_ids[]", _TEXTS, "Only these projects."),
         _parameter("api_key_ids[]", _TEXTS, "Only these keys."),

@@ -1,6 +1,8 @@
-"""What is asked of the organization's usage and costs: query parameters in, a `BucketQuery` out, or what is wrong with one.
+"""What is asked of the organization's usage and costs: query parameters in, a `BucketQuery` out, or what is
+wrong with one.
 
-OpenAI's API reference, "Usage": lists are repeated, `models[]=a&models[]=b` as its SDKs send them or without the brackets.
+OpenAI's API reference, "Usage": lists are repeated, `models[]=a&models[]=b` as its SDKs send them or without
+the brackets.
 """
 
 import re
@@ -37,11 +39,22 @@ class Offer:
 
 COMPLETIONS = Offer(
     {"1m": ("minute", 60, 1_440), "1h": ("hour", 24, 168), "1d": ("day", 7, 31)},
-    {"project_id": "project_id", "user_id": None, "api_key_id": "api_key_id", "model": "model", "batch": None, "service_tier": None},
+    {
+        "project_id": "project_id",
+        "user_id": None,
+        "api_key_id": "api_key_id",
+        "model": "model",
+        "batch": None,
+        "service_tier": None,
+    },
     "models",
     frozenset({"user_ids", "batch"}),
 )
-COSTS = Offer({"1d": ("day", 7, 180)}, {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"}, "line_items")
+COSTS = Offer(
+    {"1d": ("day", 7, 180)},
+    {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"},
+    "line_items",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,9 @@ _SINGLE = frozenset({"start_time", "end_time", "bucket_width", "limit", "page", 
 
 
 def _sent(request: HttpRequest, offer: Offer) -> Sent:
-    """The values by name, brackets or not; what is not known is refused, because a filter that is not applied misleads."""
+    """The values by name, brackets or not; what is not known is refused, because a filter that is not applied
+    misleads.
+    """
     try:
         parameters: QueryDict = request.GET
     except TooManyFieldsSent:
@@ -115,12 +130,18 @@ def _sent(request: HttpRequest, offer: Offer) -> Sent:
 
 
 def _times(sent: Sent, width: timedelta, now: datetime) -> tuple[datetime, datetime]:
-    """The first bucket's start and the last one's end: full buckets around what is asked for, none of them in the future."""
+    """The first bucket's start and the last one's end: full buckets around what is asked for, none of them in
+    the future.
+    """
     if not sent.get("start_time"):
-        raise InvalidRequest("Missing required parameter: 'start_time'.", "start_time", "missing_required_parameter")
+        raise InvalidRequest(
+            "Missing required parameter: 'start_time'.", "start_time", "missing_required_parameter"
+        )
     start = _EPOCH + timedelta(seconds=_number(sent, "start_time", 0, 0, _MAX_TIME))
     # Now, and not its full second: in the first second of a minute that minute has begun.
-    end = _EPOCH + timedelta(seconds=_number(sent, "end_time", 0, 0, _MAX_TIME)) if "end_time" in sent else now
+    end = (
+        _EPOCH + timedelta(seconds=_number(sent, "end_time", 0, 0, _MAX_TIME)) if "end_time" in sent else now
+    )
     if "end_time" in sent and end <= start:
         raise InvalidRequest("Invalid value for 'end_time': it must be after 'start_time'.", "end_time")
     end = min(end, now)
@@ -143,7 +164,9 @@ def _number(sent: Sent, name: str, usual: int, least: int, most: int) -> int:
         return usual
     text = sent[name][0]
     if not _is_number(text):
-        raise InvalidRequest(f"Invalid type for '{name}': expected an integer, in digits.", name, "invalid_type")
+        raise InvalidRequest(
+            f"Invalid type for '{name}': expected an integer, in digits.", name, "invalid_type"
+        )
     if not least <= int(text) <= most:
         raise InvalidRequest(f"Invalid value for '{name}': expected an integer from {least} to {most}.", name)
     return int(text)
@@ -157,7 +180,9 @@ def _each_of(sent: Sent, name: str, allowed: Iterable[str]) -> list[str]:
     for value in sent.get(name, []):
         if value not in allowed:
             words = ", ".join(f"'{word}'" for word in allowed)
-            raise InvalidRequest(f"Invalid value for '{name}': {value[:100]!r}. Supported values are: {words}.", name)
+            raise InvalidRequest(
+                f"Invalid value for '{name}': {value[:100]!r}. Supported values are: {words}.", name
+            )
     return sent.get(name, [])
 
 

@@ -1,4 +1,6 @@
-"""What a route that only reads has in common with the others: GET and HEAD, and 405 with `Allow` for any other method."""
+"""What a route that only reads has in common with the others: GET and HEAD, and 405 with `Allow` for any
+other method.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,8 @@ View = Callable[..., HttpResponseBase]
 
 
 def only_read(view: View) -> View:
-    """Refuse other methods. A form's token is not asked for: its lack would be a 403, where the method is what is wrong."""
+    """Refuse other methods. A form's token is not asked for: its lack would be a 403, where the method is
+    what is wrong.
+    """
     read: Any = csrf_exempt(require_safe(view))
     return read  # type: ignore[no-any-return]

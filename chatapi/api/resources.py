@@ -1,4 +1,6 @@
-"""What the client routes show, as typed objects: models, the calling key, receipts. /docs is generated from these types."""
+"""What the client routes show, as typed objects: models, the calling key, receipts. /docs is generated from
+these types.
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
@@ -34,7 +36,9 @@ class ModelList(Struct, frozen=True, kw_only=True):
 
 
 class Budget(Struct, frozen=True):
-    """A budget in its current period. `limit_*` is null where nothing limits it; `pending_*` is held by running requests."""
+    """A budget in its current period. `limit_*` is null where nothing limits it; `pending_*` is held by
+    running requests.
+    """
 
     scope: Literal["organization", "project", "key"]
     period: Literal["day", "month", "ever"]
@@ -55,7 +59,9 @@ class Credit(Struct, frozen=True):
 
 
 class RateLimit(Struct, frozen=True):
-    """The most that may be asked for in a minute or a day, or run at the same time; of one model, or (null) of all together."""
+    """The most that may be asked for in a minute or a day, or run at the same time; of one model, or (null)
+    of all together.
+    """
 
     scope: Literal["organization", "project", "key"]
     model: str | None
@@ -65,7 +71,8 @@ class RateLimit(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models: it may use all.
+    """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models:
+    it may use all.
 
     All that can refuse its requests: budgets, credit (null where none is required) and rate limits.
     """
@@ -128,7 +135,9 @@ class Correction(Struct, frozen=True):
 
 
 class Timings(Struct, frozen=True):
-    """When a generation was admitted, claimed by a worker and settled; the tokens' times count from the claim."""
+    """When a generation was admitted, claimed by a worker and settled; the tokens' times count from the
+    claim.
+    """
 
     admitted_at: str
     claimed_at: str | None
@@ -149,7 +158,8 @@ class GenerationError(Struct, frozen=True):
 class Receipt(Struct, frozen=True, kw_only=True):
     """What a generation used and cost. Until `state` is `settled`, its usage and its amounts are null.
 
-    The amount is what its line items add up to, and what its client was told; `net_*` is that amount with its corrections.
+    The amount is what its line items add up to, and what its client was told; `net_*` is that amount with its
+    corrections.
     """
 
     id: str
@@ -182,7 +192,9 @@ def model(row: ServedModel) -> Model:
     return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
 
 
-def key(row: APIKey, budgets: list[spending.Spending], balance: credit.Balance, rate_limits: Iterable[Limit]) -> Key:
+def key(
+    row: APIKey, budgets: list[spending.Spending], balance: credit.Balance, rate_limits: Iterable[Limit]
+) -> Key:
     """The key as it may be shown to itself."""
     return Key(
         id=row.pk,

@@ -1,4 +1,6 @@
-"""The client routes that read: models, the calling key, receipts. Everything is JSON, errors are OpenAI's envelope."""
+"""The client routes that read: models, the calling key, receipts. Everything is JSON, errors are OpenAI's
+envelope.
+"""
 
 import logging
 from typing import Any, ClassVar, NoReturn
@@ -81,7 +83,9 @@ class Model(ClientRoute):
 
     required_scope = KeyScope.MODELS
 
-    @describe("retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes.")
+    @describe(
+        "retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes."
+    )
     def get(self, request: Request, model: str) -> Response:
         """The model, if it is served to this key."""
         is_served = model in _served_ids(_caller(request))
@@ -113,18 +117,30 @@ class Receipt(ClientRoute):
 
     required_scope = KeyScope.GENERATIONS
 
-    @describe("retrieveGeneration", "Show a generation's receipt", "Receipt", 404, generation_id="In any dialect's form.")
+    @describe(
+        "retrieveGeneration",
+        "Show a generation's receipt",
+        "Receipt",
+        404,
+        generation_id="In any dialect's form.",
+    )
     def get(self, request: Request, generation_id: str) -> Response:
-        """The receipt, for keys of the generation's own project; test keys see those of test keys, live keys those of live keys."""
+        """The receipt, for keys of the generation's own project; test keys see those of test keys, live keys
+        those of live keys.
+        """
         uuid = identity.parse_id(generation_id)
-        row = access.visible_to(_caller(request), Generation.objects.filter(id=uuid)).first() if uuid else None
+        row = (
+            access.visible_to(_caller(request), Generation.objects.filter(id=uuid)).first() if uuid else None
+        )
         if row is None:
             raise errors.generation_not_found()
         return Response(resources.to_json(resources.receipt(row)))
 
 
 def _served_ids(caller: Caller) -> set[str]:
-    return {model.id for model in catalog.load().values() if model.price is not None and caller.may_use(model.id)}
+    return {
+        model.id for model in catalog.load().values() if model.price is not None and caller.may_use(model.id)
+    }
 
 
 def _caller(request: Request) -> Caller:

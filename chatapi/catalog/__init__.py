@@ -21,7 +21,8 @@ class CatalogModel:
     price: Price | None
     """None: not priced, so not served."""
     extra_parameters: frozenset[str] = frozenset()
-    """Request parameters beyond OpenAI's that every deployment receives, so that none of them can get lost."""
+    """Request parameters beyond OpenAI's that every deployment receives, so that none of them can get lost.
+    """
     remote_media_allowed: bool = False
     """Every deployment may receive addresses of pictures."""
 
@@ -37,7 +38,9 @@ def load() -> dict[str, CatalogModel]:
 
 
 def active_deployments() -> Iterator[Deployment]:
-    """Those of active models. One that was written past its checks and can't be read is left out, so that it stops only itself."""
+    """Those of active models. One that was written past its checks and can't be read is left out, so that it
+    stops only itself.
+    """
     for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
         mistake = timeouts_mistake(row.timeouts) or extra_parameters_mistake(row.extra_parameters)
         if mistake:
@@ -51,7 +54,14 @@ def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogM
     row = deployment.model
     extra_parameters = frozenset(deployment.extra_parameters)
     price = current.get(row.id)
-    return CatalogModel(row.id, row.context_window, row.max_output_tokens, price, extra_parameters, deployment.allow_remote_media)
+    return CatalogModel(
+        row.id,
+        row.context_window,
+        row.max_output_tokens,
+        price,
+        extra_parameters,
+        deployment.allow_remote_media,
+    )
 
 
 def _served_by_either(one: CatalogModel, other: CatalogModel) -> CatalogModel:

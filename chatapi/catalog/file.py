@@ -1,4 +1,5 @@
-"""Reads a catalog file: TOML in, checked values out, or one line that says where the mistake is. Touches no database.
+"""Reads a catalog file: TOML in, checked values out, or one line that says where the mistake is. Touches no
+database.
 
     [[models]]
     id = "llama-3.1-8b"
@@ -112,11 +113,15 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     max_output_tokens: Positive
     deployments: list[Deployment]
     price: Price | UnsetType = UNSET
-    owned_by: Annotated[str, Meta(min_length=1, max_length=MAX_OWNER_CHARS, pattern=_NO_NUL)] | UnsetType = UNSET
+    owned_by: Annotated[str, Meta(min_length=1, max_length=MAX_OWNER_CHARS, pattern=_NO_NUL)] | UnsetType = (
+        UNSET
+    )
     is_active: bool = True
 
     def named_deployments(self) -> dict[str, Deployment]:
-        """The deployments by name: their own, else the upstream's host, else the engine; a second one of a name gets `-2`."""
+        """The deployments by name: their own, else the upstream's host, else the engine; a second one of a
+        name gets `-2`.
+        """
         named: dict[str, Deployment] = {}
         given = {deployment.name for deployment in self.deployments}
         for deployment in self.deployments:
@@ -199,12 +204,18 @@ def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
             names.add(deployment.name)
     for name in model.named_deployments():
         if len(name) > MAX_NAME_CHARS:
-            yield f"{path}.deployments", f"the host {name[:40]}… is too long to be a name: give its deployment one"
+            yield (
+                f"{path}.deployments",
+                f"the host {name[:40]}… is too long to be a name: give its deployment one",
+            )
 
 
 def _value_mistakes(deployment: Deployment) -> Iterable[tuple[str, str | None]]:
     is_known = deployment.engine in Engine.values
-    yield "engine", None if is_known else f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}"
+    yield (
+        "engine",
+        None if is_known else f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}",
+    )
     yield "base_url", base_url_mistake(deployment.engine, deployment.base_url)
     yield "api_key_env", api_key_env_mistake(deployment.api_key_env)
     yield "extra_parameters", extra_parameters_mistake(deployment.extra_parameters)
@@ -229,12 +240,22 @@ _ALLOWED = {
     "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",
     **dict.fromkeys(("name", "upstream_model", "owned_by"), "text without a NUL character"),
 }
-_TABLES: dict[str, type[Struct]] = {"": Catalog, "models": Model, "price": Price, "deployments": Deployment, "timeouts": Timeouts}
+_TABLES: dict[str, type[Struct]] = {
+    "": Catalog,
+    "models": Model,
+    "price": Price,
+    "deployments": Deployment,
+    "timeouts": Timeouts,
+}
 
 
 def _readable(error: str) -> tuple[str, str]:
-    """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as the path "a[0].b" and the mistake, with what is allowed."""
-    mistake, is_placed, path = error.rpartition(" - at `$")  # the last one: a key of the file may say this too
+    """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as the path "a[0].b" and the mistake, with what
+    is allowed.
+    """
+    mistake, is_placed, path = error.rpartition(
+        " - at `$"
+    )  # the last one: a key of the file may say this too
     mistake, path = (mistake, path.rstrip("`").lstrip(".")) if is_placed else (error, "")
     key = re.sub(r"\[[^\]]*\]$", "", path).rpartition(".")[2]
     if "unknown field" in mistake and key in _TABLES:

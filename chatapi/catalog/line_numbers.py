@@ -1,4 +1,6 @@
-"""On which line of a catalog file a value stands, for error messages: a path such as `models[1].price.input_per_mtok` in, a line out."""
+"""On which line of a catalog file a value stands, for error messages: a path such as
+`models[1].price.input_per_mtok` in, a line out.
+"""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +11,9 @@ _LAST_STEP = re.compile(r"(\[\d+\]|\.?[^.\[]+)\Z")
 
 
 def line_of(text: str, path: str) -> int | None:
-    """The line, counted from 1, that the path leads to, or that the nearest table around it begins on; None where neither is found."""
+    """The line, counted from 1, that the path leads to, or that the nearest table around it begins on; None
+    where neither is found.
+    """
     lines: dict[str, int] = {}
     for place, number in _places(text):
         lines.setdefault(place, number)
@@ -21,7 +25,9 @@ def line_of(text: str, path: str) -> int | None:
 
 
 def _places(text: str) -> Iterator[tuple[str, int]]:
-    """The path of each table and each key that has a line of its own; what is written inline belongs to its key."""
+    """The path of each table and each key that has a line of its own; what is written inline belongs to its
+    key.
+    """
     table, counts = "", dict[str, int]()
     for number, line in enumerate(text.split("\n"), start=1):
         if header := _HEADER.match(line):
@@ -32,7 +38,9 @@ def _places(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _resolved(name: str, counts: dict[str, int], *, is_array: bool) -> str:
-    """A table's name with the index of each array in it; `counts` has the entries of each array so far, by its path."""
+    """A table's name with the index of each array in it; `counts` has the entries of each array so far, by
+    its path.
+    """
     *parents, last = name.split(".")
     path = ""
     for parent in parents:

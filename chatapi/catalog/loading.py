@@ -1,4 +1,6 @@
-"""Makes the database's catalog what a catalog file says, and tells what that changes: before, as a plan, or when it is done."""
+"""Makes the database's catalog what a catalog file says, and tells what that changes: before, as a plan, or
+when it is done.
+"""
 
 import hashlib
 import json
@@ -33,7 +35,9 @@ class CatalogBusy(CatalogError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference: a field with its values, or in words what is made or ends; what is made has nothing before."""
+    """One difference: a field with its values, or in words what is made or ends; what is made has nothing
+    before.
+    """
 
     what: str
     before: str = ""
@@ -83,26 +87,41 @@ class Plan:
     @property
     def digest(self) -> str:
         """The same for two plans that do the same."""
-        changes = [[model.id, model.is_new, [asdict(change) for change in model.changes]] for model in self.models]
-        return hashlib.sha256(json.dumps([changes, list(self.missing), self.deactivates_missing]).encode()).hexdigest()
+        changes = [
+            [model.id, model.is_new, [asdict(change) for change in model.changes]] for model in self.models
+        ]
+        return hashlib.sha256(
+            json.dumps([changes, list(self.missing), self.deactivates_missing]).encode()
+        ).hexdigest()
 
 
 def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
-    """What `load` would do now. Reads four tables, whatever the file's size; raises `CatalogError` for what no row can hold."""
+    """What `load` would do now. Reads four tables, whatever the file's size; raises `CatalogError` for what
+    no row can hold.
+    """
     current = prices.current()
     models = {row.pk: row for row in ServedModel.objects.all()}
     deployments: dict[str, list[Deployment]] = {}
     for row in Deployment.objects.all():
         deployments.setdefault(row.model_id, []).append(row)
-    plans = [_plan_model(model, models.get(model.id), deployments.get(model.id, []), current.get(model.id)) for model in catalog.models]
+    plans = [
+        _plan_model(model, models.get(model.id), deployments.get(model.id, []), current.get(model.id))
+        for model in catalog.models
+    ]
     named = {model.id for model in catalog.models}
-    return Plan(plans, sorted(key for key, row in models.items() if row.is_active and key not in named), deactivate_missing)
+    return Plan(
+        plans,
+        sorted(key for key, row in models.items() if row.is_active and key not in named),
+        deactivate_missing,
+    )
 
 
 def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest: str | None = None) -> Plan:
-    """Apply the catalog in one transaction; models that it does not have are left alone, or deactivated when asked.
+    """Apply the catalog in one transaction; models that it does not have are left alone, or deactivated when
+    asked.
 
-    Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of `expected_digest`; `CatalogBusy`, too.
+    Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of
+    `expected_digest`; `CatalogBusy`, too.
     """
     try:
         with transaction.atomic():
@@ -110,7 +129,9 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
             return _apply(catalog, deactivate_missing, expected_digest)
     except OperationalError as error:
         if _is_locked(error):
-            raise CatalogBusy("Someone else is changing the catalog, and nothing is loaded. Try again in a moment.") from error
+            raise CatalogBusy(
+                "Someone else is changing the catalog, and nothing is loaded. Try again in a moment."
+            ) from error
         raise
 
 
@@ -129,22 +150,37 @@ def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | No
 
 
 def _wait_for_others() -> None:
-    """One load at a time, from its plan to its commit: two at once would make a catalog that neither file says. On SQLite all are."""
+    """One load at a time, from its plan to its commit: two at once would make a catalog that neither file
+    says. On SQLite all are.
+    """
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute(f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} IN SHARE ROW EXCLUSIVE MODE")
+            cursor.execute(
+                f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} IN SHARE ROW EXCLUSIVE MODE"
+            )
 
 
 def _is_locked(error: OperationalError) -> bool:
     return sqlstate(error) in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or "locked" in str(error)
 
 
-def _plan_model(model: Model, known: ServedModel | None, deployments: Sequence[Deployment], price: pricing.Price | None) -> ModelPlan:
+def _plan_model(
+    model: Model, known: ServedModel | None, deployments: Sequence[Deployment], price: pricing.Price | None
+) -> ModelPlan:
     row = known or ServedModel(pk=model.id)
-    values = {"context_window": model.context_window, "max_output_tokens": model.max_output_tokens, "is_active": model.is_active}
+    values = {
+        "context_window": model.context_window,
+        "max_output_tokens": model.max_output_tokens,
+        "is_active": model.is_active,
+    }
     changes = _assign(row, values if model.owned_by is UNSET else values | {"owned_by": model.owned_by})
     if known is None:
-        changes = [Change("model created", after=_listed({name: value for name, value in values.items() if value is not True}))]
+        changes = [
+            Change(
+                "model created",
+                after=_listed({name: value for name, value in values.items() if value is not True}),
+            )
+        ]
     rows: list[ServedModel | Deployment] = [row] if changes or known is None else []
     for deployment, its_changes in _planned_deployments(row, deployments, model):
         rows.append(deployment)
@@ -153,11 +189,22 @@ def _plan_model(model: Model, known: ServedModel | None, deployments: Sequence[D
     changes += _price_changes(wished, price)
     for changed in rows:
         _check(changed)
-    return ModelPlan(model.id, known is None, changes, _warning(model, wished or price), rows, None if wished == price else wished)
+    return ModelPlan(
+        model.id,
+        known is None,
+        changes,
+        _warning(model, wished or price),
+        rows,
+        None if wished == price else wished,
+    )
 
 
-def _planned_deployments(row: ServedModel, known: Sequence[Deployment], model: Model) -> list[tuple[Deployment, list[Change]]]:
-    """Those to save. The file is the whole truth about a model of its own: a deployment that it does not have is deactivated."""
+def _planned_deployments(
+    row: ServedModel, known: Sequence[Deployment], model: Model
+) -> list[tuple[Deployment, list[Change]]]:
+    """Those to save. The file is the whole truth about a model of its own: a deployment that it does not have
+    is deactivated.
+    """
     rows, named = {deployment.name: deployment for deployment in known}, model.named_deployments()
     planned = []
     for name, deployment in named.items():
@@ -165,7 +212,9 @@ def _planned_deployments(row: ServedModel, known: Sequence[Deployment], model: M
         if deployment_row is None:
             deployment_row = Deployment(model=row, name=name)
             _assign(deployment_row, _values(deployment))
-            planned.append((deployment_row, [Change(f"deployment {name} created", after=_listed(_told(deployment)))]))
+            planned.append(
+                (deployment_row, [Change(f"deployment {name} created", after=_listed(_told(deployment)))])
+            )
         elif changes := _assign(deployment_row, _values(deployment), f"deployment {name} "):
             planned.append((deployment_row, changes))
     for name, deployment_row in rows.items():
@@ -204,7 +253,9 @@ def _price_changes(wished: pricing.Price | None, before: pricing.Price | None) -
 def _assign(row: ServedModel | Deployment, values: Mapping[str, Any], of: str = "") -> list[Change]:
     """Set the fields; answers those that change."""
     changes = [
-        Change(f"{of}{name}", _shown(getattr(row, name)), _shown(value)) for name, value in values.items() if getattr(row, name) != value
+        Change(f"{of}{name}", _shown(getattr(row, name)), _shown(value))
+        for name, value in values.items()
+        if getattr(row, name) != value
     ]
     for name, value in values.items():
         setattr(row, name, value)

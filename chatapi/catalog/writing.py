@@ -1,6 +1,7 @@
 """Writes the database's catalog as a file that `loading.load` makes the same rows of.
 
-What a file does not say is not in it: when a model was made, prices of the past, and those to come, which are comments.
+What a file does not say is not in it: when a model was made, prices of the past, and those to come, which are
+comments.
 """
 
 import json
@@ -23,7 +24,9 @@ _ALWAYS = ("engine", "name", "base_url")
 
 
 def write() -> str:
-    """The catalog as TOML; raises `CatalogError` for a row that no file can say, such as one that was never checked."""
+    """The catalog as TOML; raises `CatalogError` for a row that no file can say, such as one that was never
+    checked.
+    """
     now = database_now()
     history: defaultdict[str, list[Price]] = defaultdict(list)
     for price in Price.objects.order_by("model", "effective_from"):
@@ -34,7 +37,9 @@ def write() -> str:
         if rows:
             file.parse(text)
     except ValueError as error:
-        raise file.CatalogError(f"The catalog can't be written as a file, correct the row first: {error}") from error
+        raise file.CatalogError(
+            f"The catalog can't be written as a file, correct the row first: {error}"
+        ) from error
     return text
 
 
@@ -48,7 +53,9 @@ def _head(now: datetime) -> list[str]:
 def _model(row: ServedModel, history: Iterable[Price], now: datetime) -> Iterator[str]:
     deployments = list(row.deployments.all())
     yield from ("", "[[models]]")
-    yield from _lines({name: getattr(row, name) for name in ("id", "owned_by", "context_window", "max_output_tokens")})
+    yield from _lines(
+        {name: getattr(row, name) for name in ("id", "owned_by", "context_window", "max_output_tokens")}
+    )
     if not row.is_active:
         yield "is_active = false"
     if not deployments:
@@ -75,7 +82,11 @@ def _price(price: pricing.Price) -> dict[str, object]:
 def _deployment(row: Deployment) -> dict[str, object]:
     """What differs from a file's defaults, and what one looks for."""
     values = {name: getattr(row, name) for name in file.Deployment.__struct_fields__}
-    return {name: value for name, value in values.items() if value != _DEFAULTS.get(name) or (name in _ALWAYS and value)}
+    return {
+        name: value
+        for name, value in values.items()
+        if value != _DEFAULTS.get(name) or (name in _ALWAYS and value)
+    }
 
 
 def _lines(values: Mapping[str, object]) -> list[str]:
@@ -83,7 +94,9 @@ def _lines(values: Mapping[str, object]) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """The value as TOML writes it: as JSON does, but for tables and for the character that JSON leaves unescaped."""
+    """The value as TOML writes it: as JSON does, but for tables and for the character that JSON leaves
+    unescaped.
+    """
     if isinstance(value, dict):
         return "{ " + ", ".join(_lines(value)) + " }"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -24,12 +24,16 @@ def urls() -> list[URLPattern]:
         path("credit/grant", view(booking.grant_page), name="credit_grant"),
         path("credit/refund", view(booking.refund_page), name="credit_refund"),
         path("audit/", view(audit.list_page), name="audit"),
-        path("<str:app_label>/<str:model_name>/<path:object_id>/history/", view(audit.history), name="history"),
+        path(
+            "<str:app_label>/<str:model_name>/<path:object_id>/history/", view(audit.history), name="history"
+        ),
         path("requests/<str:generation_id>", view(request_list.receipt_page), name="request"),
         path("prices/", view(price_pages.prices_page), name="prices"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),
-        path("deployments/<int:deployment_id>/test", view(deployment_pages.test_page), name="deployment_test"),
+        path(
+            "deployments/<int:deployment_id>/test", view(deployment_pages.test_page), name="deployment_test"
+        ),
     ]
 
 
@@ -46,5 +50,8 @@ def requests_page(request: HttpRequest) -> HttpResponse:
 def no_feed(request: HttpRequest) -> HttpResponse:
     """Who asks for the feed by HTTP: it is a WebSocket, and asgi.py routes those."""
     return HttpResponse(
-        "This is a WebSocket.\n", status=426, headers={"Upgrade": "websocket", "Connection": "Upgrade"}, content_type="text/plain"
+        "This is a WebSocket.\n",
+        status=426,
+        headers={"Upgrade": "websocket", "Connection": "Upgrade"},
+        content_type="text/plain",
     )

@@ -69,11 +69,15 @@ class ServedModelAdmin(ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
         """With the price in effect and the count of deployments, so that a list costs one query."""
-        current = Price.objects.filter(model=OuterRef("pk"), effective_from__lte=Now()).order_by("-effective_from")
+        current = Price.objects.filter(model=OuterRef("pk"), effective_from__lte=Now()).order_by(
+            "-effective_from"
+        )
         names = ("input_per_mtok_nanodollars", "output_per_mtok_nanodollars")
         rows: QuerySet[ServedModel] = super().get_queryset(request)
         active = Count("deployments", filter=Q(deployments__is_active=True))
-        return rows.annotate(active_deployments=active, **{name: Subquery(current.values(name)[:1]) for name in names})
+        return rows.annotate(
+            active_deployments=active, **{name: Subquery(current.values(name)[:1]) for name in names}
+        )
 
     def has_import_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Whoever may change all that a file changes."""
@@ -102,7 +106,10 @@ class ServedModelAdmin(ModelAdmin):
         """To the model's timeline."""
         return redirect(address("prices", {"model": object_id}))
 
-    @display(description="Status", label={"served": "success", "inactive": "warning", "no price": "danger", "no deployment": "danger"})
+    @display(
+        description="Status",
+        label={"served": "success", "inactive": "warning", "no price": "danger", "no deployment": "danger"},
+    )
     def status(self, row: Any) -> str:
         """Whether clients can use it, and if not, why."""
         if not row.is_active:
@@ -158,7 +165,9 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
         """What it serves."""
         return link(reverse("admin:chatapi_servedmodel_change", args=[row.model_id]), row.model_id)
 
-    @display(description="Status", label={"active": "success", "inactive": "warning", "model inactive": "warning"})
+    @display(
+        description="Status", label={"active": "success", "inactive": "warning", "model inactive": "warning"}
+    )
     def status(self, row: Deployment) -> str:
         """Whether requests may be sent to it."""
         if not row.is_active:

@@ -19,11 +19,17 @@ class ParametersField(forms.CharField):
     """Names of parameters, with spaces or commas between them; its value is a list of them."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "top_k min_p"}), max_length=4_000, **kwargs)
+        super().__init__(
+            widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "top_k min_p"}),
+            max_length=4_000,
+            **kwargs,
+        )
 
     def to_python(self, value: Any) -> Any:
         """The names, each once; one that can't be passed on is told."""
-        names = list(dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name))
+        names = list(
+            dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name)
+        )
         if mistake := extra_parameters_mistake(names):
             raise ValidationError(mistake)
         return names

@@ -17,7 +17,9 @@ from chatapi.catalog.file import CatalogError
 from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
 MAX_FILE_BYTES = 64 * 1024
-"""About 250 models. While they are made, with an audit entry each, nothing else is written: more is `manage.py loadcatalog`'s."""
+"""About 250 models. While they are made, with an audit entry each, nothing else is written: more is
+`manage.py loadcatalog`'s.
+"""
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
     "chatapi.change_servedmodel",
@@ -50,7 +52,11 @@ def export(request: HttpRequest) -> HttpResponse:
         messages.error(request, str(error))
         return redirect("admin:chatapi_servedmodel_changelist")
     name = f"catalog-{timezone.now():%Y-%m-%d}.toml"
-    return HttpResponse(text, content_type="application/toml", headers={"content-disposition": f'attachment; filename="{name}"'})
+    return HttpResponse(
+        text,
+        content_type="application/toml",
+        headers={"content-disposition": f'attachment; filename="{name}"'},
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -64,11 +70,20 @@ def import_page(request: HttpRequest) -> HttpResponse:
         upload = _upload(request)
         catalog = file.parse(upload.text)
         if not upload.expected_digest:
-            return _preview(request, upload, loading.plan(catalog, deactivate_missing=upload.deactivate_missing))
-        plan = loading.load(catalog, deactivate_missing=upload.deactivate_missing, expected_digest=upload.expected_digest)
+            return _preview(
+                request, upload, loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
+            )
+        plan = loading.load(
+            catalog, deactivate_missing=upload.deactivate_missing, expected_digest=upload.expected_digest
+        )
     except CatalogChanged:
         plan = loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
-        return _preview(request, upload, plan, notice="The catalog has changed since you looked. This is what the file would do now.")
+        return _preview(
+            request,
+            upload,
+            plan,
+            notice="The catalog has changed since you looked. This is what the file would do now.",
+        )
     except (ValueError, CatalogError) as error:
         return _page(request, {"mistake": str(error)}, status=503 if isinstance(error, CatalogBusy) else 400)
     messages.success(request, _told(plan))
@@ -78,7 +93,9 @@ def import_page(request: HttpRequest) -> HttpResponse:
 def _upload(request: HttpRequest) -> Upload:
     """What was sent; raises `ValueError` in words for whoever sent it."""
     sent = request.FILES.get("file")
-    text = (request.POST.get("text", "") if sent is None else _text(sent)).replace("\r\n", "\n")  # as forms send it
+    text = (request.POST.get("text", "") if sent is None else _text(sent)).replace(
+        "\r\n", "\n"
+    )  # as forms send it
     if not text.strip():
         raise ValueError("Choose a file that has a catalog in it." if sent is None else "The file is empty.")
     if len(text.encode()) > MAX_FILE_BYTES:
@@ -115,7 +132,9 @@ def _preview(request: HttpRequest, upload: Upload, plan: Plan, notice: str = "")
 
 def _page(request: HttpRequest, context: dict[str, Any], status: int = 200) -> HttpResponse:
     always = {"title": "Import a catalog", "max_kib": MAX_FILE_BYTES // 1024}
-    return TemplateResponse(request, "chatapi/import.html", admin.site.each_context(request) | always | context, status=status)
+    return TemplateResponse(
+        request, "chatapi/import.html", admin.site.each_context(request) | always | context, status=status
+    )
 
 
 def _told(plan: Plan) -> str:

@@ -38,7 +38,9 @@ class DeploymentHealth:
     refused: int
     """Of `failed`: the request was wrong, and another deployment would have refused it too."""
     ended: int
-    """Of `failed`: we ended them (an operator, a revoked key, a restart, Redis away), whatever the deployment did."""
+    """Of `failed`: we ended them (an operator, a revoked key, a restart, Redis away), whatever the deployment
+    did.
+    """
     passed_on: int
     """Those that it failed, too, and another deployment was asked for after it."""
     first_token_ms: float | None

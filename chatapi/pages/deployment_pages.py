@@ -37,7 +37,11 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
         raise Http404("There is no such deployment.")
     mistakes = _mistakes(row)
     finding = _tested(row) if request.method == "POST" and not mistakes else None
-    return TemplateResponse(request, "chatapi/deployment_test.html", admin.site.each_context(request) | _context(row, mistakes, finding))
+    return TemplateResponse(
+        request,
+        "chatapi/deployment_test.html",
+        admin.site.each_context(request) | _context(row, mistakes, finding),
+    )
 
 
 def _mistakes(row: Deployment) -> list[str]:

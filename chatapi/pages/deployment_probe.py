@@ -1,4 +1,5 @@
-"""One call of one token to a deployment, outside of all books: what an operator asks for to see whether it works.
+"""One call of one token to a deployment, outside of all books: what an operator asks for to see whether it
+works.
 
 It goes to the address of the saved row and nowhere else. No generation, hold or ledger entry is made of it.
 """
@@ -20,7 +21,9 @@ from chatapi.worker.engines import Call, EngineError, Target
 
 TIMEOUT_S = 20.0
 """Of the whole call, whatever the deployment's own timeouts allow: somebody waits for a page."""
-_REQUEST = parse_chat(b'{"model": "test", "messages": [{"role": "user", "content": "Say yes."}], "stream": true}')
+_REQUEST = parse_chat(
+    b'{"model": "test", "messages": [{"role": "user", "content": "Say yes."}], "stream": true}'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class Finding:
 
 
 def ask(row: Deployment) -> Finding:
-    """Call the deployment of this row and wait for the end, at most `TIMEOUT_S`. Blocks: for threads without an event loop."""
+    """Call the deployment of this row and wait for the end, at most `TIMEOUT_S`. Blocks: for threads without
+    an event loop.
+    """
     answer = asyncio.run(_ask(target_of(row)))
     failure = answer.completion.failure
     choice = answer.completion.choice(0)
@@ -95,12 +100,16 @@ class _Answer:
 
 
 async def _ask(target: Target) -> _Answer:
-    # Imported when it is needed: the engines bring an HTTP client along, which no other page of the web process uses.
+    # Imported when it is needed: the engines bring an HTTP client along, which no other page of the web
+    # process uses.
     from chatapi.worker.services import ENGINES  # noqa: PLC0415
 
     answer, engine = _Answer(), ENGINES[target.engine]()
     try:
-        async with asyncio.timeout(TIMEOUT_S), aclosing(engine.stream(Call("test", _REQUEST, target, 1))) as batches:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            aclosing(engine.stream(Call("test", _REQUEST, target, 1))) as batches,
+        ):
             async for batch in batches:
                 for delta in batch:
                     answer.add(delta)

@@ -1,6 +1,8 @@
-"""Pages about API keys: who has which, what each did lately, what each may do; making, rotating, disabling and revoking them.
+"""Pages about API keys: who has which, what each did lately, what each may do; making, rotating, disabling
+and revoking them.
 
-They stand on top of all three packages: a key belongs to a tenant, its usage to the books, its models and dialects to the catalog.
+They stand on top of all three packages: a key belongs to a tenant, its usage to the books, its models and
+dialects to the catalog.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,13 @@ from usage import formatting
 from usage.insights.keys import key_activity
 from usage.pages import figures, sparkline
 
-_STATUSES = {"active": "success", "disabled": "warning", "revoked": "danger", "expired": "danger", "owner inactive": "warning"}
+_STATUSES = {
+    "active": "success",
+    "disabled": "warning",
+    "revoked": "danger",
+    "expired": "danger",
+    "owner inactive": "warning",
+}
 _OFFERED: dict[str, Callable[[APIKey], bool]] = {
     "rotate": lambda row: True,
     "end_previous": lambda row: row.has_previous(timezone.now()),
@@ -72,8 +80,24 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     form = KeyForm
     change_form_outer_before_template = "chatapi/key_activity.html"
     change_form_outer_after_template = "chatapi/key_limits.html"
-    list_display = ["name", "redacted", "organization", "project_name", "kind", "status", "requests", "last_request", "created"]
-    list_filter = ["is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter), "project__organization"]
+    list_display = [
+        "name",
+        "redacted",
+        "organization",
+        "project_name",
+        "kind",
+        "status",
+        "requests",
+        "last_request",
+        "created",
+    ]
+    list_filter = [
+        "is_test",
+        "is_admin",
+        "is_active",
+        ("revoked_at", admin.EmptyFieldListFilter),
+        "project__organization",
+    ]
     list_select_related = ["project__organization"]
     search_fields = ["name", "public", "previous_public", "project__name", "project__organization__name"]
     search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
@@ -95,8 +119,14 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         """A member changes no admin key: widening, enabling or rotating one is as good as making one."""
         if not super().has_change_permission(request, obj):
             return False
-        row = obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))  # the theme has only the id
-        return row is None or not row.is_admin or access.may_make_admin_keys(request.user, row.project.organization_id)
+        row = (
+            obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
+        )  # the theme has only the id
+        return (
+            row is None
+            or not row.is_admin
+            or access.may_make_admin_keys(request.user, row.project.organization_id)
+        )
 
     def has_key_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whoever may change this key, as long as it is not revoked."""
@@ -106,11 +136,15 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         """The buttons that make sense for the key as it is."""
         row = self._changeable(request, object_id)
         offered = [name for name, is_offered in _OFFERED.items() if row is not None and is_offered(row)]
-        return [each for each in self._get_base_actions_detail() if each.method.original_function_name in offered]
+        return [
+            each for each in self._get_base_actions_detail() if each.method.original_function_name in offered
+        ]
 
     def _changeable(self, request: HttpRequest, object_id: str) -> APIKey | None:
         row: APIKey | None = self.get_object(request, object_id)
-        is_changeable = row is not None and row.revoked_at is None and self.has_change_permission(request, row)
+        is_changeable = (
+            row is not None and row.revoked_at is None and self.has_change_permission(request, row)
+        )
         return row if is_changeable else None
 
     # ---- the list
@@ -134,7 +168,10 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         """The project's name, without its organization's."""
         return row.project.name
 
-    @display(description="Kind", label={"live": "info", "live, admin": "info", "test": "warning", "test, admin": "warning"})
+    @display(
+        description="Kind",
+        label={"live": "info", "live, admin": "info", "test": "warning", "test, admin": "warning"},
+    )
     def kind(self, row: APIKey) -> str:
         """Live or test, and whether it is an admin key."""
         return f"{'test' if row.is_test else 'live'}{', admin' if row.is_admin else ''}"
@@ -154,7 +191,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     def requests(self, row: Any) -> SafeString:
         """Bars by day, and how many."""
         bars = sparkline.draw(row.activity.requests_by_day, row.activity.first_day, "requests")
-        return render_to_string("chatapi/key_requests.html", {"sparkline": bars, "count": figures.count(row.activity.requests)})
+        return render_to_string(
+            "chatapi/key_requests.html", {"sparkline": bars, "count": figures.count(row.activity.requests)}
+        )
 
     @display(description="Last request", empty_value="–")
     def last_request(self, row: Any) -> str | None:
@@ -176,7 +215,10 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         rights += [] if obj is None and not access.may_make_admin_keys(request.user, None) else ["is_admin"]
         rights += ["default_dialect", "expires_at"]
         if obj is None:
-            return [(None, {"fields": ["project", "name", "test_key"]}), ("What it may do", {"fields": rights})]
+            return [
+                (None, {"fields": ["project", "name", "test_key"]}),
+                ("What it may do", {"fields": rights}),
+            ]
         known = ["name", "redacted", "project", "kind", "status", "created_at"]
         known += ["previous_secret"] if obj.has_previous(timezone.now()) else []
         known += ["revoked_at"] if obj.revoked_at else []
@@ -188,15 +230,24 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         if obj is None:
             return []
         may_make_admin = access.may_make_admin_keys(request.user, obj.project.organization_id)
-        return [*shown_only, "scopes_shown", "allowed_models_shown", *([] if may_make_admin else ["is_admin"])]
+        return [
+            *shown_only,
+            "scopes_shown",
+            "allowed_models_shown",
+            *([] if may_make_admin else ["is_admin"]),
+        ]
 
-    def get_form(self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
         """A new key also has a project and a kind."""
         form = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
         form.person = request.user
         return form
 
-    def render_change_form(self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any) -> HttpResponse:
+    def render_change_form(
+        self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any
+    ) -> HttpResponse:
         """With what the key did, and what limits it."""
         row: APIKey | None = kwargs.get("obj")
         more = panels(row, request.user) if row is not None else {}
@@ -220,14 +271,27 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     # ---- its secrets
 
-    def save_model(self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool
+    ) -> None:
         """A new key's secret stays in this request."""
         if change:
-            obj.save(update_fields=["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"])
+            obj.save(
+                update_fields=[
+                    "name",
+                    "scopes",
+                    "allowed_models",
+                    "is_admin",
+                    "default_dialect",
+                    "expires_at",
+                ]
+            )
         else:
             obj.secret = keys.issue(obj)
 
-    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
         """The secret, once."""
         return self._secret_page(request, obj, obj.secret, is_new=True)
 
@@ -245,12 +309,16 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         try:
             secret = keys.rotate(row, form.previous_until)
         except KeyChanged:
-            messages.error(request, "Nothing was changed: this key was rotated or revoked since the form was opened.")
+            messages.error(
+                request, "Nothing was changed: this key was rotated or revoked since the form was opened."
+            )
             return redirect("admin:accounts_apikey_change", object_id)
         return self._secret_page(request, row, secret, is_new=False)
 
     def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, *, is_new: bool) -> HttpResponse:
-        """The secret in this answer, and in no message, session or cookie. What limits a key that is new is the next thing to say."""
+        """The secret in this answer, and in no message, session or cookie. What limits a key that is new is
+        the next thing to say.
+        """
         model = key_snippets.usable_model(row)
         origin = request.build_absolute_uri("/")[:-1]
         context = self._context(request, row, "API key created" if is_new else "API key rotated") | {
@@ -260,7 +328,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
             "may_add_rate_limit": is_new and access.may(request.user, "accounts.add_ratelimit", row),
             "may_add_budget": is_new and access.may(request.user, "usage.add_budgetlimit", row),
         }
-        return TemplateResponse(request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"})
+        return TemplateResponse(
+            request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"}
+        )
 
     def _context(self, request: HttpRequest, row: APIKey, title: str) -> dict[str, Any]:
         return {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "row": row}
@@ -273,13 +343,17 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         icon="timer_off",
         url_path="end-previous",
         dialog=_question(
-            "End the old secret now?", "Whoever still uses the secret from before the rotation is refused within a second.", "End it"
+            "End the old secret now?",
+            "Whoever still uses the secret from before the rotation is refused within a second.",
+            "End it",
         ),
     )
     def end_previous(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         """End the overlap of a rotation before its time."""
         ended = keys.end_previous_secrets(APIKey.objects.filter(pk=object_id))
-        return self._done(request, object_id, "Only the new secret works now." if ended else "There was no old secret.")
+        return self._done(
+            request, object_id, "Only the new secret works now." if ended else "There was no old secret."
+        )
 
     @action(
         description="Disable",
@@ -287,7 +361,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         icon="pause",
         url_path="disable",
         dialog=_question(
-            "Disable this key?", "It is refused within a second, and its running requests end, until someone enables it again.", "Disable"
+            "Disable this key?",
+            "It is refused within a second, and its running requests end, until someone enables it again.",
+            "Disable",
         ),
     )
     def disable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
@@ -314,7 +390,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         url_path="revoke",
         variant=ActionVariant.DANGER,
         dialog=_question(
-            "Revoke this key?", "It is refused within a second, for good, with all its secrets. There is no way back.", "Revoke"
+            "Revoke this key?",
+            "It is refused within a second, for good, with all its secrets. There is no way back.",
+            "Revoke",
         ),
     )
     def revoke_one(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
@@ -325,7 +403,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     def _done(self, request: HttpRequest, object_id: str, told: str) -> HttpResponse:
         """Back to the key's page: the dialog is sent by htmx, which follows this header with the whole page."""
         messages.success(request, told)
-        return HttpResponse(headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])})
+        return HttpResponse(
+            headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])}
+        )
 
     # ---- many keys
 
@@ -349,7 +429,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     def _changeable_rows(self, request: HttpRequest, rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
         """Of what a person sees, what they may change: their roles in several organizations can differ."""
-        changeable = access.where_may(request.user, self.permission("change"), APIKey.objects.filter(pk__in=rows.values("pk")))
+        changeable = access.where_may(
+            request.user, self.permission("change"), APIKey.objects.filter(pk__in=rows.values("pk"))
+        )
         return access.without_others_admin_keys(request.user, changeable)
 
 

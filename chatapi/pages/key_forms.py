@@ -6,7 +6,11 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from accounts import access
 from accounts.models import APIKey, KeyScope
@@ -61,7 +65,11 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         """An admin key is made by an owner or an admin of its organization."""
         is_admin: bool = self.cleaned_data["is_admin"]
         project = self.cleaned_data.get("project") or (self.instance.project if self.instance.pk else None)
-        if is_admin and project is not None and not access.may_make_admin_keys(self.person, project.organization_id):
+        if (
+            is_admin
+            and project is not None
+            and not access.may_make_admin_keys(self.person, project.organization_id)
+        ):
             raise ValidationError("Only owners and admins of the organization can make an admin key.")
         return is_admin
 
@@ -89,7 +97,9 @@ class RotationForm(forms.Form):
 
     public = forms.CharField(widget=forms.HiddenInput)
     """Of that secret: a form that is sent twice must not rotate out what the first one made."""
-    overlap = forms.ChoiceField(choices=list(OVERLAPS.items()), initial="86400", label="The old secret stops working")
+    overlap = forms.ChoiceField(
+        choices=list(OVERLAPS.items()), initial="86400", label="The old secret stops working"
+    )
     until = forms.DateTimeField(
         required=False,
         label="or at this moment (UTC)",
@@ -107,10 +117,16 @@ class RotationForm(forms.Form):
     def previous_until(self) -> Any:
         """The chosen moment, None for at once; of a form that is valid."""
         overlap_s = int(self.cleaned_data["overlap"])
-        return self.cleaned_data["until"] or (timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None)
+        return self.cleaned_data["until"] or (
+            timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None
+        )
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
-    """All models; a chosen name that none has any more stays, for without it a key could use more than before, or a limit hold for more."""
+    """All models; a chosen name that none has any more stays, for without it a key could use more than
+    before, or a limit hold for more.
+    """
     known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
-    return [(name, name) for name in known] + [(name, f"{name} (not in the catalog)") for name in chosen if name not in known]
+    return [(name, name) for name in known] + [
+        (name, f"{name} (not in the catalog)") for name in chosen if name not in known
+    ]

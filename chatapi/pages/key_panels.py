@@ -44,7 +44,11 @@ class BudgetRow:
     def full(self) -> Fullness | None:
         """How near it is to its limit; None without one."""
         limit = self.spending.limit_nanodollars
-        return None if limit is None else fullness(self.spending.posted_nanodollars + self.spending.pending_nanodollars, limit)
+        return (
+            None
+            if limit is None
+            else fullness(self.spending.posted_nanodollars + self.spending.pending_nanodollars, limit)
+        )
 
 
 def panels(row: APIKey, person: Person) -> dict[str, Any]:
@@ -67,8 +71,14 @@ def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
     """The key's own first, then its project's and its organization's."""
     owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
     found = RateLimit.objects.filter(owners)
-    for limit in sorted(found, key=lambda limit: (list(reversed(_OWNERS)).index(Scope(limit.scope)), limit.model)):
-        numbers = [f"{value:,} {name.replace('_', ' ')}" for name in RateLimit.NUMBERS if (value := getattr(limit, name)) is not None]
+    for limit in sorted(
+        found, key=lambda limit: (list(reversed(_OWNERS)).index(Scope(limit.scope)), limit.model)
+    ):
+        numbers = [
+            f"{value:,} {name.replace('_', ' ')}"
+            for name in RateLimit.NUMBERS
+            if (value := getattr(limit, name)) is not None
+        ]
         url = reverse("admin:accounts_ratelimit_change", args=[limit.pk])
         yield LimitRow(_OWNERS[Scope(limit.scope)], limit.model, numbers, url)
 
@@ -81,7 +91,12 @@ def _budgets(row: APIKey) -> Iterator[BudgetRow]:
     for scope, scope_id in scopes.items():
         wanted |= Q(scope=scope, scope_id=scope_id)
     limits = {(limit.scope, limit.period): limit.pk for limit in BudgetLimit.objects.filter(wanted)}
-    known = spending.now(organization_id=organization.pk, project_id=row.project_id, api_key_id=row.pk, time_zone=organization.time_zone)
+    known = spending.now(
+        organization_id=organization.pk,
+        project_id=row.project_id,
+        api_key_id=row.pk,
+        time_zone=organization.time_zone,
+    )
     for each in sorted(known, key=lambda each: list(reversed(_OWNERS)).index(Scope(each.scope))):
         limit_id = limits.get((each.scope, each.period))
         url = reverse("admin:usage_budgetlimit_change", args=[limit_id]) if limit_id else ""

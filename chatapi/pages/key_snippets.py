@@ -73,5 +73,12 @@ def snippets(row: APIKey, secret: str, origin: str, model: str | None) -> Sequen
     may_complete = not row.scopes or KeyScope.COMPLETIONS in row.scopes
     if model is None or not may_complete:
         return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]
-    forms = (("curl", "curl", _CHAT_WITH_CURL), ("python", "Python", _CHAT_WITH_PYTHON), ("node", "Node.js", _CHAT_WITH_NODE))
-    return [Snippet(name, title, form.format(origin=origin, secret=secret, model=model)) for name, title, form in forms]
+    forms = (
+        ("curl", "curl", _CHAT_WITH_CURL),
+        ("python", "Python", _CHAT_WITH_PYTHON),
+        ("node", "Node.js", _CHAT_WITH_NODE),
+    )
+    return [
+        Snippet(name, title, form.format(origin=origin, secret=secret, model=model))
+        for name, title, form in forms
+    ]

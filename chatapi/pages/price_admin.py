@@ -44,7 +44,9 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     )
     output_per_mtok_nanodollars = USDField(label="Output", help_text="USD per million tokens.")
     reasoning_per_mtok_nanodollars = USDField(
-        label="Reasoning", help_text="USD per million tokens that are reasoning; empty: as output.", required=False
+        label="Reasoning",
+        help_text="USD per million tokens that are reasoning; empty: as output.",
+        required=False,
     )
 
     class Meta:
@@ -69,7 +71,15 @@ class PriceAdmin(ModelAdmin):
 
     change_list_template = "chatapi/prices_list.html"
     form = NewPriceForm
-    list_display = ["begins", "timeline", "status", "input_price", "cached_input_price", "output_price", "reasoning_price"]
+    list_display = [
+        "begins",
+        "timeline",
+        "status",
+        "input_price",
+        "cached_input_price",
+        "output_price",
+        "reasoning_price",
+    ]
     list_filter = [ModelFilter]
     ordering = ["model", "-effective_from"]
     show_full_result_count = False
@@ -99,7 +109,9 @@ class PriceAdmin(ModelAdmin):
         reasoning = last.annotate(charged=Coalesce(F(AMOUNTS[-1]), F(AMOUNTS[-2]))).values("charged")[:1]
         rows: QuerySet[Price] = super().get_queryset(request)
         return rows.annotate(
-            current_from=Subquery(current.values("effective_from")[:1]), **before, **{f"before_{AMOUNTS[-1]}": Subquery(reasoning)}
+            current_from=Subquery(current.values("effective_from")[:1]),
+            **before,
+            **{f"before_{AMOUNTS[-1]}": Subquery(reasoning)},
         )
 
     def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:

@@ -1,4 +1,6 @@
-"""A model's prices over time as steps, in percent of the plot: the template draws them, so that text keeps its size at any width."""
+"""A model's prices over time as steps, in percent of the plot: the template draws them, so that text keeps
+its size at any width.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,7 +69,9 @@ class _Plot:
 
 
 def draw(rows: Sequence[Price], now: datetime) -> Chart | None:
-    """The chart of these prices of one model, in the order of their beginning; None where nothing has ever changed."""
+    """The chart of these prices of one model, in the order of their beginning; None where nothing has ever
+    changed.
+    """
     if len(rows) < 2:
         return None
     fields = [field for field in NAMES if any(getattr(row, field) is not None for row in rows)]

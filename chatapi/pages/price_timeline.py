@@ -41,11 +41,14 @@ class Entry:
 
 
 def entries(rows: Sequence[Price], now: datetime) -> list[Entry]:
-    """The timeline of these prices of one model, which come in the order of their beginning; the newest is first."""
+    """The timeline of these prices of one model, which come in the order of their beginning; the newest is
+    first.
+    """
     ends: list[datetime | None] = [*(row.effective_from for row in rows[1:]), None]
     befores: list[pricing.Price | None] = [None, *(row.value for row in rows)]
     made = [
-        Entry(row, end, _state(row, end, now), _amounts(row.value, before)) for row, end, before in zip(rows, ends, befores, strict=False)
+        Entry(row, end, _state(row, end, now), _amounts(row.value, before))
+        for row, end, before in zip(rows, ends, befores, strict=False)
     ]
     return made[::-1]
 
@@ -72,7 +75,11 @@ def _state(row: Price, end: datetime | None, now: datetime) -> str:
 
 
 def _amounts(price: pricing.Price, before: pricing.Price | None) -> list[Amount]:
-    told = [field for field in NAMES if getattr(price, field) is not None or (before and getattr(before, field) is not None)]
+    told = [
+        field
+        for field in NAMES
+        if getattr(price, field) is not None or (before and getattr(before, field) is not None)
+    ]
     return [_amount(field, price, before) for field in told]
 
 

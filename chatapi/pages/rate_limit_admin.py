@@ -16,7 +16,9 @@ from chatapi.pages.key_forms import model_choices
 class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A limit; its model is chosen, not typed: one of a model that nobody serves would limit nothing."""
 
-    model = forms.ChoiceField(required=False, widget=UnfoldAdminSelectWidget, help_text="All models: what they use together.")
+    model = forms.ChoiceField(
+        required=False, widget=UnfoldAdminSelectWidget, help_text="All models: what they use together."
+    )
 
     class Meta:
         model = RateLimit
@@ -26,7 +28,10 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
         super().__init__(*args, **kwargs)
         field = self.fields.get("model")  # there is none for who may only look
         if field is not None:
-            field.choices = [("", "All models"), *model_choices([self.instance.model] if self.instance.model else [])]  # type: ignore[attr-defined]
+            field.choices = [
+                ("", "All models"),
+                *model_choices([self.instance.model] if self.instance.model else []),
+            ]  # type: ignore[attr-defined]
 
 
 @admin.register(RateLimit)

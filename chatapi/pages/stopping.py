@@ -39,7 +39,9 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
     if request.headers.get("accept") == "application/json":
         return HttpResponse(status=204 if is_told else 503)
     if is_told:
-        messages.success(request, f"{row} had ended already." if row.state == State.SETTLED else f"Asked to stop {row}.")
+        messages.success(
+            request, f"{row} had ended already." if row.state == State.SETTLED else f"Asked to stop {row}."
+        )
     else:
         messages.error(request, f"{row} could not be stopped: Redis does not answer.")
     return redirect("admin:live")

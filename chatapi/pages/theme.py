@@ -14,7 +14,12 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     def is_shown(request: HttpRequest) -> bool:
         return any(request.user.has_perm(f"{app}.{act}_{name}") for act in ("view", "change"))
 
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{app}_{name}_changelist"), "permission": is_shown}
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{app}_{name}_changelist"),
+        "permission": is_shown,
+    }
 
 
 def _overall(title: str, icon: str, name: str, model: str) -> dict[str, Any]:
@@ -33,7 +38,9 @@ THEME: dict[str, Any] = {
     "SITE_TITLE": "chatapi",
     "SITE_HEADER": "chatapi",
     "SITE_SYMBOL": "forum",
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}],
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}
+    ],
     # What the theme leaves too pale, or without a name.
     "STYLES": [lambda request: static("chatapi/admin.css")],
     "SCRIPTS": [lambda request: static("chatapi/admin.js"), lambda request: static("chatapi/suggest.js")],
@@ -47,7 +54,7 @@ THEME: dict[str, Any] = {
                     _overall("Overview", "monitoring", "index", "usage.hourlyusage"),
                     _overall("Live", "bolt", "live", "usage.generation"),
                     _overall("Requests", "receipt_long", "requests", "usage.generation"),
-                ],
+                ]
             },
             {
                 "title": "Usage",
@@ -87,6 +94,6 @@ THEME: dict[str, Any] = {
                     _page("Groups", "groups", "auth.group"),
                 ],
             },
-        ],
+        ]
     },
 }

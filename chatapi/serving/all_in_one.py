@@ -1,4 +1,6 @@
-"""Runs the whole service on one machine: embedded Valkey, web, worker and reaper, from a first start to a clean stop."""
+"""Runs the whole service on one machine: embedded Valkey, web, worker and reaper, from a first start to a
+clean stop.
+"""
 
 import asyncio
 import sys
@@ -36,7 +38,9 @@ def run(host: str, port: int, say: Say) -> int:
 
 
 def prepare_database(say: Say) -> Credentials | None:
-    """Bring the tables up to date and, the very first time, put something into them; then let go of the database. Raises `CannotStart`."""
+    """Bring the tables up to date and, the very first time, put something into them; then let go of the
+    database. Raises `CannotStart`.
+    """
     preflight.check_database()
     call_command("migrate", verbosity=0, interactive=False)
     credentials = _set_up(say)
@@ -53,7 +57,9 @@ def _set_up(say: Say) -> Credentials | None:
             if credentials := first_start.set_up():
                 say(first_words(credentials))
     except OSError as error:
-        raise CannotStart(f"the first key and password can't be printed ({error}), so nothing was made.") from error
+        raise CannotStart(
+            f"the first key and password can't be printed ({error}), so nothing was made."
+        ) from error
     return credentials
 
 
@@ -80,7 +86,9 @@ async def _start(supervisor: Supervisor, host: str, port: int) -> None:
     await supervisor.start(_python("worker", stop_s))
     web = replace(_python("web", stop_s, "--host", host, "--port", str(port)), is_quick_on_interrupt=True)
     await supervisor.start(web)
-    await supervisor.unless_stopped(_until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why."))
+    await supervisor.unless_stopped(
+        _until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why.")
+    )
     # Later than the others, as nobody waits for it.
     await supervisor.start(_python("reaper", STOP_MARGIN_S))
 
@@ -89,15 +97,23 @@ async def _start_valkey(supervisor: Supervisor) -> None:
     state_dir = settings.STATE_DIR
     try:
         embedded_valkey.prepare(state_dir)
-        await supervisor.start(Program("valkey", embedded_valkey.command(state_dir), STOP_MARGIN_S, _forget_dump))
+        await supervisor.start(
+            Program("valkey", embedded_valkey.command(state_dir), STOP_MARGIN_S, _forget_dump)
+        )
     except OSError as error:
-        raise CannotStart(f"the embedded Valkey can't be started ({error}): set REDIS_URL to a Redis or Valkey of your own.") from error
+        raise CannotStart(
+            f"the embedded Valkey can't be started ({error}): set REDIS_URL to a Redis or Valkey of your own."
+        ) from error
     log_path = embedded_valkey.log_path(state_dir)
-    await supervisor.unless_stopped(_until(_valkey_answers, f"the embedded Valkey does not answer; see {log_path}"))
+    await supervisor.unless_stopped(
+        _until(_valkey_answers, f"the embedded Valkey does not answer; see {log_path}")
+    )
 
 
 async def _forget_dump() -> None:
-    """When Valkey answers it has read it. If it dies, its next start must not bring back what has been over since."""
+    """When Valkey answers it has read it. If it dies, its next start must not bring back what has been over
+    since.
+    """
     while not await _valkey_answers():  # noqa: ASYNC110  it is another process that changes
         await asyncio.sleep(POLL_S)
     embedded_valkey.forget_dumps(settings.STATE_DIR)

@@ -18,7 +18,9 @@ async def spawn(command: Sequence[str]) -> Process:
     Call it from the main thread: to the kernel, the parent is the thread that forked. Raises `OSError`.
     """
     die_with_us = partial(_die_with, os.getpid())
-    return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, start_new_session=True, preexec_fn=die_with_us)
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, start_new_session=True, preexec_fn=die_with_us
+    )
 
 
 def _die_with(parent_pid: int) -> None:

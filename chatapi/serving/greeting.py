@@ -31,7 +31,9 @@ def first_words(credentials: Credentials) -> str:
 
 
 def greeting(url: str, credentials: Credentials | None) -> str:
-    """Where everything is and what to try; the key itself only when it has just been made. Ends with an empty line, for what follows."""
+    """Where everything is and what to try; the key itself only when it has just been made. Ends with an empty
+    line, for what follows.
+    """
     hint = f"With {_KEY_VARIABLE} set to an API key ({_python()} manage.py createkey --organization {ORGANIZATION} makes one), try:"
     return f"""Ready at {url}. Ctrl-C stops it. For operators: {url}/admin/, for developers: {url}/docs
 {_names_of_the_admin(url)}{"Try it:" if credentials else hint}
@@ -46,7 +48,9 @@ or in Python, after pip install openai:
 
 
 def _names_of_the_admin(url: str) -> str:
-    """A line where the address above does not open it: the API answers under any name, the pages only under those in the settings."""
+    """A line where the address above does not open it: the API answers under any name, the pages only under
+    those in the settings.
+    """
     name, _ = split_domain_port(urlsplit(url).netloc)
     if validate_host(name, settings.ALLOWED_HOSTS):
         return ""
@@ -61,8 +65,13 @@ def _curl(url: str, credentials: Credentials | None) -> str:
 
 
 def _openai(url: str, credentials: Credentials | None) -> str:
-    lines = ["from openai import OpenAI", f"client = OpenAI(base_url='{url}/openai/v1', api_key={_python_key(credentials)})"]
-    lines.append("completion = client.chat.completions.create(model='sandbox', messages=[{'role': 'user', 'content': 'Hello!'}])")
+    lines = [
+        "from openai import OpenAI",
+        f"client = OpenAI(base_url='{url}/openai/v1', api_key={_python_key(credentials)})",
+    ]
+    lines.append(
+        "completion = client.chat.completions.create(model='sandbox', messages=[{'role': 'user', 'content': 'Hello!'}])"
+    )
     lines.append("print(completion.choices[0].message.content)")
     return "\n".join(lines if credentials else ["import os", *lines])
 

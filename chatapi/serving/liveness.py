@@ -1,4 +1,6 @@
-"""A process without HTTP shows that its event loop turns: it touches a file, and a health check looks at the file's age."""
+"""A process without HTTP shows that its event loop turns: it touches a file, and a health check looks at the
+file's age.
+"""
 
 import asyncio
 import logging
@@ -14,7 +16,9 @@ INTERVAL_S = 5.0
 
 @asynccontextmanager
 async def alive(role: str) -> AsyncIterator[None]:
-    """Keep `<state folder>/<role>.alive` fresh while the block runs; docker-compose.yml's health checks read it."""
+    """Keep `<state folder>/<role>.alive` fresh while the block runs; docker-compose.yml's health checks read
+    it.
+    """
     path = settings.STATE_DIR / f"{role}.alive"
     path.parent.mkdir(parents=True, exist_ok=True)
 

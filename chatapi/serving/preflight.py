@@ -34,16 +34,22 @@ def check_settings() -> None:
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the state folder for as long as the block runs; raises `CannotStart` when another `serve` holds it."""
+    """Hold the state folder for as long as the block runs; raises `CannotStart` when another `serve` holds
+    it.
+    """
     with _open_lock(state_dir) as file:
         try:
             # The kernel gives the lock back however we end.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK:
-                raise CannotStart(f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local folder.") from error
+                raise CannotStart(
+                    f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local folder."
+                ) from error
             holder = Path(file.name).read_text().strip()
-            raise CannotStart(f"already running in {state_dir} (process {holder}). Stop that one, or set CHATAPI_STATE_DIR.") from error
+            raise CannotStart(
+                f"already running in {state_dir} (process {holder}). Stop that one, or set CHATAPI_STATE_DIR."
+            ) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n".encode())
         yield
@@ -75,7 +81,9 @@ def check_port(host: str, port: int) -> None:
 def cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
     """Why the address can't be had."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return CannotStart(f"port {port} on {host} is in use. Stop what listens there, or choose another one: make run PORT={port + 1}")
+        return CannotStart(
+            f"port {port} on {host} is in use. Stop what listens there, or choose another one: make run PORT={port + 1}"
+        )
     return CannotStart(f"can't listen on {host} port {port}: {error}.")
 
 
@@ -93,8 +101,12 @@ def check_services() -> None:
 
 
 def check_tables_after(error: Exception) -> None:
-    """Raises `CannotStart` for an error that comes of a table or column which a migration would have made; else nothing."""
-    is_missing = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED or any(text in str(error) for text in _NO_SUCH)
+    """Raises `CannotStart` for an error that comes of a table or column which a migration would have made;
+    else nothing.
+    """
+    is_missing = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED or any(
+        text in str(error) for text in _NO_SUCH
+    )
     if is_missing:
         with _database() as probe:
             _check_tables(probe)
@@ -120,7 +132,9 @@ def _check_tables(probe: BaseDatabaseWrapper) -> None:
 
 @contextlib.contextmanager
 def _database() -> Iterator[BaseDatabaseWrapper]:
-    """A connection without the pool, which would hide the reason why there is none. Raises `CannotStart`, whatever the block meets."""
+    """A connection without the pool, which would hide the reason why there is none. Raises `CannotStart`,
+    whatever the block meets.
+    """
     probe = connection.copy()
     if probe.vendor == "postgresql":
         probe.settings_dict["OPTIONS"].pop("pool", None)
@@ -130,7 +144,11 @@ def _database() -> Iterator[BaseDatabaseWrapper]:
         yield probe
     except DatabaseError as error:
         reason = str(error).strip().splitlines()[0]
-        place = f"check {probe.settings_dict['NAME']}, or set DATABASE_URL" if probe.vendor == "sqlite" else "check DATABASE_URL"
+        place = (
+            f"check {probe.settings_dict['NAME']}, or set DATABASE_URL"
+            if probe.vendor == "sqlite"
+            else "check DATABASE_URL"
+        )
         raise CannotStart(f"the database can't be reached ({reason}): {place}.") from error
     finally:
         probe.close()
@@ -146,14 +164,20 @@ def check_redis() -> None:
 
     for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
         try:
-            with Redis.from_url(url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0)) as redis:
+            with Redis.from_url(
+                url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0)
+            ) as redis:
                 redis.ping()
         except ValueError:
             # Its text, like the URL, may hold a password.
             hint = "user and password must be percent-encoded, and port and database numbers"
-            raise CannotStart(f"a Redis URL can't be read ({hint}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL.") from None
+            raise CannotStart(
+                f"a Redis URL can't be read ({hint}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
+            ) from None
         except (RedisError, OSError) as error:
-            raise CannotStart(f"Redis can't be reached ({error}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL.") from error
+            raise CannotStart(
+                f"Redis can't be reached ({error}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
+            ) from error
 
 
 def _open_lock(state_dir: Path) -> BinaryIO:
@@ -161,4 +185,6 @@ def _open_lock(state_dir: Path) -> BinaryIO:
         state_dir.mkdir(parents=True, exist_ok=True)
         return (state_dir / "serve.lock").open("ab", buffering=0)
     except OSError as error:
-        raise CannotStart(f"can't write to {state_dir} ({error.strerror}): make it writable, or set CHATAPI_STATE_DIR.") from error
+        raise CannotStart(
+            f"can't write to {state_dir} ({error.strerror}): make it writable, or set CHATAPI_STATE_DIR."
+        ) from error

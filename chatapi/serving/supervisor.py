@@ -113,7 +113,9 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def say(self, text: str) -> None:
-        """Tell the operator, if there is still somewhere to tell it: a closed pipe or a full disk must end no watch."""
+        """Tell the operator, if there is still somewhere to tell it: a closed pipe or a full disk must end no
+        watch.
+        """
         with suppress(OSError):
             self._say(text)
 
@@ -123,7 +125,9 @@ class Supervisor:
         return self._stop.is_set()
 
     async def start(self, program: Program) -> None:
-        """Run the program from now on, unless a signal has come. The one started last is stopped first. Raises `OSError`."""
+        """Run the program from now on, unless a signal has come. The one started last is stopped first.
+        Raises `OSError`.
+        """
         if self.is_stopping:
             return
         watched = Watched(program, self.say)

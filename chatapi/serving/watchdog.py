@@ -1,8 +1,9 @@
-"""Notices that a process's event loop does not turn: says where it stands, and ends the process when it never returns.
+"""Notices that a process's event loop does not turn: says where it stands, and ends the process when it never
+returns.
 
-It counts its own rounds and not the time, so that a machine that has slept or a process that was stopped is not taken for a hung one:
-the watchdog stood still, too. What never gives up the interpreter stops the watchdog as well. For that there is the kernel's timer of
-this process's CPU time, which each round puts off.
+It counts its own rounds and not the time, so that a machine that has slept or a process that was stopped is
+not taken for a hung one: the watchdog stood still, too. What never gives up the interpreter stops the
+watchdog as well. For that there is the kernel's timer of this process's CPU time, which each round puts off.
 """
 
 import faulthandler
@@ -38,7 +39,9 @@ def watched() -> Iterator[None]:
     """Watch the loop of `loop_clock.clock`, which has been started, while the block runs."""
     stopping = threading.Event()
     thread = threading.Thread(target=_watch, args=(stopping,), name="loop-watchdog", daemon=True)
-    faulthandler.register(signal.SIGPROF, chain=True)  # says where it was; then the signal ends the process, as it does by default
+    faulthandler.register(
+        signal.SIGPROF, chain=True
+    )  # says where it was; then the signal ends the process, as it does by default
     thread.start()
     try:
         yield

@@ -38,4 +38,11 @@ def run(*, host: str, port: int) -> None:
     settle_in()
     clock.start(loop)
     with watched():
-        serve(application, host=host, port=port, limits=limits, lifecycle=WebLifecycle(), trusted_proxies=settings.TRUSTED_PROXIES)
+        serve(
+            application,
+            host=host,
+            port=port,
+            limits=limits,
+            lifecycle=WebLifecycle(),
+            trusted_proxies=settings.TRUSTED_PROXIES,
+        )

@@ -1,7 +1,8 @@
-"""Parses large request bodies in a child process, so that no other request waits while one is parsed (`wire/parser_process.py`).
+"""Parses large request bodies in a child process, so that no other request waits while one is parsed
+(`wire/parser_process.py`).
 
-There is one child in a web process, started with its services and again after its death. It works on one body at a time; who is next
-is decided by `BodyRoom`, before a body is read.
+There is one child in a web process, started with its services and again after its death. It works on one body
+at a time; who is next is decided by `BodyRoom`, before a body is read.
 """
 
 import asyncio
@@ -38,14 +39,18 @@ class ParserUnavailable(Exception):
 class _Child:
     """The child process and the socket that is its standard input and output."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.process = process
         self._reader = reader
         self._writer = writer
 
     @classmethod
     async def start(cls) -> "_Child":
-        process, ours = await asyncio.to_thread(_spawn)  # a fork of a large process stops its thread for milliseconds
+        process, ours = await asyncio.to_thread(
+            _spawn
+        )  # a fork of a large process stops its thread for milliseconds
         reader, writer = await asyncio.open_connection(sock=ours)
         return cls(process, reader, writer)
 
@@ -81,13 +86,17 @@ class _Child:
 class BodyParser:
     """The parser of a web process."""
 
-    def __init__(self, *, cpu_limit_s: float = CPU_LIMIT_S, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self, *, cpu_limit_s: float = CPU_LIMIT_S, answer_timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
         self._cpu_limit_s = cpu_limit_s
         self._answer_timeout_s = answer_timeout_s
         self._child: _Child | None = None
         self._turn = asyncio.Lock()
 
-    async def parse(self, pieces: Sequence[bytes], endpoint: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
+    async def parse(
+        self, pieces: Sequence[bytes], endpoint: str, default_model: str | None, *, is_ticket: bool = False
+    ) -> ParsedRequest:
         """The request that the pieces of a body hold; raises `InvalidRequest` or `ParserUnavailable`.
 
         If the caller is cancelled while its body is being parsed, the child is killed.
@@ -123,10 +132,14 @@ class BodyParser:
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             status = await self._end_child()
             if status == -signal.SIGPROF:
-                raise InvalidRequest("The body takes too long to be read: send a simpler or a smaller one.") from None
+                raise InvalidRequest(
+                    "The body takes too long to be read: send a simpler or a smaller one."
+                ) from None
             log.error("the parser of large bodies ended with %s: %r", status, error)
             raise ParserUnavailable(repr(error)) from error
-        except BaseException:  # cancelled in the middle of a conversation: what the child says next belongs to nobody
+        except (
+            BaseException
+        ):  # cancelled in the middle of a conversation: what the child says next belongs to nobody
             await asyncio.shield(self._end_child())
             raise
 
@@ -136,7 +149,9 @@ class BodyParser:
 
 
 def _spawn() -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start a child that inherits nothing but its channel: no environment, which has secrets, and no other descriptor."""
+    """Start a child that inherits nothing but its channel: no environment, which has secrets, and no other
+    descriptor.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         channel = theirs.fileno()

@@ -1,8 +1,8 @@
 """How much memory large request bodies may take in a web process, and whose turn it is to send one.
 
-A body has its room before it is read, and keeps it until its request is queued. A body that waits for room is not read, which the
-client's machine notices (TCP's flow control). Room is given to organizations in turn, so that one which sends many large bodies delays
-its own.
+A body has its room before it is read, and keeps it until its request is queued. A body that waits for room is
+not read, which the client's machine notices (TCP's flow control). Room is given to organizations in turn, so
+that one which sends many large bodies delays its own.
 """
 
 from typing import Final
@@ -27,9 +27,13 @@ class BodyRoom:
     """The room for the large bodies of a process."""
 
     def __init__(self, most_body_bytes: int, *, bodies: float = BODIES, wait_s: float = WAIT_S) -> None:
-        """`most_body_bytes`: the length of the largest body that is accepted; `bodies`: how many of them find room."""
+        """`most_body_bytes`: the length of the largest body that is accepted; `bodies`: how many of them find
+        room.
+        """
         largest = max(most_body_bytes, LEAST_BYTES)
-        self._room = FairRoom(bodies * largest, BODIES_EACH * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH)
+        self._room = FairRoom(
+            bodies * largest, BODIES_EACH * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH
+        )
 
     async def acquire(self, organization_id: int, n_bytes: int) -> Room:
         """Room for a body of at most that many bytes; raises `NoRoom`."""

@@ -1,8 +1,8 @@
 """Decodes a request body in chunked transfer coding (RFC 9112 section 7.1) at a bounded cost.
 
-It takes the place of Twisted's decoder, which costs 4 µs a chunk in its own loop and as much again in the handler that it calls for
-each chunk: 3 MB of chunks of one byte blocked the event loop for 3.5 s. This one hands over what a read contained in one piece, and
-refuses a body that is mostly framing.
+It takes the place of Twisted's decoder, which costs 4 µs a chunk in its own loop and as much again in the
+handler that it calls for each chunk: 3 MB of chunks of one byte blocked the event loop for 3.5 s. This one
+hands over what a read contained in one piece, and refuses a body that is mostly framing.
 """
 
 # ruff: noqa: N802 - the names are Twisted's
@@ -15,11 +15,15 @@ from chatapi.web.refusals import Refusal
 
 FREE_CHUNKS = 1_024
 MIN_CHUNK_BYTES = 4
-"""A body may have `FREE_CHUNKS` chunks of any size; beyond that its chunks must have so many bytes on average."""
+"""A body may have `FREE_CHUNKS` chunks of any size; beyond that its chunks must have so many bytes on
+average.
+"""
 
 FREE_EXTRA_BYTES = 4_096
 BODY_BYTES_PER_EXTRA_BYTE = 64
-"""Chunk extensions and trailers together may have `FREE_EXTRA_BYTES`, and one byte more for so many bytes of the body."""
+"""Chunk extensions and trailers together may have `FREE_EXTRA_BYTES`, and one byte more for so many bytes of
+the body.
+"""
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _NEXT_SIZE_LINE = re.compile(rb"\r\n" + _SIZE_LINE.pattern)
@@ -38,7 +42,8 @@ class BadChunks(Exception):
 class ChunkedBody:
     """The decoder that `HTTPChannel` feeds with what it reads behind a head.
 
-    `on_data` is called at most once a read, with what the read contained of the body. `on_end` is called once, with the bytes behind it.
+    `on_data` is called at most once a read, with what the read contained of the body. `on_end` is called
+    once, with the bytes behind it.
     """
 
     def __init__(self, on_data: Callable[[bytes], None], on_end: Callable[[bytes], None]) -> None:
@@ -63,7 +68,9 @@ class ChunkedBody:
             self._unread = data[position:]
 
     def _take_chunks(self, data: bytes, pieces: list[bytes]) -> int:
-        """Appends the chunks' data to `pieces`; returns where the trailers begin, or a line that is not complete."""
+        """Appends the chunks' data to `pieces`; returns where the trailers begin, or a line that is not
+        complete.
+        """
         position = 0
         while True:
             if self._missing_bytes:

@@ -1,7 +1,8 @@
-"""What one client address may hold and do at the same time: connections, arriving bytes, handshakes, unread output.
+"""What one client address may hold and do at the same time: connections, arriving bytes, handshakes, unread
+output.
 
-A client's address is its socket's peer; behind a trusted proxy it is the address that the proxy names for each request, and the proxy's
-own connections are not counted. An IPv6 client counts by its /64.
+A client's address is its socket's peer; behind a trusted proxy it is the address that the proxy names for
+each request, and the proxy's own connections are not counted. An IPv6 client counts by its /64.
 """
 
 from collections.abc import Sequence
@@ -104,7 +105,9 @@ class ClientQuotas:
     # Arriving bytes
 
     def arrive(self, client: Client, size: int, request_bytes: int) -> Refusal | None:
-        """Counts bytes of a request that nobody has authenticated; the answer if they are too many. Small requests are always taken."""
+        """Counts bytes of a request that nobody has authenticated; the answer if they are too many. Small
+        requests are always taken.
+        """
         client.arriving_bytes += size
         self._arriving_bytes += size
         if request_bytes <= self._limits.small_request_bytes:
@@ -131,7 +134,11 @@ class ClientQuotas:
         if window != client.window:
             client.window, client.handshakes = window, 0
         client.handshakes += 1
-        return refusals.TOO_MANY_HANDSHAKES if client.handshakes > self._limits.max_handshakes_per_address else None
+        return (
+            refusals.TOO_MANY_HANDSHAKES
+            if client.handshakes > self._limits.max_handshakes_per_address
+            else None
+        )
 
     def forget_handshakes(self) -> None:
         """Forgets the addresses of which only old handshakes are known; the server calls it now and then."""

@@ -1,4 +1,6 @@
-"""The flow that all completion endpoints share: check, admit, enqueue, relay, and tell every failure as designed."""
+"""The flow that all completion endpoints share: check, admit, enqueue, relay, and tell every failure as
+designed.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -70,7 +72,9 @@ class Asked(NamedTuple):
 
 
 class Completions(Endpoint):
-    """One request for a completion, streaming or not; subclasses say how it is read and which form its answer has."""
+    """One request for a completion, streaming or not; subclasses say how it is read and which form its answer
+    has.
+    """
 
     endpoint: ClassVar[str]
     required_scope = KeyScope.COMPLETIONS
@@ -86,7 +90,9 @@ class Completions(Endpoint):
         self.room: Room | None = None
         """What a large body takes up, until its request is queued."""
         self.test_room: Room | None = None
-        """What a large body of a test key takes up until its generation has ended: nobody pays for it, so it has a bound of its own."""
+        """What a large body of a test key takes up until its generation has ended: nobody pays for it, so it
+        has a bound of its own.
+        """
         self.large_bytes = 0
         """How much of a large body was read."""
         self.has_taken = False
@@ -101,7 +107,9 @@ class Completions(Endpoint):
 
     @property
     def is_nothing_charged(self) -> bool:
-        """A request that fails has not been admitted, or is withdrawn; the one that it repeats, or may repeat, may well be charged."""
+        """A request that fails has not been admitted, or is withdrawn; the one that it repeats, or may
+        repeat, may well be charged.
+        """
         return not self.is_repeated and self.header(b"idempotency-key") is None
 
     def encoder(self, dialect: Dialect, answer: Answer) -> OpenAI:
@@ -111,7 +119,9 @@ class Completions(Endpoint):
     # ---- what comes in
 
     async def posted_by(self, services: Services) -> Caller:
-        """Who posts this JSON; raises what is wrong with the key, then with the form, which counts as a refusal of that key."""
+        """Who posts this JSON; raises what is wrong with the key, then with the form, which counts as a
+        refusal of that key.
+        """
         self.allow("POST")
         caller = await self.caller(services)
         media_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
@@ -134,20 +144,28 @@ class Completions(Endpoint):
                 room.release()
 
     async def posted(self, services: Services) -> Asked:
-        """The request in the body, by whoever posts it; a large body is only read for a key whose limits have room."""
+        """The request in the body, by whoever posts it; a large body is only read for a key whose limits have
+        room.
+        """
         caller = await self.posted_by(services)
         is_large = await self.has_large_body()
         await self._check_limits(services, caller, is_large)
         if is_large:
             pieces = await self._read_large(services, caller)
-            parsed = await services.parser.parse(pieces, self.endpoint, self.default_model, is_ticket=self.is_ticket)
+            parsed = await services.parser.parse(
+                pieces, self.endpoint, self.default_model, is_ticket=self.is_ticket
+            )
         else:
-            parsed = parse(await self.read_body(), self.endpoint, self.default_model, is_ticket=self.is_ticket)
+            parsed = parse(
+                await self.read_body(), self.endpoint, self.default_model, is_ticket=self.is_ticket
+            )
         self.content = parsed.content
         return await self.asked(services, caller, parsed.summary)
 
     async def _check_limits(self, services: Services, caller: Caller, is_large: bool) -> None:
-        """Raises `RateLimited` or 429 for what would be refused anyway, before its body is parsed and, if it is large, read."""
+        """Raises `RateLimited` or 429 for what would be refused anyway, before its body is parsed and, if it
+        is large, read.
+        """
         try:
             services.rates.check(caller)
             if is_large:
@@ -188,7 +206,8 @@ class Completions(Endpoint):
         raise NoRoom("a slow body gave way")
 
     def note_refusal(self, caller: Caller, error: Exception, failure: Failed) -> None:
-        """Count the refused request in the caller's limits, as a repeated one is, and the bytes that were read for it.
+        """Count the refused request in the caller's limits, as a repeated one is, and the bytes that were
+        read for it.
 
         A 429 takes nothing here, so that whoever waits as long as told gets in.
         """
@@ -221,7 +240,9 @@ class Completions(Endpoint):
     # ---- what goes out
 
     async def complete(self, services: Services, asked: Asked) -> None:
-        """Take from the limits, admit and enqueue, then answer; a request that was sent before has that one's answer."""
+        """Take from the limits, admit and enqueue, then answer; a request that was sent before has that one's
+        answer.
+        """
         later = "respond-async" in _preferences(self.header(b"prefer") or "")
         key = idempotency_header.of(self.header(b"idempotency-key"), asked.request)
         admission = _admission(asked, self.endpoint, key)
@@ -234,21 +255,30 @@ class Completions(Endpoint):
             content = self._forget_content()
             row = await visible_generation(services, asked.caller, error.generation_id)
             if row.state == State.ADMITTED:
-                # Follows the log and has no inbox; the first request's limits are released by its own process, or by the reaper.
+                # Follows the log and has no inbox; the first request's limits are released by its own
+                # process, or by the reaper.
                 await services.enqueue_again(row.id, Job("", content, runs_on=True))
             await self._respond_again(services, row, later)
 
-    async def _complete(self, services: Services, asked: Asked, admission: ledger.Admission, later: bool) -> None:
-        """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is given back."""
+    async def _complete(
+        self, services: Services, asked: Asked, admission: ledger.Admission, later: bool
+    ) -> None:
+        """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is
+        given back.
+        """
         taken = await self._take(services, asked, admission)
         self.has_taken = True
         self.identifying += taken.headers()
         inbox = "" if later else services.inbox.name
-        starting = services.in_background(_start(services, admission, _job(self.content, admission, inbox, taken), self.room))
+        starting = services.in_background(
+            _start(services, admission, _job(self.content, admission, inbox, taken), self.room)
+        )
         self.room = None
         try:
             await (
-                self._respond_later(services, asked, admission, starting) if later else self._respond(services, asked, admission, starting)
+                self._respond_later(services, asked, admission, starting)
+                if later
+                else self._respond(services, asked, admission, starting)
             )
         finally:
             services.in_background(_give_back(services, taken, self.used_tokens, starting))
@@ -259,9 +289,13 @@ class Completions(Endpoint):
         return content
 
     async def _take(self, services: Services, asked: Asked, admission: ledger.Admission) -> Taken:
-        """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was sent before: that needs none."""
+        """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was
+        sent before: that needs none.
+        """
         try:
-            return await services.rates.take(asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens)
+            return await services.rates.take(
+                asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens
+            )
         except RateLimited as error:
             if admission.idempotency is None:
                 raise
@@ -271,7 +305,9 @@ class Completions(Endpoint):
             self.identifying += error.headers()
             raise known from None
 
-    async def _respond(self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]") -> None:
+    async def _respond(
+        self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]"
+    ) -> None:
         """Relay it; whoever leaves before the end has the generation cancelled."""
         self.answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
         # Nothing was awaited since it began to start: nothing is missed.
@@ -290,8 +326,12 @@ class Completions(Endpoint):
             if is_wanted and admission.idempotency is None and not _has_failed(starting):
                 services.abandon(asked.id)
 
-    async def _respond_later(self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]") -> None:
-        """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this generation, once it has that."""
+    async def _respond_later(
+        self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]"
+    ) -> None:
+        """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this
+        generation, once it has that.
+        """
         try:
             await asyncio.shield(starting)
             self._forget_content()
@@ -305,7 +345,9 @@ class Completions(Endpoint):
             raise
 
     async def _respond_again(self, services: Services, row: Generation, later: bool) -> None:
-        """The answer of the generation that this idempotency key stands for already: attached to, or replayed."""
+        """The answer of the generation that this idempotency key stands for already: attached to, or
+        replayed.
+        """
         assert self.dialect is not None, "the dialect is chosen before anything is admitted"
         self.answer = answer_to(row, self.dialect)
         self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
@@ -364,7 +406,9 @@ class Completions(Endpoint):
             await self.send_body(self.answer.encode(rest) if rest else PING, more=not is_last)
 
     async def _send_beginning(self, answer: OpenAI, batch: list[AnyDelta]) -> list[AnyDelta]:
-        """Send a long batch in pieces, but the last one, which it answers; between them others have their turn."""
+        """Send a long batch in pieces, but the last one, which it answers; between them others have their
+        turn.
+        """
         last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
         for start in range(0, last_start, PIECE_DELTAS):
             await self.send_body(answer.encode(batch[start : start + PIECE_DELTAS]))
@@ -385,7 +429,9 @@ class Completions(Endpoint):
             await self.send_json(200, self.answer.body(completion))
 
     async def _send_failure(self, failure: Failed) -> None:
-        """A failure instead of an answer. One that the key would only repeat invites nobody back; losing touch is another matter."""
+        """A failure instead of an answer. One that the key would only repeat invites nobody back; losing
+        touch is another matter.
+        """
         if self.is_final and failure not in (LOST, CLOSING):
             failure = msgspec.structs.replace(failure, retry_after_ms=None)
             if errors.NO_RETRY not in errors.headers(failure):  # SDKs do not understand it twice
@@ -431,7 +477,13 @@ def answer_to(row: Generation, dialect: Dialect) -> OpenAI:
 
 def _answer(generation_id: UUID, request: RequestSummary) -> Answer:
     include_usage = request.stream and request.include_usage
-    return Answer(generation_id.hex, identity.created(generation_id), request.model, request.choices_count, include_usage)
+    return Answer(
+        generation_id.hex,
+        identity.created(generation_id),
+        request.model,
+        request.choices_count,
+        include_usage,
+    )
 
 
 def _job(content: bytes, admission: ledger.Admission, inbox: str, taken: Taken) -> Job:
@@ -440,7 +492,9 @@ def _job(content: bytes, admission: ledger.Admission, inbox: str, taken: Taken) 
 
 
 async def _start(services: Services, admission: ledger.Admission, job: Job, room: Room | None) -> None:
-    """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left behind."""
+    """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left
+    behind.
+    """
     try:
         await services.commits.write(ledger.admit, admission)
         failpoint("admit.after_commit")
@@ -451,7 +505,9 @@ async def _start(services: Services, admission: ledger.Admission, job: Job, room
             room.release()
 
 
-async def _give_back(services: Services, taken: Taken, used_tokens: int | None, starting: "asyncio.Task[None]") -> None:
+async def _give_back(
+    services: Services, taken: Taken, used_tokens: int | None, starting: "asyncio.Task[None]"
+) -> None:
     """Give back what it did not use: all of it if it never ran, which the books would not know."""
     if not starting.done():  # its client has left while it was being admitted
         await asyncio.wait([starting])
@@ -460,7 +516,9 @@ async def _give_back(services: Services, taken: Taken, used_tokens: int | None, 
 
 async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:
     """The caller's generation with that id; raises 404, the same for another tenant's."""
-    row = await services.commits.read(lambda: access.visible_to(caller, Generation.objects.filter(id=generation_id)).first())
+    row = await services.commits.read(
+        lambda: access.visible_to(caller, Generation.objects.filter(id=generation_id)).first()
+    )
     if row is None:
         raise errors.generation_not_found()
     return row
@@ -468,7 +526,9 @@ async def visible_generation(services: Services, caller: Caller, generation_id: 
 
 def _preferences(header: str) -> set[str]:
     """The names of what the client prefers (RFC 7240, section 2), without what they are set to."""
-    return {preference.partition(";")[0].partition("=")[0].strip().lower() for preference in header.split(",")}
+    return {
+        preference.partition(";")[0].partition("=")[0].strip().lower() for preference in header.split(",")
+    }
 
 
 def _has_failed(task: "asyncio.Task[None]") -> bool:

@@ -1,7 +1,8 @@
 """Daphne's connections with back-pressure, a body cap, time limits and JSON errors.
 
-An `HTTPConnection` lives as long as its socket, an `HTTPRequest` as long as its exchange. After an upgrade the socket's bytes go
-to a `WebSocketConnection`, but its `HTTPConnection` stays the one that knows whether the client reads.
+An `HTTPConnection` lives as long as its socket, an `HTTPRequest` as long as its exchange. After an upgrade
+the socket's bytes go to a `WebSocketConnection`, but its `HTTPConnection` stays the one that knows whether
+the client reads.
 """
 
 # ruff: noqa: N802, N803, N815 - the names are Twisted's
@@ -30,8 +31,10 @@ from chatapi.web.request_body import RequestBody
 from chatapi.web.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
 
 LINGER_SECONDS = 3.0
-"""How long a client that has been sent the last answer may go on sending before its connection is cut. A socket that is closed with
-unread bytes sends a reset, which can destroy the answer before the client has read it (RFC 9112 section 9.6)."""
+"""How long a client that has been sent the last answer may go on sending before its connection is cut. A
+socket that is closed with unread bytes sends a reset, which can destroy the answer before the client has read
+it (RFC 9112 section 9.6).
+"""
 
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
@@ -54,7 +57,9 @@ class HTTPRequest(WebRequest):
     # The body
 
     def gotLength(self, length: int | None) -> None:
-        """The head is complete. A large body is not waited for: the application decides whether it is to be read."""
+        """The head is complete. A large body is not waited for: the application decides whether it is to be
+        read.
+        """
         if length is not None and length > self.channel.limits.body_piece_bytes:
             self._start_early()
 
@@ -79,7 +84,9 @@ class HTTPRequest(WebRequest):
         """Leaves them to the application."""
 
     def expect_continue(self) -> bool:
-        """Whether the application decides if the client is invited to send the body (RFC 9110 section 10.1.1)."""
+        """Whether the application decides if the client is invited to send the body (RFC 9110 section
+        10.1.1).
+        """
         self._expects_continue = self.is_started
         return self._expects_continue
 
@@ -98,7 +105,9 @@ class HTTPRequest(WebRequest):
         self.channel.pause_reading()
 
     def _start(self, command: bytes, path: bytes, version: bytes) -> None:
-        """Does what Twisted's `requestReceived` does, without parsing the query, which an ASGI application does for itself."""
+        """Does what Twisted's `requestReceived` does, without parsing the query, which an ASGI application
+        does for itself.
+        """
         self.is_started = True
         self.method, self.uri, self.clientproto = command, path, version
         self.path, _, self.query_string = path.partition(b"?")
@@ -124,7 +133,10 @@ class HTTPRequest(WebRequest):
             "query_string": self.query_string,
             # A proxy may take `X_Name` for `X-Name` (CVE-2015-0219).
             "headers": [
-                (name.lower(), value) for name, values in self.requestHeaders.getAllRawHeaders() if b"_" not in name for value in values
+                (name.lower(), value)
+                for name, values in self.requestHeaders.getAllRawHeaders()
+                if b"_" not in name
+                for value in values
             ],
             "client": self.client_addr,
             "server": self.server_addr,
@@ -151,23 +163,33 @@ class HTTPRequest(WebRequest):
 
     def handle_reply(self, message: dict[str, Any]) -> None:
         """Writes one ASGI message to the client."""
-        # A chunk of a running stream, which is nearly every message: by Daphne and Twisted it would take four times as long.
+        # A chunk of a running stream, which is nearly every message: by Daphne and Twisted it would take four
+        # times as long.
         if self.chunked and message.get("more_body") and not self.finished and self.channel is not None:
             body = message.get("body", b"")
             if body:
                 self.transport.send(b"%x\r\n%b\r\n" % (len(body), body))
             return
         if self.startedWriting and (self.method == b"HEAD" or self.code in NO_BODY_CODES):
-            # Twisted drops only the first piece of a body that must not be sent; the rest would read as the next response.
+            # Twisted drops only the first piece of a body that must not be sent; the rest would read as the
+            # next response.
             message = {**message, "body": b""}
-        if message.get("type") == "http.response.start" and not self.body.is_complete and self.channel is not None:
+        if (
+            message.get("type") == "http.response.start"
+            and not self.body.is_complete
+            and self.channel is not None
+        ):
             self.channel.announce_end(self)  # the rest of the body is never read
         super().handle_reply(message)
         self.transport.flush()
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answers with a JSON envelope where Daphne has an HTML page."""
-        self._answer(refusals.INTERNAL_ERROR if status == HTTPStatus.INTERNAL_SERVER_ERROR else Refusal(status, f"{body}."))
+        self._answer(
+            refusals.INTERNAL_ERROR
+            if status == HTTPStatus.INTERNAL_SERVER_ERROR
+            else Refusal(status, f"{body}.")
+        )
 
     def application_ended(self, error: BaseException | None) -> None:
         """Ends a response that the application left unfinished; what has begun can only be cut short."""
@@ -185,7 +207,9 @@ class HTTPRequest(WebRequest):
 
     def _answer(self, refusal: Refusal) -> None:
         body = refusal.body()
-        self.handle_reply({"type": "http.response.start", "status": refusal.status, "headers": refusal.headers(body)})
+        self.handle_reply(
+            {"type": "http.response.start", "status": refusal.status, "headers": refusal.headers(body)}
+        )
         self.handle_reply({"type": "http.response.body", "body": body})
 
 
@@ -210,7 +234,9 @@ class HTTPConnection(http.HTTPChannel):
         self._has_had_request = False
         self._arriving_bytes = 0  # which count for the client's address
         self._lingered_bytes = 0  # received since the last answer, and ignored
-        self._stall: tuple[int, float] | None = None  # bytes that wait for the client, and since when it has taken none
+        self._stall: tuple[int, float] | None = (
+            None  # bytes that wait for the client, and since when it has taken none
+        )
 
     def connectionMade(self) -> None:
         """A client has connected."""
@@ -224,7 +250,9 @@ class HTTPConnection(http.HTTPChannel):
         if self.factory.is_overfull():
             self.transport.abortConnection()
             return
-        refusal = self.factory.refusal_of_another() or (None if self.is_proxied else self._count_for(self.quotas.of_peer(peer)))
+        refusal = self.factory.refusal_of_another() or (
+            None if self.is_proxied else self._count_for(self.quotas.of_peer(peer))
+        )
         if refusal is None:
             self._wait_for_request()
         else:
@@ -311,10 +339,14 @@ class HTTPConnection(http.HTTPChannel):
     def rawDataReceived(self, data: bytes) -> None:
         """Takes bytes that are no line: a body, or what comes while a request is answered.
 
-        Behind much of that, Twisted would not read on, and never notice that its client leaves. So that is ignored, and the connection
-        ends with the answer: a client sends again what got none (RFC 9112 section 9.3.2).
+        Behind much of that, Twisted would not read on, and never notice that its client leaves. So that is
+        ignored, and the connection ends with the answer: a client sends again what got none (RFC 9112 section
+        9.3.2).
         """
-        if self._handlingRequest and sum(len(each) for each in self._dataBuffer) + len(data) > self._optimisticEagerReadSize:
+        if (
+            self._handlingRequest
+            and sum(len(each) for each in self._dataBuffer) + len(data) > self._optimisticEagerReadSize
+        ):
             self.persistent = False
         if self._handlingRequest and not self.persistent:
             self._dataBuffer.clear()
@@ -329,7 +361,9 @@ class HTTPConnection(http.HTTPChannel):
                 self.refuse(error.refusal)
 
     def lineReceived(self, line: bytes) -> None:
-        """Takes a line of the head. One that continues the line before is refused (RFC 9112 section 5.2), each would cost a copy of it."""
+        """Takes a line of the head. One that continues the line before is refused (RFC 9112 section 5.2),
+        each would cost a copy of it.
+        """
         if line[:1] in (b" ", b"\t"):
             self.refuse(refusals.BAD_REQUEST)
         else:
@@ -359,7 +393,8 @@ class HTTPConnection(http.HTTPChannel):
             return refusals.NOT_A_PATH
         if self.length is not None and self.length > self.limits.max_body_bytes:
             return refusals.REQUEST_TOO_LARGE
-        # What is refused later, by Daphne, would be answered at once, and a read full of such requests in one turn of the event loop.
+        # What is refused later, by Daphne, would be answered at once, and a read full of such requests in one
+        # turn of the event loop.
         if self.requests[-1].is_websocket and self.length != 0:
             return refusals.BAD_REQUEST if self._command == b"GET" else refusals.NOT_A_HANDSHAKE
         return None if self._path.isascii() else refusals.BAD_REQUEST
@@ -368,14 +403,18 @@ class HTTPConnection(http.HTTPChannel):
         """Counts the request for its client's address."""
         request = self.requests[-1]
         if self.is_proxied:
-            forwarded_for = b",".join(request.requestHeaders.getRawHeaders(b"x-forwarded-for", ())).decode("latin-1")
+            forwarded_for = b",".join(request.requestHeaders.getRawHeaders(b"x-forwarded-for", ())).decode(
+                "latin-1"
+            )
             refusal = self._count_for(self.quotas.of_request(self.transport.client[0], forwarded_for))
             refusal = refusal or self._count_arriving(self._received_bytes)
             if refusal is not None:
                 return refusal
         elif self.client is not None:
             self.client.waiting.pop(self, None)
-        return self.quotas.shake_hands(self.client) if request.is_websocket and self.client is not None else None
+        return (
+            self.quotas.shake_hands(self.client) if request.is_websocket and self.client is not None else None
+        )
 
     def _send100Continue(self) -> None:
         if not self.requests[-1].expect_continue():
@@ -437,7 +476,9 @@ class HTTPConnection(http.HTTPChannel):
         super().requestDone(request)
 
     def loseConnection(self) -> None:
-        """Closes the connection, or lets it end where the client may lack some of what it was sent, or is sending."""
+        """Closes the connection, or lets it end where the client may lack some of what it was sent, or is
+        sending.
+        """
         if self._is_ending:
             return
         if self.transport.unsent_bytes or self._arriving_since is not None:
@@ -466,7 +507,9 @@ class HTTPConnection(http.HTTPChannel):
     # Refusals
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answers the request that is arriving with an error, ignores what else the client sends, and hangs up."""
+        """Answers the request that is arriving with an error, ignores what else the client sends, and hangs
+        up.
+        """
         if self._is_ending:
             return
         if not any(request.has_begun_response for request in self.requests):
@@ -476,7 +519,9 @@ class HTTPConnection(http.HTTPChannel):
             request.abandon()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        is_too_large = self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders
+        is_too_large = (
+            self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders
+        )
         self.refuse(refusals.HEADERS_TOO_LARGE if is_too_large else refusals.BAD_REQUEST)
 
     def lineLengthExceeded(self, line: bytes) -> None:
@@ -485,8 +530,13 @@ class HTTPConnection(http.HTTPChannel):
 
     def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
         if header == b"Transfer-Encoding":
-            # HTTP/1.0 knows no such header: a proxy before us may have gone by the Content-Length (RFC 9112 section 6.1).
-            if data.lower() != b"chunked" or self._version != b"HTTP/1.1" or self._transferDecoder is not None:
+            # HTTP/1.0 knows no such header: a proxy before us may have gone by the Content-Length (RFC 9112
+            # section 6.1).
+            if (
+                data.lower() != b"chunked"
+                or self._version != b"HTTP/1.1"
+                or self._transferDecoder is not None
+            ):
                 return bool(self._failChooseTransferDecoder())
             self.length = None
             self._transferDecoder = ChunkedBody(self.requests[-1].handleContentChunk, self._finishRequestBody)
@@ -496,7 +546,8 @@ class HTTPConnection(http.HTTPChannel):
         except ValueError:  # a Content-Length with more digits than int() takes
             return bool(self._failChooseTransferDecoder())
 
-    # Back-pressure: the transport calls these when its buffer passes 64 KiB, when it has run empty, and when it is gone
+    # Back-pressure: the transport calls these when its buffer passes 64 KiB, when it has run empty, and when
+    # it is gone
 
     def pauseProducing(self) -> None:
         """The client reads too slowly: `Server.handle_reply` waits from now on."""
@@ -562,7 +613,11 @@ class HTTPConnection(http.HTTPChannel):
         patience_seconds = self.limits.body_timeout_seconds
         earned_seconds = self._received_bytes / self.limits.min_body_bytes_per_second
         is_head_late = self.line_mode and now - since > self.limits.head_timeout_seconds
-        if is_head_late or now - self._active_at > patience_seconds or now - since > patience_seconds + earned_seconds:
+        if (
+            is_head_late
+            or now - self._active_at > patience_seconds
+            or now - since > patience_seconds + earned_seconds
+        ):
             self.refuse(refusals.REQUEST_TIMEOUT)
 
     # Drain
@@ -590,7 +645,9 @@ class WebSocketConnection(WebSocketProtocol):
     """What a connection becomes after an upgrade to WebSocket."""
 
     def connectionMade(self) -> None:
-        """Takes the socket over. Its HTTPConnection remains the transport's producer, so back-pressure works as before."""
+        """Takes the socket over. Its HTTPConnection remains the transport's producer, so back-pressure works
+        as before.
+        """
         self._connection: HTTPConnection = self.transport.producer
         self.writable = self._connection.writable
         # A frame of six bytes costs 40 to 100 µs: Twisted's 64 KiB of them would take half a second.
@@ -688,7 +745,11 @@ class ConnectionFactory(http.HTTPFactory):
 
 def _list(request: HTTPRequest, name: bytes) -> set[bytes]:
     """The header's values, of all its lines (RFC 9110 section 5.6.1), in lower case."""
-    return {value.strip().lower() for line in request.requestHeaders.getRawHeaders(name, ()) for value in line.split(b",")}
+    return {
+        value.strip().lower()
+        for line in request.requestHeaders.getRawHeaders(name, ())
+        for value in line.split(b",")
+    }
 
 
 def _descriptors() -> int:

@@ -33,8 +33,9 @@ class _Chat(Completions):
 
 
 class ChatCompletions(_Chat):
-    """`POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion"), and its form for an EventSource:
-    `GET /v1/chat/completions?ticket=…`."""
+    """`POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion"), and its form for an
+    EventSource: `GET /v1/chat/completions?ticket=…`.
+    """
 
     async def answer_request(self) -> None:
         """A GET with a ticket streams what was posted for it; all else is a POST, or should be."""
@@ -107,7 +108,9 @@ class TextCompletions(Completions):
 
 def _summary_of(ticket: Ticket) -> RequestSummary:
     """What was posted; raises 401 for what another version has validated, so that it is posted again."""
-    if ticket.summary is not None and len(ticket.request) > LARGE_BYTES:  # whether a worker can read it is seen there
+    if (
+        ticket.summary is not None and len(ticket.request) > LARGE_BYTES
+    ):  # whether a worker can read it is seen there
         return ticket.summary
     try:
         return parsed_request.read(ticket.request, CHAT).summary

@@ -1,4 +1,6 @@
-"""Lets pages of other origins call the API and read its answers: the CORS protocol (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
+"""Lets pages of other origins call the API and read its answers: the CORS protocol
+(https://fetch.spec.whatwg.org/#http-cors-protocol).
+"""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -23,7 +25,8 @@ READABLE = b", ".join(
 class CrossOrigin:
     """An ASGI application for pages of these origins, too; `*` is any origin.
 
-    Only the API's routes are theirs, not the admin, and never with cookies: a page sends the key that its user has.
+    Only the API's routes are theirs, not the admin, and never with cookies: a page sends the key that its
+    user has.
     """
 
     def __init__(self, application: ASGI3Application, origins: Collection[str]) -> None:
@@ -44,7 +47,11 @@ class CrossOrigin:
         if scope["type"] != "http" or "/v1/" not in scope["path"]:
             return None
         origin = _header(scope, b"origin")
-        return origin if origin in self._origins or (origin is not None and ANY.encode() in self._origins) else None
+        return (
+            origin
+            if origin in self._origins or (origin is not None and ANY.encode() in self._origins)
+            else None
+        )
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
@@ -53,7 +60,9 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def _answer_preflight(scope: Scope, origin: bytes, send: ASGISendCallable) -> None:
-    wanted = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[:MOST_HEADERS_BYTES]
+    wanted = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[
+        :MOST_HEADERS_BYTES
+    ]
     headers = [
         *_permission(origin),
         (b"x-request-id", identity.request_id(_header(scope, b"x-request-id"), identity.new_id())),
@@ -69,7 +78,11 @@ async def _answer_preflight(scope: Scope, origin: bytes, send: ASGISendCallable)
 def _readable(origin: bytes, send: ASGISendCallable) -> ASGISendCallable:
     async def send_readable(message: Any) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), *_permission(origin), (b"access-control-expose-headers", READABLE)]
+            headers = [
+                *message.get("headers", ()),
+                *_permission(origin),
+                (b"access-control-expose-headers", READABLE),
+            ]
             message = {**message, "headers": headers}
         await send(message)
 

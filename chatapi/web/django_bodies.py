@@ -1,14 +1,21 @@
 """Bounds the request bodies that reach Django: nobody but a person who is signed in sends more than 64 KiB.
 
-Django reads a whole body before it looks at anything else. Of its routes only pages of the admin take large forms and files, and the
-management API takes no body at all.
+Django reads a whole body before it looks at anything else. Of its routes only pages of the admin take large
+forms and files, and the management API takes no body at all.
 """
 
 from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
 from typing import Any
 
-from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
+from asgiref.typing import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendCallable,
+    HTTPScope,
+    Scope,
+)
 from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user
@@ -43,7 +50,9 @@ class BoundedBodies:
         finally:
             if body.room is not None:
                 body.room.release()
-        if body.refusal is not None:  # Django has been told that the client left while it sent the body: it has answered nothing
+        if (
+            body.refusal is not None
+        ):  # Django has been told that the client left while it sent the body: it has answered nothing
             await answer(body.refusal, send)
 
 
@@ -86,7 +95,9 @@ class _Body:
             raise errors.body_too_large()
         try:
             room = (await Services.get()).room
-            return await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)  # no organization's number
+            return await room.acquire(
+                -person_id, self._announced_bytes or settings.MAX_BODY_BYTES
+            )  # no organization's number
         except (NoRoom, StreamUnavailable) as error:
             raise errors.unavailable("The service can't take large requests right now.") from error
 
@@ -125,5 +136,7 @@ async def answer(error: APIError, send: ASGISendCallable) -> None:
         (b"x-request-id", identity.request_id(None, identity.new_id())),
         *errors.headers(error.failure),
     ]
-    await send({"type": "http.response.start", "status": error.failure.status, "headers": headers, "trailers": False})
+    await send(
+        {"type": "http.response.start", "status": error.failure.status, "headers": headers, "trailers": False}
+    )
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,8 +1,8 @@
 """Bounds how many requests Django works on at the same time, and lets client addresses take turns.
 
-Django's views run in threads, one for each request, and all of them share the interpreter with the event loop. So a stranger who asks
-for many pages at once would take the loop's time from every stream. The API's own views and the pages for people have a room each:
-a slow page delays no client of the API.
+Django's views run in threads, one for each request, and all of them share the interpreter with the event
+loop. So a stranger who asks for many pages at once would take the loop's time from every stream. The API's
+own views and the pages for people have a room each: a slow page delays no client of the API.
 """
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
@@ -26,7 +26,8 @@ class TakingTurns:
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
         self._api, self._pages = (
-            FairRoom(THREADS, THREADS_EACH, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH) for _ in ("API", "pages")
+            FairRoom(THREADS, THREADS_EACH, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH)
+            for _ in ("API", "pages")
         )
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -1,4 +1,6 @@
-"""What all hot endpoints share: who asks in which dialect, headers that identify an answer, and errors as designed."""
+"""What all hot endpoints share: who asks in which dialect, headers that identify an answer, and errors as
+designed.
+"""
 
 import logging
 import time
@@ -77,26 +79,32 @@ class Endpoint(EventStreamConsumer):
         return False
 
     def told(self, error: Exception) -> Failed:
-        """What the client is told about the error; one before the answer began is counted as a refusal of its key."""
+        """What the client is told about the error; one before the answer began is counted as a refusal of its
+        key.
+        """
         failure = self._told(error)
         if self.api_key_id is not None and not self.is_started:
             refused_requests.count(Refusal(self.api_key_id, failure.status, failure.code or failure.type))
         return failure
 
     def _told(self, error: Exception) -> Failed:
-        """What the client is told, one that nobody foresaw is logged; the headers that go with it are made ready."""
+        """What the client is told, one that nobody foresaw is logged; the headers that go with it are made
+        ready.
+        """
         if isinstance(error, RateLimited):
             self.identifying += error.headers()
         if (away := _AWAY.get(type(error))) is not None:
-            return errors.unavailable(f"{away} Nothing was charged." if self.is_nothing_charged else away).failure
+            return errors.unavailable(
+                f"{away} Nothing was charged." if self.is_nothing_charged else away
+            ).failure
         found = errors.from_exception(error).failure
         if found.code == "internal_error":
             log.error("a request failed", exc_info=error)
         if self.known_caller is not None and 400 <= found.status < 500:
             self.note_refusal(self.known_caller, error, found)
         if found.status in _NOT_NOW and self.api_key_id is not None:
-            # Nothing else knows of these: the books begin with what is admitted. What the client has said is not told, its own
-            # request id neither: it may be a key, or a part of a prompt.
+            # Nothing else knows of these: the books begin with what is admitted. What the client has said is
+            # not told, its own request id neither: it may be a key, or a part of a prompt.
             why = "" if found.code in _QUOTING else f": {found.message!r}"
             ours = identity.request_id(None, self.generation_id).decode()
             log.info("%s of key %d is refused: %d %s%s", ours, self.api_key_id, found.status, found.code, why)
@@ -142,7 +150,9 @@ class Endpoint(EventStreamConsumer):
     def choose_dialect(self, usual: str) -> Dialect:
         """Header, then URL prefix, then what is usual for this caller, then the server's default."""
         prefix = self.route_arguments.get("dialect") or ""
-        self.dialect = dialects.choose(self.header(b"x-chatapi-dialect") or "", prefix, usual, settings.DEFAULT_DIALECT)
+        self.dialect = dialects.choose(
+            self.header(b"x-chatapi-dialect") or "", prefix, usual, settings.DEFAULT_DIALECT
+        )
         return self.dialect
 
     @property
@@ -153,7 +163,9 @@ class Endpoint(EventStreamConsumer):
     @property
     def route_arguments(self) -> dict[str, str | None]:
         """What the URL's pattern has captured."""
-        found: dict[str, str | None] = cast(dict[str, Any], self.scope)["url_route"]["kwargs"]  # Channels adds it to ASGI's own keys
+        found: dict[str, str | None] = cast(dict[str, Any], self.scope)["url_route"][
+            "kwargs"
+        ]  # Channels adds it to ASGI's own keys
         return found
 
     def header(self, name: bytes) -> str | None:
@@ -167,7 +179,9 @@ class Endpoint(EventStreamConsumer):
         """Answer with the error's status and envelope."""
         await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))
 
-    async def send_json(self, status: int, body: bytes, more_headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    async def send_json(
+        self, status: int, body: bytes, more_headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
         """Answer with one JSON document."""
         length = (b"content-length", b"%d" % len(body))
         await self.send_head(status, [*JSON_HEADERS, length, *(more_headers or [])])
@@ -192,7 +206,9 @@ _AWAY: dict[type[Exception], str] = {
 
 
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Each header's value; lines of the same name are one list (RFC 9110, section 5.3), and no value of a header that takes but one."""
+    """Each header's value; lines of the same name are one list (RFC 9110, section 5.3), and no value of a
+    header that takes but one.
+    """
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         found[name] = b"%b, %b" % (found[name], value) if name in found else value

@@ -1,7 +1,7 @@
 """Runs Twisted on uvloop: the one place that decides on the process's event loop.
 
-Twisted keeps the first reactor that is installed, and `daphne.server` installs one of its own when it is imported. Whoever needs
-the reactor or Daphne's server takes them from here, so that ours comes first.
+Twisted keeps the first reactor that is installed, and `daphne.server` installs one of its own when it is
+imported. Whoever needs the reactor or Daphne's server takes them from here, so that ours comes first.
 """
 
 import uvloop

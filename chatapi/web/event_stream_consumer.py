@@ -1,7 +1,7 @@
 """A Channels consumer that ends the moment its client leaves.
 
-Channels' own AsyncHttpConsumer reads no message while `handle` runs, so a lost client is noticed only when `handle` ends
-(https://github.com/django/channels/issues/1249). Here `handle` runs as a task beside `receive`.
+Channels' own AsyncHttpConsumer reads no message while `handle` runs, so a lost client is noticed only when
+`handle` ends (https://github.com/django/channels/issues/1249). Here `handle` runs as a task beside `receive`.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from channels.consumer import AsyncConsumer
 class EventStreamConsumer(AsyncConsumer):
     """Handles one HTTP request; subclasses write `handle`.
 
-    `handle` runs as soon as the first piece of the body is there, and asks for the others with `next_piece` or `read_body`; a server may
-    leave them unread until then. If the client leaves before the response is complete, `handle` is cancelled where it awaits, if it has
-    read the whole body, or else in its next call of `next_piece`. It may clean up in `finally`, which is waited for. After the last
-    `send_body` it is left to finish in peace.
+    `handle` runs as soon as the first piece of the body is there, and asks for the others with `next_piece`
+    or `read_body`; a server may leave them unread until then. If the client leaves before the response is
+    complete, `handle` is cancelled where it awaits, if it has read the whole body, or else in its next call
+    of `next_piece`. It may clean up in `finally`, which is waited for. After the last `send_body` it is left
+    to finish in peace.
     """
 
     is_started: bool
@@ -138,6 +139,8 @@ class EventStreamConsumer(AsyncConsumer):
 
 
 def _retrieve_error(task: "asyncio.Task[None]") -> None:
-    """Keep asyncio from logging an error that nobody waits for any more: the server has cancelled the whole request."""
+    """Keep asyncio from logging an error that nobody waits for any more: the server has cancelled the whole
+    request.
+    """
     if not task.cancelled():
         task.exception()

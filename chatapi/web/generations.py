@@ -32,9 +32,11 @@ class _OfGeneration(Endpoint):
 
 
 class GenerationStream(_OfGeneration):
-    """`GET /v1/generations/{id}/stream`: the stream from its beginning, or behind `Last-Event-ID` or `?starting_after=`.
+    """`GET /v1/generations/{id}/stream`: the stream from its beginning, or behind `Last-Event-ID` or
+    `?starting_after=`.
 
-    Here each event has an `id`; so behind the first one, a keep-alive is a comment without a blank line (`PING_LINE`).
+    Here each event has an `id`; so behind the first one, a keep-alive is a comment without a blank line
+    (`PING_LINE`).
     """
 
     encoder: OpenAI | None = None
@@ -71,11 +73,15 @@ class GenerationStream(_OfGeneration):
         Not `caller`: a stream that ends is no attempt to guess a key, and is not counted as one.
         """
         header = self.header(b"authorization")
-        caller = await services.callers.authenticate(header, lambda key: services.commits.read(authentication.look_up, key))
+        caller = await services.callers.authenticate(
+            header, lambda key: services.commits.read(authentication.look_up, key)
+        )
         caller.require(self.required_scope)
 
     def _position(self) -> Position:
-        """The header's first: an EventSource that comes back by itself sends it to the address that it began with."""
+        """The header's first: an EventSource that comes back by itself sends it to the address that it began
+        with.
+        """
         if last_event_id := self.header(b"last-event-id"):
             return position(last_event_id, "Last-Event-ID")
         query = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -84,7 +90,9 @@ class GenerationStream(_OfGeneration):
 
 
 class GenerationCancel(_OfGeneration):
-    """`POST /v1/generations/{id}/cancel`: stop it now; its stream ends normally, with the usage of what was generated."""
+    """`POST /v1/generations/{id}/cancel`: stop it now; its stream ends normally, with the usage of what was
+    generated.
+    """
 
     async def answer_request(self) -> None:
         """202 when the workers have been told, 200 when it had ended already."""

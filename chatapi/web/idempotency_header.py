@@ -1,4 +1,6 @@
-"""The `Idempotency-Key` header: what a client sends so that a repeated request is one request (IETF draft, Stripe's convention)."""
+"""The `Idempotency-Key` header: what a client sends so that a repeated request is one request (IETF draft,
+Stripe's convention).
+"""
 
 import hashlib
 import re
@@ -16,7 +18,9 @@ def of(header: str | None, request: RequestSummary) -> Idempotency | None:
         return None
     digest = digest_of(header)
     if digest is None:
-        message = "Invalid 'Idempotency-Key' header: expected 1 to 255 printable ASCII characters without spaces."
+        message = (
+            "Invalid 'Idempotency-Key' header: expected 1 to 255 printable ASCII characters without spaces."
+        )
         raise InvalidRequest(message, "Idempotency-Key", is_stream=request.stream)
     return Idempotency(digest, request.digest)
 

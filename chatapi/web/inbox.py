@@ -1,4 +1,6 @@
-"""Where a web process's deltas arrive: one reader for all its clients, and each client's view of its own generation."""
+"""Where a web process's deltas arrive: one reader for all its clients, and each client's view of its own
+generation.
+"""
 
 import asyncio
 import logging
@@ -22,11 +24,15 @@ log = logging.getLogger(__name__)
 
 PART_FRAMES = 64
 PART_BYTES = 16_384
-"""The most of a backlog that is decoded at once, and of a log's entries, so that other streams have their turn in between."""
+"""The most of a backlog that is decoded at once, and of a log's entries, so that other streams have their
+turn in between.
+"""
 DELTA_BYTES = 32
 """The usual size of a delta: how much work a batch is can be estimated before it is decoded."""
 MOST_WAITING_BYTES = 1 << 16
-"""So much waits here for a client that does not read. The log holds it, too: beyond this, it is read from there."""
+"""So much waits here for a client that does not read. The log holds it, too: beyond this, it is read from
+there.
+"""
 
 
 class Follower:
@@ -75,9 +81,11 @@ class Follower:
             self._waiter.set_result(None)
 
     async def next(self) -> list[AnyDelta]:
-        """The deltas that have come since, of a backlog its next part; empty when the inbox's tick passes in silence.
+        """The deltas that have come since, of a backlog its next part; empty when the inbox's tick passes in
+        silence.
 
-        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had; then none of those is handed out.
+        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had; then none of those
+        is handed out.
         """
         if self._is_behind and (missed := await self._from_log()):
             return missed
@@ -123,7 +131,9 @@ class Follower:
             self._is_behind, after = False, self._read_up_to
             try:
                 await self._turns.take(self._party, PART_FRAMES)
-                self._read_up_to, missed = await self._stream.tail(self.id, after, self.seq, most_entries=PART_FRAMES)
+                self._read_up_to, missed = await self._stream.tail(
+                    self.id, after, self.seq, most_entries=PART_FRAMES
+                )
             except BaseException:
                 self._fall_behind()
                 raise
@@ -149,7 +159,9 @@ class Follower:
 
 
 class Inbox:
-    """The one reader of a web process: takes each tick's entry apart and hands the batches to their followers."""
+    """The one reader of a web process: takes each tick's entry apart and hands the batches to their
+    followers.
+    """
 
     RETRY_S = 0.2
     PROBE_S = 1.0
@@ -157,8 +169,9 @@ class Inbox:
     LOST_AFTER_S = 4.0
 
     def __init__(self, stream: DeltaStream, name: str, *, url: str, turns: FairTurns, tick_s: float) -> None:
-        """`url` of the stream's Redis. `tick_s`: how often a follower that hears nothing returns; one timer for all, for each would cost
-        more than its delta."""
+        """`url` of the stream's Redis. `tick_s`: how often a follower that hears nothing returns; one timer
+        for all, for each would cost more than its delta.
+        """
         self.name = name
         self.tick_s = tick_s
         self.turns = turns
@@ -174,7 +187,9 @@ class Inbox:
         self._presence = Presence(url, stream.prefix, name, read_up_to=self._position, is_unknown=self._lost)
 
     def follow(self, generation_id: UUID, party: int) -> Follower:
-        """Begin to follow for that organization; call before the generation is enqueued, and `leave` in the end."""
+        """Begin to follow for that organization; call before the generation is enqueued, and `leave` in the
+        end.
+        """
         follower = Follower(generation_id, self._stream, self.turns, party)
         self._followers[generation_id.hex.encode()] = follower
         return follower
@@ -184,8 +199,11 @@ class Inbox:
         self._followers.pop(follower.id.hex.encode(), None)
 
     def check(self, follower: Follower) -> None:
-        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this follower has waited."""
-        # Who has come meanwhile got its request into a Redis that is back; that this reader hasn't noticed yet must not end it.
+        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this
+        follower has waited.
+        """
+        # Who has come meanwhile got its request into a Redis that is back; that this reader hasn't noticed
+        # yet must not end it.
         waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > self.LOST_AFTER_S:
             raise StreamUnavailable("Redis is out of reach")
@@ -210,7 +228,9 @@ class Inbox:
             began = loop_clock.monotonic()
             try:
                 async with loop_clock.timeout(reply_s):
-                    entries = await self._stream.read_inbox(self.name, after=self._read_up_to, block_ms=block_ms)
+                    entries = await self._stream.read_inbox(
+                        self.name, after=self._read_up_to, block_ms=block_ms
+                    )
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("inbox: %r", error)
                 took_s = loop_clock.monotonic() - began
@@ -250,5 +270,7 @@ class Inbox:
             self._loop.call_soon_threadsafe(self._begin_anew)
 
     def _begin_anew(self) -> None:
-        """What comes now may have lower names, where the clock that makes them is another one. Nothing is handed out twice."""
+        """What comes now may have lower names, where the clock that makes them is another one. Nothing is
+        handed out twice.
+        """
         self._read_up_to, self._is_to_begin_anew = b"0", False

@@ -1,7 +1,9 @@
-"""The probes of load balancers and supervisors, as plain ASGI applications: they answer before Django, however busy its threads are.
+"""The probes of load balancers and supervisors, as plain ASGI applications: they answer before Django,
+however busy its threads are.
 
-`/healthz` says that the event loop turns. `/readyz` says whether requests should be sent here: the process does not drain, and
-database and Redis answer. Any number of probes share one look at those, so that a flood of them costs no more than one does.
+`/healthz` says that the event loop turns. `/readyz` says whether requests should be sent here: the process
+does not drain, and database and Redis answer. Any number of probes share one look at those, so that a flood
+of them costs no more than one does.
 """
 
 import asyncio
@@ -57,7 +59,9 @@ async def _respond(scope: HTTPScope, send: ASGISendCallable, answer: Callable[[]
     if not is_allowed:
         headers.append((b"allow", ALLOWED.encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body, "more_body": False})
+    await send(
+        {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body, "more_body": False}
+    )
 
 
 async def _alive() -> Answer:
@@ -76,7 +80,10 @@ async def _ask_all() -> dict[str, bool]:
     await asyncio.to_thread(wait, futures.values(), PATIENCE_S)
     for future in futures.values():
         future.cancel()  # one that has not begun
-    return {name: future.done() and not future.cancelled() and future.exception() is None for name, future in futures.items()}
+    return {
+        name: future.done() and not future.cancelled() and future.exception() is None
+        for name, future in futures.items()
+    }
 
 
 _answering = CachedValue(_ask_all)
@@ -92,6 +99,10 @@ def _ask_database() -> None:
 
 def _ask_redis() -> None:
     for url in {settings.STREAMS_URL, settings.BROKER_URL}:
-        options = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S, "retry": Retry(NoBackoff(), 0)}
+        options = {
+            "socket_timeout": PATIENCE_S,
+            "socket_connect_timeout": PATIENCE_S,
+            "retry": Retry(NoBackoff(), 0),
+        }
         with Redis.from_url(url, **options) as redis:
             redis.ping()

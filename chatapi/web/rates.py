@@ -1,4 +1,6 @@
-"""What a process's requests have taken from their callers' rate limits: kept alive while they run, given back when they end."""
+"""What a process's requests have taken from their callers' rate limits: kept alive while they run, given back
+when they end.
+"""
 
 import asyncio
 import logging
@@ -22,7 +24,9 @@ log = logging.getLogger(__name__)
 
 RENEW_S = 5.0
 ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
-"""Waits between questions for the end of a generation whose end this process did not see: as long as any may run."""
+"""Waits between questions for the end of a generation whose end this process did not see: as long as any may
+run.
+"""
 
 REMEMBERED_S = 1.0
 """How long a process refuses by what it remembers of a limit of requests, without asking Redis again."""
@@ -66,7 +70,9 @@ class Rates:
                 raise RateLimited(limit, full.standings, max(1, round((full.room_at - now) * 1_000)))
 
     async def look(self, caller: Caller) -> None:
-        """Raise `RateLimited` unless there is room for one more request; takes nothing. Raises `StreamUnavailable`, too."""
+        """Raise `RateLimited` unless there is room for one more request; takes nothing. Raises
+        `StreamUnavailable`, too.
+        """
         try:
             await self._limits.look(caller.rate_limits)
         except RateLimited as error:
@@ -85,7 +91,9 @@ class Rates:
             log.warning("a refused request is not counted: %r", error)
 
     def _remember(self, error: RateLimited) -> None:
-        """Waits are told by Redis, and never by more than what is left of them: whoever waits as long as told gets in."""
+        """Waits are told by Redis, and never by more than what is left of them: whoever waits as long as told
+        gets in.
+        """
         limit, wait_ms = error.limit, error.retry_after_ms
         if limit.counts is not Counts.REQUESTS or limit.model or wait_ms is None:
             return
@@ -104,7 +112,8 @@ class Rates:
             self._remember(error)
             raise
         except (asyncio.CancelledError, RedisError, OSError) as error:
-            # Nothing runs, and nobody knows whether it is taken: a Redis that is frozen takes it when it goes on.
+            # Nothing runs, and nobody knows whether it is taken: a Redis that is frozen takes it when it goes
+            # on.
             self._undo(taking, self._limits.asked(known, generation_id, model=model))
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -114,13 +123,17 @@ class Rates:
         return taken
 
     async def give_back(self, taken: Taken, used_tokens: int | None) -> None:
-        """Correct what the request took to what it used, and free its place; without a number, when the books know it."""
+        """Correct what the request took to what it used, and free its place; without a number, when the books
+        know it.
+        """
         if taken.id not in self._running:
             return
         self._left.add(taken.id)
         try:
             used = await self._used(taken.id) if used_tokens is None else used_tokens
-        except asyncio.CancelledError:  # this process ends, and what it took may run on: its worker keeps the place, and gives back
+        except (
+            asyncio.CancelledError
+        ):  # this process ends, and what it took may run on: its worker keeps the place, and gives back
             self._forget(taken)
             raise
         except Exception:  # whatever went wrong with the books: what is over must not keep its place
@@ -160,7 +173,9 @@ class Rates:
                 log.warning("renewing rate limits: %r", error)
 
     async def _renew(self) -> None:
-        await self._limits.renew([taken for taken in self._running.values() if taken.id not in self._left], is_certain=True)
+        await self._limits.renew(
+            [taken for taken in self._running.values() if taken.id not in self._left], is_certain=True
+        )
         await self._limits.renew([self._running[each] for each in self._left])
 
     async def _used(self, generation_id: UUID) -> int | None:

@@ -1,4 +1,6 @@
-"""Divides the turns of the event loop between reading and everything else, and the reading between connections."""
+"""Divides the turns of the event loop between reading and everything else, and the reading between
+connections.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,9 +11,10 @@ from typing import Any
 class ReadTurns:
     """Says which socket may be read in this turn of the event loop.
 
-    One read costs at most a few milliseconds, but thousands of sockets may be readable in the same turn, and meanwhile no stream goes on.
-    So the reads of a turn end after `seconds`. The sockets that were left out come first in the next turn: a socket is read again when
-    all others that were readable have been read, which is a round. Without load, each turn is a round.
+    One read costs at most a few milliseconds, but thousands of sockets may be readable in the same turn, and
+    meanwhile no stream goes on. So the reads of a turn end after `seconds`. The sockets that were left out
+    come first in the next turn: a socket is read again when all others that were readable have been read,
+    which is a round. Without load, each turn is a round.
     """
 
     def __init__(self, seconds: float, call_soon: Callable[[Callable[[], None]], Any]) -> None:
@@ -44,7 +47,9 @@ class ReadTurns:
         self._has_left_out = False
 
     def end(self, ending: Callable[[], None]) -> None:
-        """Calls `ending`, which ends a connection, in one of the next turns; each turn ends as many connections as it has time for."""
+        """Calls `ending`, which ends a connection, in one of the next turns; each turn ends as many
+        connections as it has time for.
+        """
         if not self._endings:
             self._call_soon(self._end_some)
         self._endings.append(ending)

@@ -33,7 +33,9 @@ class Refusal:
         is_ours = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         error = {
             "message": self.message,
-            "type": "server_error" if is_ours else _TYPES.get(HTTPStatus(self.status), "invalid_request_error"),
+            "type": "server_error"
+            if is_ours
+            else _TYPES.get(HTTPStatus(self.status), "invalid_request_error"),
             "param": None,
             "code": _CODES.get(HTTPStatus(self.status), "internal_error" if is_ours else "invalid_request"),
         }
@@ -59,8 +61,12 @@ class Refusal:
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
-NOT_A_PATH = Refusal(HTTPStatus.BAD_REQUEST, "The request's target must be a path that begins with one slash.")
-"""Routers differ in what they make of `//v1`, and we are no proxy for `http://somewhere/v1` (RFC 9112 section 3.2)."""
+NOT_A_PATH = Refusal(
+    HTTPStatus.BAD_REQUEST, "The request's target must be a path that begins with one slash."
+)
+"""Routers differ in what they make of `//v1`, and we are no proxy for `http://somewhere/v1` (RFC 9112 section
+3.2).
+"""
 NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host header.")
 """RFC 9112 section 3.2."""
 REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
@@ -82,12 +88,26 @@ HEADERS_TOO_LARGE = Refusal(
 )
 """RFC 6585 section 5. The numbers are Twisted's."""
 TOO_MUCH_AT_ONCE = Refusal(
-    HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests arrive at the same time. Try again in a moment.", retry_after_seconds=1
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "Too many large requests arrive at the same time. Try again in a moment.",
+    retry_after_seconds=1,
 )
 TOO_MUCH_FROM_ADDRESS = Refusal(
-    HTTPStatus.TOO_MANY_REQUESTS, "Too many large requests from your address arrive at the same time.", retry_after_seconds=1
+    HTTPStatus.TOO_MANY_REQUESTS,
+    "Too many large requests from your address arrive at the same time.",
+    retry_after_seconds=1,
 )
-TOO_MANY_CONNECTIONS = Refusal(HTTPStatus.TOO_MANY_REQUESTS, "Your address has too many connections open.", retry_after_seconds=1)
-TOO_MANY_HANDSHAKES = Refusal(HTTPStatus.TOO_MANY_REQUESTS, "Your address opens WebSockets too often.", retry_after_seconds=10)
-SERVER_FULL = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "The server has too many connections. Try again in a moment.", retry_after_seconds=1)
-INTERNAL_ERROR = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request.")
+TOO_MANY_CONNECTIONS = Refusal(
+    HTTPStatus.TOO_MANY_REQUESTS, "Your address has too many connections open.", retry_after_seconds=1
+)
+TOO_MANY_HANDSHAKES = Refusal(
+    HTTPStatus.TOO_MANY_REQUESTS, "Your address opens WebSockets too often.", retry_after_seconds=10
+)
+SERVER_FULL = Refusal(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "The server has too many connections. Try again in a moment.",
+    retry_after_seconds=1,
+)
+INTERNAL_ERROR = Refusal(
+    HTTPStatus.INTERNAL_SERVER_ERROR, "The server had an error while processing the request."
+)

@@ -1,7 +1,8 @@
-"""How many bytes of large bodies were read for a key and then refused: beyond a bound, no more are read for it.
+"""How many bytes of large bodies were read for a key and then refused: beyond a bound, no more are read for
+it.
 
-Each web process counts for itself, because what is spared is its own memory and time. The count is paid off by time, so that the whole
-bound is free again after a minute without refusals.
+Each web process counts for itself, because what is spared is its own memory and time. The count is paid off
+by time, so that the whole bound is free again after a minute without refusals.
 """
 
 import time

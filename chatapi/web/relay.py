@@ -1,4 +1,6 @@
-"""From a follower's deltas to one answer's end, whatever dies on the way: pings in silence, the row where the end does not come."""
+"""From a follower's deltas to one answer's end, whatever dies on the way: pings in silence, the row where the
+end does not come.
+"""
 
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -21,9 +23,15 @@ from usage.errors import DatabaseUnavailable
 from usage.models import Outcome
 
 LOST = Failed(
-    "The connection to the model was lost. What was generated is charged; see the receipt.", code="stream_unavailable", status=503
+    "The connection to the model was lost. What was generated is charged; see the receipt.",
+    code="stream_unavailable",
+    status=503,
 )
-CLOSING = Failed("The server is shutting down. What was generated is charged; see the receipt.", code="server_shutting_down", status=503)
+CLOSING = Failed(
+    "The server is shutting down. What was generated is charged; see the receipt.",
+    code="server_shutting_down",
+    status=503,
+)
 TELLING_MS = 2_000
 """How long after a settlement its end may still come: far longer than a worker takes that lives."""
 LAST_LOOK_S = 1.0
@@ -31,9 +39,11 @@ LAST_LOOK_S = 1.0
 
 
 async def relay(services: Services, follower: Follower, ping_ms: int) -> AsyncIterator[list[AnyDelta]]:
-    """The generation's batches up to and including a terminal delta; an empty one means: the client has waited for a ping.
+    """The generation's batches up to and including a terminal delta; an empty one means: the client has
+    waited for a ping.
 
-    With `ping_ms` 0 the client is never pinged. Silence is noticed at the inbox's ticks: it is the last one before this that counts.
+    With `ping_ms` 0 the client is never pinged. Silence is noticed at the inbox's ticks: it is the last one
+    before this that counts.
     """
     watch = services.silence.watch(follower.id, follower.wake)
     pinged = time.monotonic()
@@ -67,7 +77,9 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
 
 
 async def _found(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
-    """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody else."""
+    """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody
+    else.
+    """
     if finding is Finding.SETTLED:
         return await _in_time(_from_row(services, follower))
     if finding is Finding.EXPIRED:
@@ -88,7 +100,9 @@ async def _missed(follower: Follower) -> list[AnyDelta]:
 
 
 async def _in_time(looking: Awaitable[list[AnyDelta]]) -> list[AnyDelta]:
-    """What is found within `LAST_LOOK_S`; else nothing, because a client that has waited for long must hear its end."""
+    """What is found within `LAST_LOOK_S`; else nothing, because a client that has waited for long must hear
+    its end.
+    """
     with suppress(TimeoutError):
         async with loop_clock.timeout(LAST_LOOK_S):
             return await looking
@@ -102,7 +116,9 @@ def _given_up(services: Services, follower: Follower, failure: Failed) -> list[A
 
 
 async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
-    """When the books say that the generation has ended: the rest of its log, or at least its end; else nothing."""
+    """When the books say that the generation has ended: the rest of its log, or at least its end; else
+    nothing.
+    """
     try:
         end = await services.commits.read(reports.end_of, follower.id)
     except DatabaseUnavailable:
@@ -122,7 +138,9 @@ async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
 
 
 async def is_to_be_told(services: Services, generation_id: UUID, end: reports.End) -> bool:
-    """Whether it has been settled just now, and whoever did has yet to publish its end, or dies in this moment. Raises `RedisError`."""
+    """Whether it has been settled just now, and whoever did has yet to publish its end, or dies in this
+    moment. Raises `RedisError`.
+    """
     return end.settled_ms_ago < TELLING_MS and await services.stream.has_job(generation_id)
 
 
@@ -133,13 +151,20 @@ def end_of_broken(end: reports.End) -> list[AnyDelta]:
 
 
 def terminal_of(end: reports.End) -> list[AnyDelta]:
-    """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be missing."""
+    """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be
+    missing.
+    """
     if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
         return [CANCELLED]
     if end.error_code == STOPPED.code:
         return [STOPPED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]
-    finishes = [Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)]
+    finishes = [
+        Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)
+    ]
     used = end.tokens
-    return [*finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]
+    return [
+        *finishes,
+        Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens),
+    ]

@@ -1,4 +1,6 @@
-"""A request's body on its way from the socket to the application, of which only a bounded piece is here at a time."""
+"""A request's body on its way from the socket to the application, of which only a bounded piece is here at a
+time.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +10,9 @@ from typing import Any
 class RequestBody:
     """What has arrived of a body, and the `receive` that hands it to the application.
 
-    A body of at most `piece_bytes` is handed over in one message, when it is complete. The application of a larger one starts before
-    it is complete. It gets in its first message what is there, and only its second `receive` makes the server read on, so that it can
-    look at the head before anybody pays for the rest.
+    A body of at most `piece_bytes` is handed over in one message, when it is complete. The application of a
+    larger one starts before it is complete. It gets in its first message what is there, and only its second
+    `receive` makes the server read on, so that it can look at the head before anybody pays for the rest.
     """
 
     def __init__(self, piece_bytes: int) -> None:

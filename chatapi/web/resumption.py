@@ -1,10 +1,12 @@
 """A generation's stream again: replayed from its log, then followed until its end.
 
-For whoever resumes, each frame of the log has an SSE id, `<delta>-<frame of that delta>`, so that the remainder is byte-identical wherever
-the connection broke. What is told from elsewhere, because the log ends before the stream does, has none: the next delta of the log would
-get the same, and who resumes behind it would miss that one.
+For whoever resumes, each frame of the log has an SSE id, `<delta>-<frame of that delta>`, so that the
+remainder is byte-identical wherever the connection broke. What is told from elsewhere, because the log ends
+before the stream does, has none: the next delta of the log would get the same, and who resumes behind it
+would miss that one.
 
-The log is read again and again rather than waited for: a blocked read holds a connection, and few clients resume.
+The log is read again and again rather than waited for: a blocked read holds a connection, and few clients
+resume.
 """
 
 import asyncio
@@ -39,7 +41,9 @@ POLL_S = 0.05
 PAGE_DELTAS = 128
 """About so many deltas are read at once."""
 POLL_S_EACH = 0.001
-"""Between two looks at a log, for each log that the same organization follows: so many of them cost as much as 50 do."""
+"""Between two looks at a log, for each log that the same organization follows: so many of them cost as much
+as 50 do.
+"""
 ASK_RIGHTS_S = 2.0
 """How often it is asked whether the caller may still look: a revoked key's streams end within 5 s."""
 ANSWER_S = 1.0
@@ -85,12 +89,17 @@ def position(text: str, param: str) -> Position:
     """The position that a client names: `17` or `17-1`; raises `InvalidRequest` naming `param`."""
     match = _POSITION.fullmatch(text)
     if match is None:
-        raise InvalidRequest(f"Invalid value for '{param}': expected the id of an event, such as 17-1, or a delta's number.", param)
+        raise InvalidRequest(
+            f"Invalid value for '{param}': expected the id of an event, such as 17-1, or a delta's number.",
+            param,
+        )
     return Position(int(match[1]), None if match[2] is None else int(match[2]), param)
 
 
 async def check_reached(services: Services, generation_id: UUID, after: Position) -> None:
-    """Raises `InvalidRequest` for a position that the stream has not reached by now, `StreamUnavailable` when Redis is away."""
+    """Raises `InvalidRequest` for a position that the stream has not reached by now, `StreamUnavailable` when
+    Redis is away.
+    """
     if not after.seq:
         return
     try:
@@ -101,13 +110,21 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
         raise StreamUnavailable(str(error)) from error
     if is_known and after.seq > last_seq:
         far = f"its last event is of delta {last_seq}" if last_seq else "it has no event yet"
-        raise InvalidRequest(f"Invalid value for '{after.param}': the stream has not come so far; {far}.", after.param)
+        raise InvalidRequest(
+            f"Invalid value for '{after.param}': the stream has not come so far; {far}.", after.param
+        )
 
 
 async def remainder(
-    services: Services, encoder: OpenAI, row: Generation, after: Position, authorize: Authorize | None = None, ping_ms: int = 0
+    services: Services,
+    encoder: OpenAI,
+    row: Generation,
+    after: Position,
+    authorize: Authorize | None = None,
+    ping_ms: int = 0,
 ) -> AsyncIterator[bytes]:
-    """The frames behind that position, as they come; ends with the generation's end, or when the caller may not look any more.
+    """The frames behind that position, as they come; ends with the generation's end, or when the caller may
+    not look any more.
 
     After `ping_ms` of silence comes a keep-alive; with 0 never.
     """
@@ -131,17 +148,24 @@ def _frames(encoder: OpenAI, part: Part, after: Position) -> bytes:
     for seq, delta in enumerate(part.deltas, start=part.first_seq):
         encoded = encoder.encode([delta])
         if isinstance(delta, TERMINAL) and after.seq > seq:
-            return b"".join([*frames, encoded])  # of a log that has lost what came before: the client was further, and has no end yet
+            return b"".join(
+                [*frames, encoded]
+            )  # of a log that has lost what came before: the client was further, and has no end yet
         events = encoded.split(b"\n\n")[:-1]
-        frames += [b"id: %d-%d\n%b\n\n" % (seq, frame, event) for frame, event in enumerate(events, start=1) if after.is_before(seq, frame)]
+        frames += [
+            b"id: %d-%d\n%b\n\n" % (seq, frame, event)
+            for frame, event in enumerate(events, start=1)
+            if after.is_before(seq, frame)
+        ]
     return b"".join(frames)
 
 
 async def follow(services: Services, row: Generation, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:
-    """The generation's batches from the first delta up to and including a terminal one, from its log and, where that ends, the books.
+    """The generation's batches from the first delta up to and including a terminal one, from its log and,
+    where that ends, the books.
 
-    An empty batch means: so many ms have passed in silence, if any were asked for. Nobody is asked whether the caller may still look:
-    what a key has asked for ends with that key.
+    An empty batch means: so many ms have passed in silence, if any were asked for. Nobody is asked whether
+    the caller may still look: what a key has asked for ends with that key.
     """
     heard = time.monotonic()
     async for part in _parts(services, row):
@@ -151,7 +175,9 @@ async def follow(services: Services, row: Generation, ping_ms: int = 0) -> Async
 
 
 async def is_kept(services: Services, row: Generation) -> bool:
-    """Whether its stream can be had again: while it is open, and for some minutes after its end. Raises `StreamUnavailable`."""
+    """Whether its stream can be had again: while it is open, and for some minutes after its end. Raises
+    `StreamUnavailable`.
+    """
     if row.state != State.SETTLED:
         return True
     try:
@@ -161,7 +187,9 @@ async def is_kept(services: Services, row: Generation) -> bool:
         raise StreamUnavailable(str(error)) from error
 
 
-async def _parts(services: Services, row: Generation, authorize: Authorize | None = None) -> AsyncIterator[Part]:
+async def _parts(
+    services: Services, row: Generation, authorize: Authorize | None = None
+) -> AsyncIterator[Part]:
     """What every look at the log has found, nothing as well, up to and including a terminal delta."""
     log, asked = _Log(services, row), time.monotonic()
     services.log_readers[row.organization_id] += 1
@@ -171,7 +199,8 @@ async def _parts(services: Services, row: Generation, authorize: Authorize | Non
                 if refusal := await _refusal(authorize):
                     yield Part([refusal])
                     return
-                # Not before the answer: many who began together drift apart, and find the answer that the first of them got.
+                # Not before the answer: many who began together drift apart, and find the answer that the
+                # first of them got.
                 asked = time.monotonic()
             part = await log.next()
             yield part
@@ -251,7 +280,9 @@ class _Log:
         return part
 
     async def _found(self, finding: Finding) -> Part:
-        """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody else."""
+        """The end of a stream whose generation is in that state; nothing while it is about to be told by
+        somebody else.
+        """
         if finding is Finding.SETTLED:
             async with loop_clock.timeout(LAST_LOOK_S):
                 return await self._settled()

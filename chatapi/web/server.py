@@ -1,9 +1,10 @@
 """Daphne with back-pressure, a body cap, drain and header hygiene.
 
-`serve` runs an ASGI application until SIGTERM or SIGINT, then drains: it serves on for a while with answers that end their connections
-(not after SIGINT), stops listening, closes idle connections, lets running responses finish, asks the application to end what still runs
-(`Lifecycle.deadline`), and returns. A second signal ends it at once.
-The application needs nothing of this module; it runs under any other ASGI server too, without these guarantees.
+`serve` runs an ASGI application until SIGTERM or SIGINT, then drains: it serves on for a while with answers
+that end their connections (not after SIGINT), stops listening, closes idle connections, lets running
+responses finish, asks the application to end what still runs (`Lifecycle.deadline`), and returns. A second
+signal ends it at once. The application needs nothing of this module; it runs under any other ASGI server too,
+without these guarantees.
 """
 
 import asyncio
@@ -17,7 +18,13 @@ from typing import Any
 
 from asgiref.typing import ASGI3Application
 from daphne.ws_protocol import WebSocketFactory
-from twisted.logger import FilteringLogObserver, LogLevel, LogLevelFilterPredicate, STDLibLogObserver, globalLogBeginner
+from twisted.logger import (
+    FilteringLogObserver,
+    LogLevel,
+    LogLevelFilterPredicate,
+    STDLibLogObserver,
+    globalLogBeginner,
+)
 
 from accounts.loop_clock import monotonic
 from chatapi.web.client_quotas import ClientQuotas
@@ -31,11 +38,15 @@ logger = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 ACCEPT_BACKLOG = 4096
-"""Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for retransmissions."""
+"""Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for
+retransmissions.
+"""
 
 SEND_BUFFER_BYTES = 256 * 1024
-"""What the kernel takes of an answer that its client does not read. By itself it would take megabytes, so that much work would be done for
-clients that read nothing; this is enough for 2 MB/s to the other side of the world."""
+"""What the kernel takes of an answer that its client does not read. By itself it would take megabytes, so
+that much work would be done for clients that read nothing; this is enough for 2 MB/s to the other side of the
+world.
+"""
 
 SWEEP_SECONDS = 0.25
 SWEPT_PER_TURN = 500
@@ -44,7 +55,9 @@ CANCEL_SECONDS = 2.0
 
 
 class Lifecycle:
-    """What the server tells its process; override what is of interest. The methods are called on the event loop."""
+    """What the server tells its process; override what is of interest. The methods are called on the event
+    loop.
+    """
 
     def listening(self, port: int) -> None:
         """Connections are accepted on `port`."""
@@ -65,9 +78,11 @@ def serve(
     lifecycle: Lifecycle | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
-    """Serves `application` until a signal ends it; port 0 takes any free port. Call it once, from the main thread.
+    """Serves `application` until a signal ends it; port 0 takes any free port. Call it once, from the main
+    thread.
 
-    `trusted_proxies` are addresses and networks whose `X-Forwarded-For` says which client address a request counts for.
+    `trusted_proxies` are addresses and networks whose `X-Forwarded-For` says which client address a request
+    counts for.
 
     Raises OSError if the address cannot be bound, with errno EADDRINUSE if another process holds it.
     """
@@ -78,14 +93,17 @@ def serve(
 
 
 def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socket:
-    """Opens the listening socket. On Linux accepted sockets inherit its options, so that none costs a system call later."""
+    """Opens the listening socket. On Linux accepted sockets inherit its options, so that none costs a system
+    call later.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    # TCP_USER_TIMEOUT watches bytes in flight; keep-alive probes are such bytes while a stream is silent. It also ends a client that
-    # reads nothing and whose buffer is full, whatever its machine answers: Linux can't have one time for these and one for the vanished.
+    # TCP_USER_TIMEOUT watches bytes in flight; keep-alive probes are such bytes while a stream is silent. It
+    # also ends a client that reads nothing and whose buffer is full, whatever its machine answers: Linux
+    # can't have one time for these and one for the vanished.
     options = {
         "TCP_NODELAY": 1,
         "TCP_USER_TIMEOUT": round(user_timeout_seconds * 1000),
@@ -101,7 +119,9 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
 class Server(DaphneServer):
     """Daphne's server with our connections, our listening socket and our way to stop."""
 
-    def __init__(self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle, quotas: ClientQuotas) -> None:
+    def __init__(
+        self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle, quotas: ClientQuotas
+    ) -> None:
         super().__init__(
             application,
             endpoints=["a socket"],  # Daphne insists on one; run() is given its listening socket
@@ -116,7 +136,9 @@ class Server(DaphneServer):
         """Serves on `listener`, which becomes the server's, until a signal ends the process's service."""
         _log_twisted_errors()
         self._configure_protocols()
-        self._port = ListeningPort._fromListeningDescriptor(reactor, listener.fileno(), listener.family, self.http_factory)
+        self._port = ListeningPort._fromListeningDescriptor(
+            reactor, listener.fileno(), listener.family, self.http_factory
+        )
         self._port.startListening()
         port = listener.getsockname()[1]
         listener.close()  # the reactor has duplicated it
@@ -147,31 +169,44 @@ class Server(DaphneServer):
 
     # Applications
 
-    async def handle_reply(self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]) -> None:
+    async def handle_reply(
+        self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]
+    ) -> None:
         """The application's `send`: waits while the client has more unread than its connection buffers."""
         if not protocol.writable.is_set():
             await protocol.writable.wait()
         await super().handle_reply(protocol, message)
 
-    def create_application(self, protocol: WebSocketConnection, scope: dict[str, Any]) -> asyncio.Queue[dict[str, Any]]:
+    def create_application(
+        self, protocol: WebSocketConnection, scope: dict[str, Any]
+    ) -> asyncio.Queue[dict[str, Any]]:
         """Starts the application for a WebSocket, for Daphne; returns the queue behind its `receive`."""
         scope.setdefault("asgi", {"version": "3.0"})
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.start_application(protocol, scope, queue.get)
         return queue
 
-    def start_application(self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive) -> None:
+    def start_application(
+        self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive
+    ) -> None:
         """Starts the application for a request or a WebSocket."""
-        self.connections[protocol]["application_instance"] = loop.create_task(self._run_application(protocol, scope, receive))
+        self.connections[protocol]["application_instance"] = loop.create_task(
+            self._run_application(protocol, scope, receive)
+        )
 
     def protocol_disconnected(self, protocol: HTTPRequest | WebSocketConnection) -> None:
-        """Its application has nobody to write to any more; may be called again, also when the application has ended."""
+        """Its application has nobody to write to any more; may be called again, also when the application has
+        ended.
+        """
         if protocol in self.connections:
             super().protocol_disconnected(protocol)
 
-    async def _run_application(self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive) -> None:
-        """Runs the application and ends what it leaves open. Daphne would find out by polling, and an error in mid-response
-        ends its poll for good."""
+    async def _run_application(
+        self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive
+    ) -> None:
+        """Runs the application and ends what it leaves open. Daphne would find out by polling, and an error
+        in mid-response ends its poll for good.
+        """
         error = None
         try:
             await self.application(scope, receive, partial(self.handle_reply, protocol))
@@ -223,7 +258,9 @@ class Server(DaphneServer):
         """
         limits = self._limits
         farewell_seconds = min(limits.farewell_seconds, limits.drain_seconds)
-        lame_duck_seconds = 0.0 if is_person else min(limits.lame_duck_seconds, limits.drain_seconds - farewell_seconds)
+        lame_duck_seconds = (
+            0.0 if is_person else min(limits.lame_duck_seconds, limits.drain_seconds - farewell_seconds)
+        )
         idle_seconds = 0.0 if is_person else limits.idle_grace_seconds
         try:
             self.http_factory.start_draining()
@@ -231,7 +268,9 @@ class Server(DaphneServer):
             await asyncio.sleep(lame_duck_seconds)
             self._port.accept_rest()
             await self._port.stopListening().asFuture(loop)
-            if not await self._becomes_quiet(limits.drain_seconds - lame_duck_seconds - farewell_seconds, idle_seconds):
+            if not await self._becomes_quiet(
+                limits.drain_seconds - lame_duck_seconds - farewell_seconds, idle_seconds
+            ):
                 self._lifecycle.deadline()
                 await self._becomes_quiet(farewell_seconds, idle_seconds)
         finally:

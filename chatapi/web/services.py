@@ -44,14 +44,17 @@ log = logging.getLogger(__name__)
 TICK_MS = 1_000
 """How often a request that hears nothing looks at the clock: for its pings, and for asking the books."""
 NEW_MODEL_S = 0.1
-"""How old the catalog may be that lacks a model: a new one is served soon, and an invented one costs little."""
+"""How old the catalog may be that lacks a model: a new one is served soon, and an invented one costs little.
+"""
 MEBIBYTE = 1 << 20
 MOST_TICKET_BODIES = 4
 """So many bodies of the greatest length, or so many MiB if that is more, may be in a key's unused tickets."""
 ENQUEUES_WITHIN_MS = 1_000
 """How long after its admission a generation may still be enqueued by the process that has admitted it."""
 CANCEL_RETRY_S = (0.5, 1, 2, 5)
-"""Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is charged."""
+"""Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is
+charged.
+"""
 
 
 class Services:
@@ -63,22 +66,32 @@ class Services:
     def __init__(self) -> None:
         self.commits = GroupCommit()
         self._streams = connect(settings.STREAMS_URL)
-        self._broker = self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
+        self._broker = (
+            self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
+        )
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.turns = FairTurns()
         self.log_readers: Counter[int] = Counter()
         """How many logs are followed for each organization."""
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
-        self.inbox = Inbox(self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s)
+        self.inbox = Inbox(
+            self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s
+        )
         most_bytes = MOST_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
-        self.tickets = Tickets(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, most_bytes=most_bytes)
+        self.tickets = Tickets(
+            self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, most_bytes=most_bytes
+        )
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._jobs, self._messages = Line(self._streams), Line(self._broker)
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
-        self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(lambda: self.commits.read(catalog.load))
-        self.discounts: CachedValue[dict[int, int]] = CachedValue(lambda: self.commits.read(prices.current_discounts))
+        self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(
+            lambda: self.commits.read(catalog.load)
+        )
+        self.discounts: CachedValue[dict[int, int]] = CachedValue(
+            lambda: self.commits.read(prices.current_discounts)
+        )
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
@@ -112,7 +125,9 @@ class Services:
             cls._starting = None
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
             services.in_background(supervise(loop))
-        services.in_background(supervise(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX)))
+        services.in_background(
+            supervise(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX))
+        )
         services.in_background(services.parser.start())
         services.in_background(supervise(partial(refused_requests.write_for_ever, services.commits)))
         cls._instance = services
@@ -133,7 +148,9 @@ class Services:
             cls._instance.inbox.wake_all()
 
     async def authenticate(self, authorization: str | None, address: str) -> Caller:
-        """The caller behind an Authorization header; raises `NotAuthenticated`, or `TooManyFailedAttempts` from that address."""
+        """The caller behind an Authorization header; raises `NotAuthenticated`, or `TooManyFailedAttempts`
+        from that address.
+        """
         with attempts.counted(address):
             return await self.callers.authenticate(authorization, lambda key: self._look_up(key, address))
 
@@ -145,12 +162,16 @@ class Services:
             return found
 
     async def _look_up_all(self, keys: Sequence[str]) -> list[Caller | None]:
-        """A busy key whose time in the cache is over is looked up for all that ask at once, not by each of them."""
+        """A busy key whose time in the cache is over is looked up for all that ask at once, not by each of
+        them.
+        """
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]
 
     async def enqueue(self, generation_id: UUID, job: Job) -> None:
-        """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises `StreamUnavailable`."""
+        """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises
+        `StreamUnavailable`.
+        """
         try:
             await self._enqueue((generation_id, job))
         except (RedisError, OSError) as error:
@@ -164,15 +185,22 @@ class Services:
         """
         try:
             was_lost = await self.stream.keep_again(generation_id, job)
-            # The process that has admitted it may be about to enqueue it, with the name of its inbox in the job.
-            if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
+            # The process that has admitted it may be about to enqueue it, with the name of its inbox in the
+            # job.
+            if was_lost and await self.commits.read(
+                reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id
+            ):
                 await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
 
     async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
         keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]
-        enqueueing: Command = ("LPUSH", self.queue.key, *(self.queue.message(generation_id.hex) for generation_id, _ in jobs))
+        enqueueing: Command = (
+            "LPUSH",
+            self.queue.key,
+            *(self.queue.message(generation_id.hex) for generation_id, _ in jobs),
+        )
         if self._broker is self._streams:
             await self._jobs.calls([*keeping, enqueueing])
         else:
@@ -228,7 +256,9 @@ class Services:
             await asyncio.sleep(wait_s)
 
     async def expire(self, generation_id: UUID) -> bool:
-        """Void a generation whose time in the queue is over; returns whether it is. False: a worker or the reaper has it."""
+        """Void a generation whose time in the queue is over; returns whether it is. False: a worker or the
+        reaper has it.
+        """
         withdrawal = ledger.Withdrawal(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         try:
             await self.commits.write(ledger.withdraw, withdrawal)
@@ -239,8 +269,12 @@ class Services:
         return True
 
     async def _withdraw(self, generation_id: UUID) -> bool:
-        """Void what could not be queued; False when a worker has it: only the answer to our message was lost then."""
-        withdrawal = ledger.Withdrawal(generation_id, "service_unavailable", "The request could not be queued.")
+        """Void what could not be queued; False when a worker has it: only the answer to our message was lost
+        then.
+        """
+        withdrawal = ledger.Withdrawal(
+            generation_id, "service_unavailable", "The request could not be queued."
+        )
         try:
             await self.commits.write(ledger.withdraw, withdrawal)
         except AlreadyResolved:

@@ -1,4 +1,5 @@
-"""Finds out why clients hear nothing: asks the database once a second about all silent clients of the process.
+"""Finds out why clients hear nothing: asks the database once a second about all silent clients of the
+process.
 
 What a client is told depends on the state of its generation:
 
@@ -7,9 +8,10 @@ What a client is told depends on the state of its generation:
 3. Its time in the queue is over and nobody has closed it: `queue_timeout`, and it is voided here.
 4. Its worker has died: `worker_lost`. The reaper closes the books later.
 
-A worker has died if the reaper has taken its generation over, or if its lease has run out and it has no connection to Redis although
-Redis answers. A late heartbeat alone proves nothing, because the database may have been locked. While the database can't be read, the
-missing connection has to do, if it has been missing for longer.
+A worker has died if the reaper has taken its generation over, or if its lease has run out and it has no
+connection to Redis although Redis answers. A late heartbeat alone proves nothing, because the database may
+have been locked. While the database can't be read, the missing connection has to do, if it has been missing
+for longer.
 """
 
 import asyncio
@@ -41,7 +43,9 @@ READ_S = 1.0
 """How long a query may take before the database counts as out of reach."""
 BATCH = 500
 MISSING_S = 2.0
-"""How long a worker whose lease has run out must be without a connection; a living one connects again within a second."""
+"""How long a worker whose lease has run out must be without a connection; a living one connects again within
+a second.
+"""
 MISSING_UNREAD_S = 4.0
 """The same while the database can't be read."""
 
@@ -94,7 +98,9 @@ class MissingWorkers:
 
     def __init__(self) -> None:
         self.none_connected_s = 0.0
-        """How long no worker at all has been connected; 0 until one was, because earlier versions do not say that they are there."""
+        """How long no worker at all has been connected; 0 until one was, because earlier versions do not say
+        that they are there.
+        """
         self._missing_s: dict[str, float] = {}
         self._looked_at = time.monotonic()
         self._has_seen_any = False
@@ -108,9 +114,13 @@ class MissingWorkers:
         now = time.monotonic()
         passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_S), now
         self._has_seen_any |= bool(connected)
-        self.none_connected_s = self.none_connected_s + passed_s if self._has_seen_any and not connected else 0.0
+        self.none_connected_s = (
+            self.none_connected_s + passed_s if self._has_seen_any and not connected else 0.0
+        )
         known = self._missing_s.keys() | connected
-        self._missing_s = {worker: 0.0 if worker in connected else self.missing_s(worker) + passed_s for worker in known}
+        self._missing_s = {
+            worker: 0.0 if worker in connected else self.missing_s(worker) + passed_s for worker in known
+        }
 
     def start_again(self) -> None:
         """Redis did not answer: everybody gets the time to connect again."""
@@ -165,7 +175,9 @@ class Silence:
         except (DatabaseUnavailable, TimeoutError) as error:
             log.warning("silent generations: %r", error)
         for watch in silent:
-            finding = self._unread_finding(watch) if found is None else self._finding(watch, found.get(watch.id))
+            finding = (
+                self._unread_finding(watch) if found is None else self._finding(watch, found.get(watch.id))
+            )
             if finding is not None:
                 watch.tell(finding)
 
@@ -186,5 +198,9 @@ class Silence:
 
     def _unread_finding(self, watch: Watch) -> Finding | None:
         if watch.standing is not None and watch.standing.worker:
-            return Finding.WORKER_LOST if self._workers.missing_s(watch.standing.worker) >= MISSING_UNREAD_S else None
+            return (
+                Finding.WORKER_LOST
+                if self._workers.missing_s(watch.standing.worker) >= MISSING_UNREAD_S
+                else None
+            )
         return Finding.UNKNOWN if self._workers.none_connected_s >= MISSING_UNREAD_S else None

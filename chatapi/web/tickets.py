@@ -1,9 +1,11 @@
 """Tickets: a request that was posted with a key and is fetched once, soon, by something that can't send one.
 
-A browser's EventSource can only GET and sends no headers. So a page's own server (or its fetch) posts the request with its key, and
-gets an address that streams the answer exactly once. The ticket is a bearer secret: Redis keeps its hash, for a minute.
+A browser's EventSource can only GET and sends no headers. So a page's own server (or its fetch) posts the
+request with its key, and gets an address that streams the answer exactly once. The ticket is a bearer secret:
+Redis keeps its hash, for a minute.
 
-No rate limit counts a ticket before it is used. So what one key's tickets take up in Redis has a bound of its own.
+No rate limit counts a ticket before it is used. So what one key's tickets take up in Redis has a bound of its
+own.
 """
 
 import hashlib
@@ -52,7 +54,9 @@ class Tickets:
     """The tickets that have not been used yet."""
 
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int, most_bytes: int) -> None:
-        """`most_bytes`: of the unused tickets that one key was given in one `ttl_ms` by the clock; at most two such times matter."""
+        """`most_bytes`: of the unused tickets that one key was given in one `ttl_ms` by the clock; at most
+        two such times matter.
+        """
         self.ttl_ms = ttl_ms
         self.most_bytes = most_bytes
         self._redis = redis
@@ -62,7 +66,9 @@ class Tickets:
         """Keep it and answer its secret; raises `TooManyTickets` or `RedisError`."""
         secret = secrets.token_urlsafe(_TICKET_BYTES)
         window, begun_ms_ago = divmod(time.time_ns() // 1_000_000, self.ttl_ms)
-        counted = msgspec.structs.replace(ticket, counter=f"{self._prefix}tickets:{ticket.api_key_id}:{window}")
+        counted = msgspec.structs.replace(
+            ticket, counter=f"{self._prefix}tickets:{ticket.api_key_id}:{window}"
+        )
         encoded = msgspec.msgpack.encode(counted)
         if await self._count(counted.counter, len(encoded)) > self.most_bytes:
             await self._redis.decrby(counted.counter, len(encoded))
@@ -79,7 +85,9 @@ class Tickets:
         return cast(int, total_bytes)
 
     async def redeem(self, secret: str) -> Ticket | None:
-        """The ticket, which is used up by this; None for one that is unknown, used, expired or another version's. Raises `RedisError`."""
+        """The ticket, which is used up by this; None for one that is unknown, used, expired or another
+        version's. Raises `RedisError`.
+        """
         if len(secret) > MAX_TICKET_CHARS:
             return None
         kept = cast(bytes | None, await self._redis.getdel(self._key(secret)))
@@ -90,7 +98,9 @@ class Tickets:
         except msgspec.DecodeError as error:
             log.error("a ticket can't be read: %s", error)
             return None
-        with suppress(RedisError, OSError):  # a Redis that is full refuses it, and the ticket is used up already
+        with suppress(
+            RedisError, OSError
+        ):  # a Redis that is full refuses it, and the ticket is used up already
             if ticket.counter:
                 await self._redis.decrby(ticket.counter, len(kept))
         return ticket

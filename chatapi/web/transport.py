@@ -15,11 +15,15 @@ from twisted.python.failure import Failure
 from chatapi.web.read_turns import ReadTurns
 
 ACCEPTS_PER_TURN = 64
-"""Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the more there are."""
+"""Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the
+more there are.
+"""
 
 
 FIRST_READ_BYTES = 16 * 1024
-"""What one read takes while nobody has asked for what a client sends: less than Twisted's 64 KiB, of which the costliest take 5 ms."""
+"""What one read takes while nobody has asked for what a client sends: less than Twisted's 64 KiB, of which
+the costliest take 5 ms.
+"""
 
 WANTED_READ_BYTES = 64 * 1024
 
@@ -36,7 +40,9 @@ class ListeningPort(tcp.Port):
         super().doRead()
 
     def accept_rest(self) -> None:
-        """Accepts all connections that the kernel has completed: with the listening socket they would be reset."""
+        """Accepts all connections that the kernel has completed: with the listening socket they would be
+        reset.
+        """
         self.stopReading()
         accepted = None
         while accepted != self.sessionno:
@@ -47,8 +53,8 @@ class ListeningPort(tcp.Port):
 class Transport(tcp.Server):
     """An accepted socket that sends without delay and notices a reset which arrives together with data.
 
-    uvloop reports a socket's error once and then never looks at it again. Where the client has sent data before its reset, Twisted
-    would use that one occasion to read the data.
+    uvloop reports a socket's error once and then never looks at it again. Where the client has sent data
+    before its reset, Twisted would use that one occasion to read the data.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -58,7 +64,9 @@ class Transport(tcp.Server):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the client, in the kernel too: that takes more only when a third of its buffer, perhaps megabytes, is free."""
+        """What waits for the client, in the kernel too: that takes more only when a third of its buffer,
+        perhaps megabytes, is free.
+        """
         in_kernel = int.from_bytes(fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         here: int = len(self.dataBuffer) - self.offset + self._tempDataLen
         return here + in_kernel
@@ -69,9 +77,11 @@ class Transport(tcp.Server):
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
-        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if reading has failed.
+        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if
+        reading has failed.
 
-        What a client has sent before it left need not be read: with its side closed, all ends (uvloop tells a reset only once, too).
+        What a client has sent before it left need not be read: with its side closed, all ends (uvloop tells a
+        reset only once, too).
         """
         state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         if state in _ENDS:
@@ -92,7 +102,8 @@ class Transport(tcp.Server):
     def flush(self) -> None:
         """Sends what has been written, or what the kernel takes of it, without a turn of the event loop.
 
-        It saves a quarter of what a short response costs. Errors are left to the event loop, which still watches the socket then.
+        It saves a quarter of what a short response costs. Errors are left to the event loop, which still
+        watches the socket then.
         """
         if self._tempDataLen and not self.disconnecting:
             self.doWrite()

@@ -1,7 +1,9 @@
-"""Refuses WebSocket handshakes from pages of another origin: a browser sends the session's cookie whichever page opens the socket.
+"""Refuses WebSocket handshakes from pages of another origin: a browser sends the session's cookie whichever
+page opens the socket.
 
-The rule is that of Django's CSRF check: the `Origin` header is the origin of the handshake itself (scheme, host and port), or one of
-`CSRF_TRUSTED_ORIGINS`. Channels' AllowedHostsOriginValidator compares the host alone.
+The rule is that of Django's CSRF check: the `Origin` header is the origin of the handshake itself (scheme,
+host and port), or one of `CSRF_TRUSTED_ORIGINS`. Channels' AllowedHostsOriginValidator compares the host
+alone.
 """
 
 from typing import NamedTuple
@@ -41,7 +43,9 @@ class Origin(NamedTuple):
         """Whether it is that origin; its host may begin with `*.`, for all subdomains."""
         if (self.scheme, self.port) != (trusted.scheme, trusted.port):
             return False
-        return self.host == trusted.host or (trusted.host.startswith("*.") and is_same_domain(self.host, trusted.host[1:]))
+        return self.host == trusted.host or (
+            trusted.host.startswith("*.") and is_same_domain(self.host, trusted.host[1:])
+        )
 
 
 class SameOrigin:
@@ -50,7 +54,9 @@ class SameOrigin:
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
 
-    async def __call__(self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def __call__(
+        self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         """Serve the WebSocket, or refuse it."""
         answer = self._application if _is_allowed(scope) else WebsocketDenier()
         await answer(scope, receive, send)
@@ -66,7 +72,9 @@ def _is_allowed(scope: WebSocketScope) -> bool:
 
 
 def _own_origin(scope: WebSocketScope) -> Origin | None:
-    """The origin that the handshake was sent to; None for a host that is not in `ALLOWED_HOSTS`: anybody's DNS may point here."""
+    """The origin that the handshake was sent to; None for a host that is not in `ALLOWED_HOSTS`: anybody's
+    DNS may point here.
+    """
     host = _header(scope, b"host")
     domain, _ = split_domain_port(host)
     if not validate_host(domain, settings.ALLOWED_HOSTS):
@@ -77,7 +85,10 @@ def _own_origin(scope: WebSocketScope) -> Origin | None:
 def _is_secure(scope: WebSocketScope) -> bool:
     """Whether the browser's connection is encrypted: to this process, or to a trusted proxy that says so."""
     peer, _ = scope.get("client") or ("", None)
-    is_forwarded = client_address.is_trusted(peer, settings.TRUSTED_PROXIES) and _header(scope, b"x-forwarded-proto") == "https"
+    is_forwarded = (
+        client_address.is_trusted(peer, settings.TRUSTED_PROXIES)
+        and _header(scope, b"x-forwarded-proto") == "https"
+    )
     return scope.get("scheme") == "wss" or is_forwarded
 
 

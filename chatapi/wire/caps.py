@@ -1,7 +1,7 @@
 """How much of anything one request may carry; what is over a cap is a 400 that names the parameter.
 
-Where OpenAI's reference names a limit it is OpenAI's; the others keep time and memory bounded. The body as a whole is capped by
-the server before it is read (413).
+Where OpenAI's reference names a limit it is OpenAI's; the others keep time and memory bounded. The body as a
+whole is capped by the server before it is read (413).
 """
 
 from typing import Final
@@ -14,7 +14,9 @@ MAX_VALUES: Final = 262_144
 MAX_DIGITS: Final = 400
 """Of a number in a body of more than MAX_VALUES bytes; the largest float has 309."""
 MAX_EXPONENTS: Final = 256
-"""Numbers whose exponent has three or more digits: to read one takes a hundred times as long as any other number."""
+"""Numbers whose exponent has three or more digits: to read one takes a hundred times as long as any other
+number.
+"""
 MAX_NAMES_COMPARED: Final = 2_048
 """Names in a body in which one is doubled, if the refusal is to say which."""
 

@@ -1,4 +1,6 @@
-"""A chat request, validated: its parameters (OpenAI's API reference, "Create chat completion") and what follows from them."""
+"""A chat request, validated: its parameters (OpenAI's API reference, "Create chat completion") and what
+follows from them.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -9,9 +11,17 @@ from msgspec import Meta
 from chatapi.wire import caps, parameters
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
-from chatapi.wire.parameters import CustomChoice, CustomTool, FunctionChoice, FunctionTool, Named, SharedParameters
+from chatapi.wire.parameters import (
+    CustomChoice,
+    CustomTool,
+    FunctionChoice,
+    FunctionTool,
+    Named,
+    SharedParameters,
+)
 
-# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that we have seen.
+# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
+# we have seen.
 _MESSAGE_TOKENS: Final = 4
 _ANSWER_TOKENS: Final = 3
 _MESSAGE_TOKENS_BOUND: Final = 16
@@ -57,7 +67,9 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
         if self.tool_choice not in (None, "none", "auto"):
             self._check_tool_choice()
         if isinstance(self.function_call, Named):
-            _check_name("function_call", self.function_call.name, {function.name for function in self.functions or ()})
+            _check_name(
+                "function_call", self.function_call.name, {function.name for function in self.functions or ()}
+            )
 
     def _check_tool_choice(self) -> None:
         if self.tools is None:
@@ -118,12 +130,23 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
     def prompt_bytes(self) -> int:
         """Upper bound of the prompt's tokens, media left out.
 
-        No token is shorter than a byte; to the UTF-8 bytes of `prompt_text` come, for what templates add, 16 for each message, 64
-        for the request, 512 when it has tools or functions, and what engines are told to write.
+        No token is shorter than a byte; to the UTF-8 bytes of `prompt_text` come, for what templates add, 16
+        for each message, 64 for the request, 512 when it has tools or functions, and what engines are told to
+        write.
         """
         tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
-        written = sum(len(msgspec.json.encode(self.extras[name])) for name in _TEMPLATE_PARAMETERS if name in self.extras)
-        return len(self.prompt_text.encode()) + _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + tools + written
+        written = sum(
+            len(msgspec.json.encode(self.extras[name]))
+            for name in _TEMPLATE_PARAMETERS
+            if name in self.extras
+        )
+        return (
+            len(self.prompt_text.encode())
+            + _MESSAGE_TOKENS_BOUND * len(self.messages)
+            + _REQUEST_TOKENS_BOUND
+            + tools
+            + written
+        )
 
 
 def _check_name(param: str, name: str, names: set[str]) -> None:

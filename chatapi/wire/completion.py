@@ -1,4 +1,6 @@
-"""A generation's deltas folded into one completion: what an answer in one piece and the test of a deployment are made of."""
+"""A generation's deltas folded into one completion: what an answer in one piece and the test of a deployment
+are made of.
+"""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -136,7 +138,9 @@ def _extended(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None)
 
 
 class Completion:
-    """A whole generation folded into one object: what a non-streaming answer and the test of a deployment need."""
+    """A whole generation folded into one object: what a non-streaming answer and the test of a deployment
+    need.
+    """
 
     def __init__(self) -> None:
         self.choices: dict[int, Choice] = {}

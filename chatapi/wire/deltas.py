@@ -7,8 +7,9 @@ A generation is a sequence of batches (what one read of the upstream gave); a ba
 
 Content is Text, Reasoning, Refusal, ToolCall, Audio or Annotations, of any choice that has not finished.
 
-`Usage` and `Failed` are terminal: nothing follows them. They are published after the settlement's commit, so a terminal
-that a client sees is a row that exists. Every engine produces this language and every dialect reads it.
+`Usage` and `Failed` are terminal: nothing follows them. They are published after the settlement's commit, so
+a terminal that a client sees is a row that exists. Every engine produces this language and every dialect
+reads it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ import msgspec
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 ToolKind = Literal["function", "custom", "function_call"]
-"""The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an id."""
+"""The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
+id.
+"""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +79,8 @@ class Refusal(Delta, tag=4, frozen=True):
 class ToolCall(Delta, tag=5, frozen=True):
     """A piece of choice `index`'s tool call number `call_index`.
 
-    `id` and `name` are set on the call's first piece only; `arguments` (a custom tool's `input`) is a fragment to append.
+    `id` and `name` are set on the call's first piece only; `arguments` (a custom tool's `input`) is a
+    fragment to append.
     """
 
     call_index: int
@@ -101,7 +105,9 @@ class Audio(Delta, tag=9, frozen=True):
 
 
 class Annotations(Delta, tag=10, frozen=True):
-    """What choice `index`'s text refers to, as OpenAI's `annotations[]` of a message (the pages that a web search has found)."""
+    """What choice `index`'s text refers to, as OpenAI's `annotations[]` of a message (the pages that a web
+    search has found).
+    """
 
     annotations: list[dict[str, Any]]
     index: int = 0
@@ -117,7 +123,8 @@ class Finished(Delta, tag=6, frozen=True):
 class Usage(Delta, tag=7, frozen=True):
     """Tokens of the whole request, equal to the settled row: the good terminal.
 
-    `None` for a detail means not known, and then it is left out on the wire (null would violate OpenAI's schema).
+    `None` for a detail means not known, and then it is left out on the wire (null would violate OpenAI's
+    schema).
     """
 
     prompt_tokens: int

@@ -1,10 +1,11 @@
-"""The error of a request that can't be served as it is, and how msgspec's complaints become it, in OpenAI's words.
+"""The error of a request that can't be served as it is, and how msgspec's complaints become it, in OpenAI's
+words.
 
     InvalidRequest      what callers see: message, param, code, status, is_stream
     Violation           a rule of our own that a struct's `__post_init__` found broken; msgspec adds where
 
-Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter, invalid_type,
-invalid_value, unknown_parameter, unsupported_media.
+Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter,
+invalid_type, invalid_value, unknown_parameter, unsupported_media.
 """
 
 import re
@@ -30,13 +31,21 @@ _MAX_ECHO_CHARS = 100
 
 
 class InvalidRequest(Exception):
-    """The request is refused; `param` is the parameter in OpenAI's path form (`messages[0].content`), if it is one's fault.
+    """The request is refused; `param` is the parameter in OpenAI's path form (`messages[0].content`), if it
+    is one's fault.
 
-    `is_stream` says that the body asked for a stream, as far as it could be read: some dialects tell such a client inside one.
+    `is_stream` says that the body asked for a stream, as far as it could be read: some dialects tell such a
+    client inside one.
     """
 
     def __init__(
-        self, message: str, param: str | None = None, code: str | None = "invalid_value", status: int = 400, *, is_stream: bool = False
+        self,
+        message: str,
+        param: str | None = None,
+        code: str | None = "invalid_value",
+        status: int = 400,
+        *,
+        is_stream: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -47,7 +56,9 @@ class InvalidRequest(Exception):
 
 
 class Violation(ValueError):
-    """A rule that types can't express is broken: by which member (path from the struct that raises it), and what is allowed."""
+    """A rule that types can't express is broken: by which member (path from the struct that raises it), and
+    what is allowed.
+    """
 
     def __init__(self, member: str, allowed: str, code: str = "invalid_value") -> None:
         super().__init__(allowed)
@@ -57,7 +68,9 @@ class Violation(ValueError):
 
 
 def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None) -> InvalidRequest:
-    """What msgspec found wrong when it made a `request_type` of what was `sent` (None: not known), as an `InvalidRequest`."""
+    """What msgspec found wrong when it made a `request_type` of what was `sent` (None: not known), as an
+    `InvalidRequest`.
+    """
     what, path = _parts(str(error))
     if isinstance(error.__cause__, Violation):
         return _violation(error.__cause__, path)
@@ -68,12 +81,16 @@ def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None
     if what.startswith("Invalid"):
         return _not_allowed(what, path, _allowed(request_type, sent, path))
     if not what.startswith("Expected"):
-        return InvalidRequest(f"Invalid value for '{_param(path)}': the number is out of range.", _param(path))
+        return InvalidRequest(
+            f"Invalid value for '{_param(path)}': the number is out of range.", _param(path)
+        )
     return _unexpected(what, _param(path))
 
 
 def _parts(complaint: str) -> tuple[str, str]:
-    """What is wrong and where: "Expected ... - at `$.n`", "... - at `key` in `$.metadata`", or without a place."""
+    """What is wrong and where: "Expected ... - at `$.n`", "... - at `key` in `$.metadata`", or without a
+    place.
+    """
     what, found, where = complaint.rpartition(" - at `")
     if not found:
         return complaint, ""
@@ -83,7 +100,9 @@ def _parts(complaint: str) -> tuple[str, str]:
 def _violation(violation: Violation, path: str) -> InvalidRequest:
     param = _join(path, violation.member)
     if violation.code == "missing_required_parameter":
-        return InvalidRequest(f"Missing required parameter: '{param}': {violation.allowed}.", param, violation.code)
+        return InvalidRequest(
+            f"Missing required parameter: '{param}': {violation.allowed}.", param, violation.code
+        )
     return InvalidRequest(f"Invalid value for '{param}': {violation.allowed}.", param, violation.code)
 
 
@@ -100,7 +119,9 @@ def _unexpected(what: str, param: str) -> InvalidRequest:
 
 
 def _in_words(types: re.Match[str]) -> str:
-    names = [name for name in types[1].split(" | ") if name != "null"] or ["null"]  # null is the same as absent: nothing to offer
+    names = [name for name in types[1].split(" | ") if name != "null"] or [
+        "null"
+    ]  # null is the same as absent: nothing to offer
     return " or ".join(_WORDS.get(name, name) for name in names)
 
 
@@ -108,7 +129,9 @@ def _not_allowed(what: str, path: str, words: Iterable[str]) -> InvalidRequest:
     got = what.partition("value ")[2]
     shown = got if len(got) <= _MAX_ECHO_CHARS else got[:_MAX_ECHO_CHARS] + "…'"
     allowed = ", ".join(f"'{word}'" for word in dict.fromkeys(words))
-    return InvalidRequest(f"Invalid value for '{_param(path)}': {shown}. Supported values are: {allowed}.", _param(path))
+    return InvalidRequest(
+        f"Invalid value for '{_param(path)}': {shown}. Supported values are: {allowed}.", _param(path)
+    )
 
 
 def _param(path: str) -> str:
@@ -137,7 +160,9 @@ def _allowed(request_type: type, sent: Any, path: str) -> Iterator[str]:
 
 
 def _inside(place: Type, sent: Any, step: str) -> Iterator[Type]:
-    """What one step of a path (`[0]`, or a member's name) leads to; in a union, whatever any type that fits leads to."""
+    """What one step of a path (`[0]`, or a member's name) leads to; in a union, whatever any type that fits
+    leads to.
+    """
     match place:
         case UnionType(types=types):
             for type_ in types:
@@ -146,7 +171,10 @@ def _inside(place: Type, sent: Any, step: str) -> Iterator[Type]:
             yield inner
         case StructType(tag_field=tag_field, tag=tag) if step == tag_field:
             yield LiteralType((tag,))
-        case StructType(fields=fields, tag_field=tag_field, tag=tag) if _member(sent, tag_field) in (None, tag):
+        case StructType(fields=fields, tag_field=tag_field, tag=tag) if _member(sent, tag_field) in (
+            None,
+            tag,
+        ):
             yield from (field.type for field in fields if field.encode_name == step)
 
 

@@ -1,12 +1,13 @@
-"""Request bytes in, a JSON object of bounded depth and size out, with nothing in it that a database or an upstream chokes on.
+"""Request bytes in, a JSON object of bounded depth and size out, with nothing in it that a database or an
+upstream chokes on.
 
-msgspec is strict about the grammar (RFC 8259), UTF-8, lone surrogates and numbers that no float holds, but lets through what is
-refused here: too deep a nesting (its own bound is Python's recursion limit), too many values, NUL, and duplicate keys, of which
-the last would win here and perhaps the first elsewhere. Every step is one pass in C over the bytes; none is a loop in Python
-over what a client sends.
+msgspec is strict about the grammar (RFC 8259), UTF-8, lone surrogates and numbers that no float holds, but
+lets through what is refused here: too deep a nesting (its own bound is Python's recursion limit), too many
+values, NUL, and duplicate keys, of which the last would win here and perhaps the first elsewhere. Every step
+is one pass in C over the bytes; none is a loop in Python over what a client sends.
 
-64 KiB are decoded on the event loop of a web process, so that everything here together costs a few milliseconds for them, whatever they
-hold: tests/wire/test_requests_hostile.py has the worst that we know of.
+64 KiB are decoded on the event loop of a web process, so that everything here together costs a few
+milliseconds for them, whatever they hold: tests/wire/test_requests_hostile.py has the worst that we know of.
 """
 
 import json
@@ -18,7 +19,14 @@ from typing import Any
 
 import msgspec
 
-from chatapi.wire.caps import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENTS, MAX_NAME_CHARS, MAX_NAMES_COMPARED, MAX_VALUES
+from chatapi.wire.caps import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_EXPONENTS,
+    MAX_NAME_CHARS,
+    MAX_NAMES_COMPARED,
+    MAX_VALUES,
+)
 from chatapi.wire.invalid_request import InvalidRequest
 
 
@@ -39,8 +47,8 @@ _encoder = msgspec.json.Encoder()
 def decode(body: bytes) -> dict[str, Any]:
     """The JSON object that `body` holds.
 
-    Raises `InvalidRequest` (invalid_json, too_deep, duplicate_parameter, invalid_value for a NUL, 413 request_too_large), and
-    `msgspec.ValidationError` for a number that is out of range.
+    Raises `InvalidRequest` (invalid_json, too_deep, duplicate_parameter, invalid_value for a NUL, 413
+    request_too_large), and `msgspec.ValidationError` for a number that is out of range.
     """
     if len(body) > MAX_VALUES:  # a value takes a byte at least
         _check_size(body)
@@ -52,7 +60,8 @@ def decode(body: bytes) -> dict[str, Any]:
     found = _decode(body)
     if not isinstance(found, dict):
         raise InvalidRequest("Invalid body: expected a JSON object.", code="invalid_json")
-    # A key that came twice is decoded once, so written out again it lacks quotes. (\u0022 comes out as \", one quote more.)
+    # A key that came twice is decoded once, so written out again it lacks quotes. (\u0022 comes out as \",
+    # one quote more.)
     if body.count(b'"') + _count_escapes(body, rb"\u0022") != _encoder.encode(found).count(b'"'):
         raise _duplicate(body)
     return found
@@ -64,22 +73,34 @@ def _count_escapes(body: bytes, escape: bytes) -> int:
 
 
 def _outside_strings(body: bytes, dropped: bytes) -> bytes:
-    """The body without strings and without the characters `dropped` (all but a few, so little is left to cut into pieces)."""
-    plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body  # every quote left begins or ends a string
-    marks = plain.translate(None, dropped).replace(b'""', b"")  # two neighbouring quotes change nothing for what comes after them
+    """The body without strings and without the characters `dropped` (all but a few, so little is left to cut
+    into pieces).
+    """
+    plain = (
+        body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
+    )  # every quote left begins or ends a string
+    marks = plain.translate(None, dropped).replace(
+        b'""', b""
+    )  # two neighbouring quotes change nothing for what comes after them
     return b"".join(marks.split(b'"')[::2])
 
 
 def _check_size(body: bytes) -> None:
     """At most MAX_VALUES values: a cheap upper bound first, the truth when that is not enough.
 
-    A valid body within the cap has at most two strings for each value, a key and itself. That bounds what `_outside_strings` needs.
+    A valid body within the cap has at most two strings for each value, a key and itself. That bounds what
+    `_outside_strings` needs.
     """
     is_small = sum(map(body.count, (b",", b"{", b"[", b"}", b"]"))) < MAX_VALUES
     if is_small:
         return
-    if body.count(b'"') - body.count(rb"\"") > 4 * MAX_VALUES or len(_outside_strings(body, _NO_SEPARATOR)) >= MAX_VALUES:
-        raise InvalidRequest(f"The body has more than {MAX_VALUES} values.", code="request_too_large", status=413)
+    if (
+        body.count(b'"') - body.count(rb"\"") > 4 * MAX_VALUES
+        or len(_outside_strings(body, _NO_SEPARATOR)) >= MAX_VALUES
+    ):
+        raise InvalidRequest(
+            f"The body has more than {MAX_VALUES} values.", code="request_too_large", status=413
+        )
 
 
 def _check_digits(body: bytes) -> None:
@@ -91,9 +112,16 @@ def _check_digits(body: bytes) -> None:
 
 
 def _check_exponents(body: bytes) -> None:
-    """At most MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 microseconds to read, where others take 0.1."""
-    if _count_long_exponents(body) > MAX_EXPONENTS and _count_long_exponents(_outside_strings(body, b"")) > MAX_EXPONENTS:
-        raise InvalidRequest(f"The body has more than {MAX_EXPONENTS} numbers with an exponent of three or more digits.")
+    """At most MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 microseconds to read, where others
+    take 0.1.
+    """
+    if (
+        _count_long_exponents(body) > MAX_EXPONENTS
+        and _count_long_exponents(_outside_strings(body, b"")) > MAX_EXPONENTS
+    ):
+        raise InvalidRequest(
+            f"The body has more than {MAX_EXPONENTS} numbers with an exponent of three or more digits."
+        )
 
 
 def _count_long_exponents(text: bytes) -> int:
@@ -119,11 +147,15 @@ def _decode(body: bytes) -> Any:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         why = _why_unreadable(body, error)
-        raise InvalidRequest(f"We could not parse the JSON body of your request: {why}.", code="invalid_json") from None
+        raise InvalidRequest(
+            f"We could not parse the JSON body of your request: {why}.", code="invalid_json"
+        ) from None
 
 
 def _why_unreadable(body: bytes, error: Exception) -> str:
-    """In words that help; msgspec calls an empty body, and half of a surrogate pair at a string's end, truncated."""
+    """In words that help; msgspec calls an empty body, and half of a surrogate pair at a string's end,
+    truncated.
+    """
     if not body.strip():
         return "it is empty"
     if _SURROGATE.search(_SURROGATE_PAIR.sub(b"", body.replace(rb"\\", b"__"))):
@@ -136,9 +168,13 @@ def _why_unreadable(body: bytes, error: Exception) -> str:
 
 
 def _duplicate(body: bytes) -> InvalidRequest:
-    """The refusal of a name that came twice; which one it is takes a slower look, for which a body may have too many names."""
+    """The refusal of a name that came twice; which one it is takes a slower look, for which a body may have
+    too many names.
+    """
     if body.count(b":") > MAX_NAMES_COMPARED:
-        return InvalidRequest("Duplicate parameter: an object in the body has the same name twice.", code="duplicate_parameter")
+        return InvalidRequest(
+            "Duplicate parameter: an object in the body has the same name twice.", code="duplicate_parameter"
+        )
     name = _repeated_name(body)
     return InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
 
@@ -150,5 +186,7 @@ def _repeated_name(body: bytes) -> str:
         if not repeated and len(dict(members)) < len(members):
             repeated.append(Counter(name for name, _ in members).most_common(1)[0][0])
 
-    json.loads(body, object_pairs_hook=note, parse_float=len, parse_int=len)  # no number is of interest, and some take long to read
+    json.loads(
+        body, object_pairs_hook=note, parse_float=len, parse_int=len
+    )  # no number is of interest, and some take long to read
     return repeated[0][:MAX_NAME_CHARS]

@@ -1,6 +1,8 @@
-"""The messages of a chat request: every role, every kind of content part (OpenAI's API reference, "Create chat completion").
+"""The messages of a chat request: every role, every kind of content part (OpenAI's API reference, "Create
+chat completion").
 
-Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null` is the same.
+Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null`
+is the same.
 """
 
 import re
@@ -10,21 +12,31 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_ID_CHARS, MAX_NAME_CHARS, MAX_PART_DATA_CHARS, MAX_TOOL_CALLS
+from chatapi.wire.caps import (
+    MAX_CONTENT_PARTS,
+    MAX_ID_CHARS,
+    MAX_NAME_CHARS,
+    MAX_PART_DATA_CHARS,
+    MAX_TOOL_CALLS,
+)
 from chatapi.wire.invalid_request import Violation
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
 
-# Possessive (`++`): else a refusal takes ten times as long as an acceptance. No SVG: its renderers fetch what it refers to.
-_IMAGE_URL = re.compile(r"data:image/(?:png|jpe?g|webp|gif|bmp|tiff|avif|hei[cf]);base64,[A-Za-z0-9+/]++={0,2}")
+# Possessive (`++`): else a refusal takes ten times as long as an acceptance. No SVG: its renderers fetch what
+# it refers to.
+_IMAGE_URL = re.compile(
+    r"data:image/(?:png|jpe?g|webp|gif|bmp|tiff|avif|hei[cf]);base64,[A-Za-z0-9+/]++={0,2}"
+)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]++={0,2}")
 _FILE_DATA = re.compile(r"(?:data:[a-z]{1,32}/[A-Za-z0-9.+-]{1,128};base64,)?[A-Za-z0-9+/]++={0,2}")
 # No slash: some gateways fetch a file id that is an address.
 _FILE_ID = re.compile(r"[A-Za-z0-9._-]+")
-# A domain name that ends in letters: no address in any notation, no user@, no backslash, and none of the names that only have a
-# meaning inside someone's network (RFC 6761 and 6762, ICANN's .internal). What the name resolves to is the concern of the upstream
-# that fetches it, which is why a deployment must ask for remote pictures.
+# A domain name that ends in letters: no address in any notation, no user@, no backslash, and none of the
+# names that only have a meaning inside someone's network (RFC 6761 and 6762, ICANN's .internal). What the
+# name resolves to is the concern of the upstream that fetches it, which is why a deployment must ask for
+# remote pictures.
 _INNER_NAMES = "internal|local|localdomain|localhost|lan|home|corp|intranet|private|arpa|onion|svc"
 _REMOTE_URL = re.compile(
     rf"https?://(?:[A-Za-z0-9-]{{1,63}}\.)+(?!(?i:{_INNER_NAMES})(?![A-Za-z]))[A-Za-z]{{2,63}}(?::[0-9]{{1,5}})?(?:/[!-\[\]-~]*)?"
@@ -64,7 +76,12 @@ class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not self.is_remote:
-            _check_media("url", self.url, _IMAGE_URL, "data:image/<png, jpeg, webp, gif or another bitmap>;base64,<data>")
+            _check_media(
+                "url",
+                self.url,
+                _IMAGE_URL,
+                "data:image/<png, jpeg, webp, gif or another bitmap>;base64,<data>",
+            )
         elif len(self.url) > _MAX_REMOTE_URL_CHARS or not _REMOTE_URL.fullmatch(self.url):
             raise _unsupported("url", "expected a data: URL, or http(s) with a public host name")
 
@@ -156,7 +173,9 @@ class AudioId(msgspec.Struct, frozen=True):
 
 
 TextParts = Annotated[list[TextPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
-UserParts = Annotated[list[TextPart | ImagePart | AudioPart | FilePart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+UserParts = Annotated[
+    list[TextPart | ImagePart | AudioPart | FilePart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)
+]
 AssistantParts = Annotated[list[TextPart | RefusalPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
 ToolCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=MAX_TOOL_CALLS)]
 
@@ -200,7 +219,9 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
         if self.content is None or self.content is UNSET:
             instead = (self.refusal, self.tool_calls or None, self.function_call, self.audio)
             if instead == (None, None, None, None):
-                allowed = "an assistant message without tool_calls, function_call, refusal or audio has content"
+                allowed = (
+                    "an assistant message without tool_calls, function_call, refusal or audio has content"
+                )
                 raise Violation("content", allowed, "missing_required_parameter")
 
 

@@ -1,6 +1,8 @@
-"""The parameters of a request: what both kinds share, the nested ones (OpenAI's API reference), and what may be said beyond.
+"""The parameters of a request: what both kinds share, the nested ones (OpenAI's API reference), and what may
+be said beyond.
 
-Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null` is the same.
+Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null`
+is the same.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -32,7 +34,9 @@ OutputTokens = Annotated[int, Meta(ge=1, le=caps.MAX_OUTPUT_TOKENS)]
 _StopSequence = Annotated[str, Meta(min_length=1, max_length=caps.MAX_STOP_CHARS)]
 Stop = _StopSequence | Annotated[list[_StopSequence], Meta(min_length=1, max_length=caps.MAX_STOP_SEQUENCES)]
 _TokenIdKey = Annotated[str, Meta(pattern=r"^[0-9]{1,10}\Z")]
-LogitBias = Annotated[dict[_TokenIdKey, Annotated[int, Meta(ge=-100, le=100)]], Meta(max_length=caps.MAX_LOGIT_BIASES)]
+LogitBias = Annotated[
+    dict[_TokenIdKey, Annotated[int, Meta(ge=-100, le=100)]], Meta(max_length=caps.MAX_LOGIT_BIASES)
+]
 _MetadataKey = Annotated[str, Meta(max_length=caps.MAX_METADATA_KEY_CHARS)]
 _MetadataValue = Annotated[str, Meta(max_length=caps.MAX_METADATA_VALUE_CHARS)]
 Metadata = Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=caps.MAX_METADATA_PAIRS)]
@@ -54,10 +58,11 @@ ENGINE_PARAMETERS: Final = frozenset(
     top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
     """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
-"""Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here nor OpenAI's is not
-even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`, `headers`) reaches no queue and no
-upstream. Left out on purpose: what runs code or templates (`chat_template`, `logits_processors`), and what costs more than
-is held (`n_predict`, `use_beam_search`)."""
+"""Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here
+nor OpenAI's is not even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`,
+`headers`) reaches no queue and no upstream. Left out on purpose: what runs code or templates
+(`chat_template`, `logits_processors`), and what costs more than is held (`n_predict`, `use_beam_search`).
+"""
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
@@ -275,7 +280,9 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     user: User | None = None
 
     extras: dict[str, Any] = {}
-    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for them, never acted on."""
+    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for
+    them, never acted on.
+    """
     ignored: tuple[str, ...] = ()
     """Names of the parameters that no deployment can receive."""
 

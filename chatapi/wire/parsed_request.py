@@ -1,7 +1,9 @@
-"""A request as a web process needs it: validated, ready to be sent to a worker, and the few facts that admission asks for.
+"""A request as a web process needs it: validated, ready to be sent to a worker, and the few facts that
+admission asks for.
 
-`parse` is all that is done with a body. Small bodies are parsed on the event loop, large ones by `parser_process.py`; so what comes
-out is cheap to pass on, and nobody has to decode or encode the request again.
+`parse` is all that is done with a body. Small bodies are parsed on the event loop, large ones by
+`parser_process.py`; so what comes out is cheap to pass on, and nobody has to decode or encode the request
+again.
 """
 
 import hashlib
@@ -64,7 +66,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
 def parse(body: bytes, endpoint: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
     """The request that `body` holds, whose pictures may be remote; raises `InvalidRequest`.
 
-    The content of a ticket's request asks for a stream, whatever the body asks for; the summary is the body's.
+    The content of a ticket's request asks for a stream, whatever the body asks for; the summary is the
+    body's.
     """
     request: ChatRequest | TextRequest
     if endpoint == CHAT:
@@ -75,15 +78,21 @@ def parse(body: bytes, endpoint: str, default_model: str | None, *, is_ticket: b
 
 
 def read(content: bytes, endpoint: str) -> ParsedRequest:
-    """The parsed request with this content, which another version may have validated; raises `msgspec.DecodeError`."""
+    """The parsed request with this content, which another version may have validated; raises
+    `msgspec.DecodeError`.
+    """
     request = requests.from_bytes(content)
     return _parsed(request, endpoint, request)
 
 
-def _parsed(request: ChatRequest | TextRequest, endpoint: str, kept: ChatRequest | TextRequest) -> ParsedRequest:
+def _parsed(
+    request: ChatRequest | TextRequest, endpoint: str, kept: ChatRequest | TextRequest
+) -> ParsedRequest:
     content = requests.to_bytes(kept)
     prompts_count = len(request.prompts) if isinstance(request, TextRequest) else 1
-    is_measured = isinstance(request, TextRequest) or not (request.has_media or request.web_search_options is not None)
+    is_measured = isinstance(request, TextRequest) or not (
+        request.has_media or request.web_search_options is not None
+    )
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,

@@ -1,13 +1,16 @@
-"""Parses large request bodies for a web process, one after the other: `python -m chatapi.wire.parser_process`.
+"""Parses large request bodies for a web process, one after the other: `python -m
+chatapi.wire.parser_process`.
 
-msgspec and `re` keep the interpreter to themselves for as long as they work on a body, in whatever thread; so a body that takes
-longer than a turn of the event loop may take is parsed here. Both ends of the conversation are below.
+msgspec and `re` keep the interpreter to themselves for as long as they work on a body, in whatever thread; so
+a body that takes longer than a turn of the event loop may take is parsed here. Both ends of the conversation
+are below.
 
     standard input    frames: a `Task`, then the body
     standard output   frames: an `Outcome`, then the request's content (empty for a refusal)
 
-A frame is its length in 8 bytes and that many bytes. The process ends when its input does, that is with the web process, and by itself
-when a body takes more CPU time than it may (SIGPROF). It imports nothing but `chatapi.wire`, and knows no secret and no socket.
+A frame is its length in 8 bytes and that many bytes. The process ends when its input does, that is with the
+web process, and by itself when a body takes more CPU time than it may (SIGPROF). It imports nothing but
+`chatapi.wire`, and knows no secret and no socket.
 """
 
 import signal
@@ -60,7 +63,10 @@ _outcome_encoder = msgspec.msgpack.Encoder()
 
 def main() -> None:
     """Serve the process at the other end of standard input and output until it is gone."""
-    for interruption in (signal.SIGINT, signal.SIGTERM):  # they may reach a whole group of processes; the web process decides
+    for interruption in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # they may reach a whole group of processes; the web process decides
         signal.signal(interruption, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (frame := _read_frame(source)) is not None:
@@ -80,7 +86,9 @@ def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes]:
     try:
         parsed = parsed_request.parse(body, task.endpoint, task.default_model, is_ticket=task.is_ticket)
     except InvalidRequest as error:
-        return Outcome(refusal=Refusal(error.message, error.param, error.code, error.status, error.is_stream)), b""
+        return Outcome(
+            refusal=Refusal(error.message, error.param, error.code, error.status, error.is_stream)
+        ), b""
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return Outcome(parsed.summary), parsed.content

@@ -1,11 +1,12 @@
 """Request JSON in, a validated `ChatRequest` or `TextRequest` out, or `InvalidRequest` naming the parameter.
 
-Parameters are OpenAI's (API reference, "Create chat completion" and "Create completion"), types are strict ("5" is not 5, true is
-not 1, 1.0 is no integer), `null` is the same as absent, caps are in caps.py. What is not OpenAI's goes one of two ways: a known
-parameter of an engine is kept in `extras` for deployments that ask for it; anything else is dropped and named in `ignored`.
+Parameters are OpenAI's (API reference, "Create chat completion" and "Create completion"), types are strict
+("5" is not 5, true is not 1, 1.0 is no integer), `null` is the same as absent, caps are in caps.py. What is
+not OpenAI's goes one of two ways: a known parameter of an engine is kept in `extras` for deployments that ask
+for it; anything else is dropped and named in `ignored`.
 
-Rules that belong to a dialect or to a served model are the caller's: a default for an absent `model`, and two refusals,
-`refuse_idle_stream_options` and `refuse_remote_media`. Any `max_tokens` is accepted here.
+Rules that belong to a dialect or to a served model are the caller's: a default for an absent `model`, and two
+refusals, `refuse_idle_stream_options` and `refuse_remote_media`. Any `max_tokens` is accepted here.
 """
 
 import re
@@ -29,11 +30,13 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.\-\[\]]")
 _R = TypeVar("_R", ChatRequest, TextRequest)
 
 
-def parse_chat(body: bytes, default_model: str | None = None, *, remote_media_allowed: bool = False) -> ChatRequest:
+def parse_chat(
+    body: bytes, default_model: str | None = None, *, remote_media_allowed: bool = False
+) -> ChatRequest:
     """The chat request that `body` holds; raises `InvalidRequest`.
 
-    A request without `model` means `default_model`, where there is one. Who does not know yet whether the model's deployments
-    allow remote media says that they are allowed, and asks `refuse_remote_media` later.
+    A request without `model` means `default_model`, where there is one. Who does not know yet whether the
+    model's deployments allow remote media says that they are allowed, and asks `refuse_remote_media` later.
     """
     request = _parse(body, ChatRequest, default_model)
     if not remote_media_allowed:
@@ -77,9 +80,13 @@ def refuse_remote_media(request: Facts) -> None:
 
 
 def refuse_idle_stream_options(request: Facts) -> None:
-    """Raises `InvalidRequest` for `stream_options` without `stream`, as OpenAI does; OpenToken's document says: ignored."""
+    """Raises `InvalidRequest` for `stream_options` without `stream`, as OpenAI does; OpenToken's document
+    says: ignored.
+    """
     if request.has_stream_options and not request.stream:
-        raise InvalidRequest("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+        raise InvalidRequest(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
+        )
 
 
 def to_bytes(request: ChatRequest | TextRequest) -> bytes:
@@ -98,11 +105,17 @@ def ignored_parameters(request: Facts, extra_parameters: frozenset[str]) -> tupl
 
 
 def upstream_body(
-    request: ChatRequest | TextRequest, *, model: str, max_output_tokens: int, extra_parameters: frozenset[str]
+    request: ChatRequest | TextRequest,
+    *,
+    model: str,
+    max_output_tokens: int,
+    extra_parameters: frozenset[str],
 ) -> dict[str, Any]:
-    """The JSON-able body for an OpenAI-compatible upstream: what the client sent, but streamed where that can be, counted and capped.
+    """The JSON-able body for an OpenAI-compatible upstream: what the client sent, but streamed where that can
+    be, counted and capped.
 
-    `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond OpenAI's parameters.
+    `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond
+    OpenAI's parameters.
     """
     body: dict[str, Any] = msgspec.to_builtins(request)
     limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
@@ -123,7 +136,9 @@ def upstream_body(
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[ChatRequest | TextRequest] = msgspec.json.Decoder(ChatRequest | TextRequest)
-_PARAMETERS = {type_: frozenset(type_.__struct_fields__) - frozenset(OWN_FIELDS) for type_ in (ChatRequest, TextRequest)}
+_PARAMETERS = {
+    type_: frozenset(type_.__struct_fields__) - frozenset(OWN_FIELDS) for type_ in (ChatRequest, TextRequest)
+}
 
 
 def _parse(body: bytes, request_type: type[_R], default_model: str | None) -> _R:
@@ -183,7 +198,9 @@ def _sorted(sent: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
 def _check_extras(extras: dict[str, Any]) -> None:
     for name, value in extras.items():
         if len(_encoder.encode(value)) > caps.MAX_EXTRA_BYTES:
-            raise InvalidRequest(f"Invalid value for '{name}': expected at most {caps.MAX_EXTRA_BYTES} bytes.", name)
+            raise InvalidRequest(
+                f"Invalid value for '{name}': expected at most {caps.MAX_EXTRA_BYTES} bytes.", name
+            )
 
 
 def _printable(names: list[str]) -> tuple[str, ...]:
@@ -194,11 +211,15 @@ def _printable(names: list[str]) -> tuple[str, ...]:
 
 
 def _too_many_unknown() -> InvalidRequest:
-    return InvalidRequest(f"The body has more than {caps.MAX_IGNORED} unknown parameters.", code="unknown_parameter")
+    return InvalidRequest(
+        f"The body has more than {caps.MAX_IGNORED} unknown parameters.", code="unknown_parameter"
+    )
 
 
 def _out_of_range(body: bytes, request_type: type[_R]) -> InvalidRequest:
-    """Which parameter has a number that no float and no integer of 4300 digits holds: typed decoding tells the path."""
+    """Which parameter has a number that no float and no integer of 4300 digits holds: typed decoding tells
+    the path.
+    """
     try:
         msgspec.json.decode(body, type=request_type)
     except msgspec.ValidationError as error:

@@ -1,10 +1,11 @@
 """Frames server-sent events, and parses them whatever way their bytes were split.
 
-https://html.spec.whatwg.org/multipage/server-sent-events.html, sections 9.2.5 "Parsing an event stream" and 9.2.6
-"Interpreting an event stream". Four differences, each because a chat completion is not a browser's feed: `id` and
-`retry` are dropped (nothing here reconnects), data stays bytes (a JSON decoder reads it next), an event without its
-final blank line still counts, as `close` tells, and so does one that is told from the next by its line only: Bitseek's
-documents print streams without blank lines, and their parser takes every `data:` line for an event.
+https://html.spec.whatwg.org/multipage/server-sent-events.html, sections 9.2.5 "Parsing an event stream" and
+9.2.6 "Interpreting an event stream". Four differences, each because a chat completion is not a browser's
+feed: `id` and `retry` are dropped (nothing here reconnects), data stays bytes (a JSON decoder reads it next),
+an event without its final blank line still counts, as `close` tells, and so does one that is told from the
+next by its line only: Bitseek's documents print streams without blank lines, and their parser takes every
+`data:` line for an event.
 """
 
 import msgspec
@@ -14,12 +15,16 @@ MAX_EVENT_BYTES = 2 << 20
 DEFAULT_TYPE = "message"
 PING = b": ping\n\n"
 PING_LINE = b": ping\n"
-"""A keep-alive for streams with ids: without the blank line, which OpenAI's SDKs take for an empty event once they have seen an id."""
+"""A keep-alive for streams with ids: without the blank line, which OpenAI's SDKs take for an empty event once
+they have seen an id.
+"""
 """A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
 
 _BOM = b"\xef\xbb\xbf"
 _SEAM = b"}\ndata: "
-"""With a bracket after it, it is between two JSON documents: no comma parts what would else be a value and the next."""
+"""With a bracket after it, it is between two JSON documents: no comma parts what would else be a value and
+the next.
+"""
 
 
 class EventTooLargeError(ValueError):
@@ -49,7 +54,8 @@ class Parser:
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes.
 
-        Raises `EventTooLargeError` for an event over `MAX_EVENT_BYTES`, complete or not; the parser is of no use after it.
+        Raises `EventTooLargeError` for an event over `MAX_EVENT_BYTES`, complete or not; the parser is of no
+        use after it.
         """
         if self._ended_in_cr or b"\r" in data:
             data = self._with_newlines(data)
@@ -88,7 +94,9 @@ class Parser:
         return whole
 
     def _with_newlines(self, data: bytes) -> bytes:
-        """CRLF and CR as LF. A CR ends its line at once; an LF that comes first in the next read belongs to it."""
+        """CRLF and CR as LF. A CR ends its line at once; an LF that comes first in the next read belongs to
+        it.
+        """
         if self._ended_in_cr and data.startswith(b"\n"):
             data = data[1:]
             self._ended_in_cr = False

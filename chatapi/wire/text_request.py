@@ -1,4 +1,6 @@
-"""A text request, validated: its parameters (OpenAI's API reference, "Create completion") and what follows from them."""
+"""A text request, validated: its parameters (OpenAI's API reference, "Create completion") and what follows
+from them.
+"""
 
 from typing import Annotated, Final, cast
 
@@ -91,7 +93,10 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
     @property
     def prompt_text(self) -> str:
         """The prompts that are text, and the suffix; one per line."""
-        return "\n".join([prompt for prompt in self.prompts if isinstance(prompt, str)] + ([self.suffix] if self.suffix else []))
+        return "\n".join(
+            [prompt for prompt in self.prompts if isinstance(prompt, str)]
+            + ([self.suffix] if self.suffix else [])
+        )
 
     @property
     def prompt_overhead_tokens(self) -> int:
@@ -100,7 +105,9 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
 
     @property
     def prompt_bytes(self) -> int:
-        """Upper bound of the prompts' tokens: a byte or an id each, and 16 for what begins and ends each prompt."""
+        """Upper bound of the prompts' tokens: a byte or an id each, and 16 for what begins and ends each
+        prompt.
+        """
         bound = len(self.prompt_text.encode()) + self.prompt_overhead_tokens
         return bound + _PROMPT_TOKENS_BOUND * len(self.prompts)
 

@@ -6,10 +6,10 @@ Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers to "how
     estimate      at most about 15 ms   within a few percent   what rate limits take
     count         0.1 to 0.5 s per MB   exact                  what is charged when an upstream tells no usage
 
-tiktoken is superlinear on a long run of one character and panics on about 10^6 spaces (tiktoken#15, #195). So a text is cut
-into pieces of at most 4096 characters. A cut falls before a space that follows a non-space: no token of either vocabulary
-reaches over that place, so the sum over the pieces is exact. Only a run of 1024 characters without such a place is cut
-anywhere, and then the sum may be wrong by a token or two per cut.
+tiktoken is superlinear on a long run of one character and panics on about 10^6 spaces (tiktoken#15, #195). So
+a text is cut into pieces of at most 4096 characters. A cut falls before a space that follows a non-space: no
+token of either vocabulary reaches over that place, so the sum over the pieces is exact. Only a run of 1024
+characters without such a place is cut anywhere, and then the sum may be wrong by a token or two per cut.
 
 Special tokens (`<|endoftext|>`) in a text are plain text here, as they are for a model behind an API.
 """
@@ -28,19 +28,29 @@ import tiktoken
 DEFAULT_ENCODING: Final = "o200k_base"
 
 _VOCABULARY = Path(__file__).parent / "vocabulary"
-# Encoding: the file name that tiktoken looks for (SHA-1 of its address), and the SHA-256 of its content. See vocabulary/README.md.
+# Encoding: the file name that tiktoken looks for (SHA-1 of its address), and the SHA-256 of its content. See
+# vocabulary/README.md.
 _FILES = {
-    "o200k_base": ("fb374d419588a4632f3f557e76b4b70aebbca790", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
-    "cl100k_base": ("9b5ad71b2ce5302211f9c61530b329a4922fc6a4", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
+    "o200k_base": (
+        "fb374d419588a4632f3f557e76b4b70aebbca790",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    ),
+    "cl100k_base": (
+        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
 }
 ENCODINGS: Final = tuple(_FILES)
 
 _PIECE_CHARS = 4096
 _JOINED_DELTAS = 256
 """So many deltas are kept as one string: each by itself takes ten times the memory of its text."""
-_PIECE = re.compile(rf".{{{_PIECE_CHARS - 1024},{_PIECE_CHARS}}}(?<=\S)(?= )|.{{1,{_PIECE_CHARS}}}", re.DOTALL)
+_PIECE = re.compile(
+    rf".{{{_PIECE_CHARS - 1024},{_PIECE_CHARS}}}(?<=\S)(?= )|.{{1,{_PIECE_CHARS}}}", re.DOTALL
+)
 
-# 16 KiB of the worst input take 15 ms; above that an estimate looks at as many characters, spread over the text.
+# 16 KiB of the worst input take 15 ms; above that an estimate looks at as many characters, spread over the
+# text.
 _SAMPLES, _SAMPLE_CHARS = 32, 512
 
 _loaded: dict[str, tiktoken.Encoding] = {}
@@ -67,7 +77,9 @@ def count(text: str, encoding: str = DEFAULT_ENCODING) -> int:
 
 
 def parts(text: str, least_chars: int) -> Iterator[str]:
-    """The text in parts of at least so many characters, but for the last one; they are as many tokens as the text."""
+    """The text in parts of at least so many characters, but for the last one; they are as many tokens as the
+    text.
+    """
     start = end = 0
     for piece in _pieces(text):
         end += len(piece)
@@ -79,7 +91,9 @@ def parts(text: str, least_chars: int) -> Iterator[str]:
 
 
 def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
-    """About how many tokens the text is, in bounded time: exact up to 16 KiB, then from 32 samples. Deterministic."""
+    """About how many tokens the text is, in bounded time: exact up to 16 KiB, then from 32 samples.
+    Deterministic.
+    """
     if len(text) <= _SAMPLES * _SAMPLE_CHARS:
         return count(text, encoding)
     stride = len(text) // _SAMPLES
@@ -89,7 +103,9 @@ def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
 
 
 def upper_bound(n_bytes: int) -> int:
-    """No text of so many UTF-8 bytes has more tokens, in any byte-level vocabulary: every token covers at least one byte."""
+    """No text of so many UTF-8 bytes has more tokens, in any byte-level vocabulary: every token covers at
+    least one byte.
+    """
     return n_bytes
 
 
@@ -111,15 +127,21 @@ def split(text: str, encoding: str = DEFAULT_ENCODING) -> Iterator[tuple[str, in
 
 
 def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
-    """The text of token ids; an id that the encoding does not have becomes U+FFFD, as do bytes that are not UTF-8."""
+    """The text of token ids; an id that the encoding does not have becomes U+FFFD, as do bytes that are not
+    UTF-8.
+    """
     byte_values = _encoding(encoding).decode_single_token_bytes
-    return b"".join(_bytes_or_replacement(byte_values, token_id) for token_id in token_ids).decode("utf-8", "replace")
+    return b"".join(_bytes_or_replacement(byte_values, token_id) for token_id in token_ids).decode(
+        "utf-8", "replace"
+    )
 
 
 class Counter:
-    """Counts a stream that comes in deltas, almost for free per delta: text is only encoded when somebody asks.
+    """Counts a stream that comes in deltas, almost for free per delta: text is only encoded when somebody
+    asks.
 
-    `tokens` is what `count` of the whole text gives. `settle` encodes what lies before the last safe cut once, and forgets it.
+    `tokens` is what `count` of the whole text gives. `settle` encodes what lies before the last safe cut
+    once, and forgets it.
     """
 
     def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
@@ -146,7 +168,9 @@ class Counter:
         return self._tail_chars if self._unknown_bytes else 0
 
     def settle(self) -> None:
-        """Encode all but the end, which may still grow: 1 to 4 ms for 4 KiB. For a long text call it in a thread."""
+        """Encode all but the end, which may still grow: 1 to 4 ms for 4 KiB. For a long text call it in a
+        thread.
+        """
         if self._tail_chars >= 2 * _PIECE_CHARS:
             *whole, last = _pieces(self._unsettled)
             self._settled_tokens += sum(count(piece, self._encoding) for piece in whole)
@@ -154,7 +178,9 @@ class Counter:
 
     @property
     def tokens(self) -> int:
-        """Tokens of everything added so far. Encodes what is not settled, unless nothing was added since the last time."""
+        """Tokens of everything added so far. Encodes what is not settled, unless nothing was added since the
+        last time.
+        """
         if self._unknown_bytes:
             self._known_tokens = self._settled_tokens + count(self._unsettled, self._encoding)
             self._unknown_bytes = 0
@@ -165,7 +191,9 @@ class Counter:
         return "".join([*self._tail, *self._latest])
 
     def exceeds(self, limit_tokens: int) -> bool:
-        """Whether more than so many tokens were added. Encodes only when the byte bound does not tell already."""
+        """Whether more than so many tokens were added. Encodes only when the byte bound does not tell
+        already.
+        """
         if self._known_tokens + upper_bound(self._unknown_bytes) <= limit_tokens:
             return False
         return self.tokens > limit_tokens
@@ -193,7 +221,9 @@ def _encoding(name: str) -> tiktoken.Encoding:
 
 
 def _load(name: str) -> tiktoken.Encoding:
-    """Have tiktoken read our file. It would delete a damaged file and download another, so that is looked at first."""
+    """Have tiktoken read our file. It would delete a damaged file and download another, so that is looked at
+    first.
+    """
     if name not in _FILES:
         raise ValueError(f"unknown encoding {name!r}: choose one of {', '.join(ENCODINGS)}")
     file_name, sha256 = _FILES[name]

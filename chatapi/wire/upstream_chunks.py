@@ -1,9 +1,10 @@
-"""Reads an upstream's chunks, in any of the dialects that pass for OpenAI's, into deltas; one `ChunkReader` per stream.
+"""Reads an upstream's chunks, in any of the dialects that pass for OpenAI's, into deltas; one `ChunkReader`
+per stream.
 
-https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter and the four other
-documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated, reasoning under two names, usage on any
-chunk or on none. Whatever is not needed is not looked at; what is needed and has another type than documented is an error, but for a
-usage, which is none then: we can count.
+https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter
+and the four other documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated,
+reasoning under two names, usage on any chunk or on none. Whatever is not needed is not looked at; what is
+needed and has another type than documented is an error, but for a usage, which is none then: we can count.
 """
 
 import binascii
@@ -78,7 +79,9 @@ class _Message(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    """A choice of a chat chunk (`delta`), of a text chunk (`text`), or of an answer that ignored `stream` (`message`)."""
+    """A choice of a chat chunk (`delta`), of a text chunk (`text`), or of an answer that ignored `stream`
+    (`message`).
+    """
 
     index: int | None = None
     delta: _Message | None = None
@@ -113,9 +116,9 @@ class _ChoiceState:
 class ChunkReader:
     """Turns the events of one upstream stream into deltas, and knows when it is whole.
 
-    `choices` is how many the request asked for, `is_text` whether it was a text completion. A choice that goes on after `max_chunks`
-    with content (each has one token at least), or with far more tokens, is ended with finish_reason `length`: the upstream ignores the
-    limit it was given.
+    `choices` is how many the request asked for, `is_text` whether it was a text completion. A choice that
+    goes on after `max_chunks` with content (each has one token at least), or with far more tokens, is ended
+    with finish_reason `length`: the upstream ignores the limit it was given.
     """
 
     def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False, prompts: int = 1) -> None:
@@ -131,7 +134,8 @@ class ChunkReader:
         """A choice was ended by our limit: the upstream would go on."""
         self.has_started = False
         self.is_done = False
-        """Nothing more is to be read: `[DONE]` came, or every choice has ended and one of them by our limit."""
+        """Nothing more is to be read: `[DONE]` came, or every choice has ended and one of them by our limit.
+        """
         self.failure: Failed | None = None
         """Why nothing more can be read; what `read` returned before still counts."""
 
@@ -143,7 +147,8 @@ class ChunkReader:
     def read(self, events: Iterable[Event]) -> list[AnyDelta]:
         """The deltas of these events, up to the one that sets `is_done` or `failure`.
 
-        `Started` comes with the first delta that says something: a role alone may yet be followed by an error.
+        `Started` comes with the first delta that says something: a role alone may yet be followed by an
+        error.
         """
         batch: list[AnyDelta] = []
         try:
@@ -162,7 +167,9 @@ class ChunkReader:
         return batch
 
     def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]:
-        """The deltas of what the stream's end left without a blank line. Half an event is none: `end` knows whether it is missed."""
+        """The deltas of what the stream's end left without a blank line. Half an event is none: `end` knows
+        whether it is missed.
+        """
         before = self.failure
         if self.is_done or before is not None:
             return []
@@ -172,14 +179,16 @@ class ChunkReader:
         return deltas
 
     def read_answer(self, body: bytes) -> list[AnyDelta]:
-        """The deltas of an answer that came as one JSON document because the upstream ignored `stream`; it is whole by nature."""
+        """The deltas of an answer that came as one JSON document because the upstream ignored `stream`; it is
+        whole by nature.
+        """
         return self.read([Event(body), DONE])
 
     def end(self) -> list[AnyDelta]:
         """What is left to say when the upstream has ended: the usage, when it told it.
 
-        Raises `UpstreamError` for a stream that is not whole. A whole one may have fewer choices than were asked for (some
-        upstreams ignore `n`), but then it must have said that it is done.
+        Raises `UpstreamError` for a stream that is not whole. A whole one may have fewer choices than were
+        asked for (some upstreams ignore `n`), but then it must have said that it is done.
         """
         if self.failure is not None:
             raise UpstreamError(self.failure)
@@ -200,20 +209,26 @@ class ChunkReader:
         """What all chunks say alike counts as the first one says it, which may be one before the first delta."""
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
-        self._started = Started(known.system_fingerprint or chunk.system_fingerprint, known.service_tier or tier)
+        self._started = Started(
+            known.system_fingerprint or chunk.system_fingerprint, known.service_tier or tier
+        )
 
     def _read_done(self, batch: list[AnyDelta]) -> None:
-        """`[DONE]`: the upstream's own word that nothing is missing. For a choice of a text stream it may be the only one.
+        """`[DONE]`: the upstream's own word that nothing is missing. For a choice of a text stream it may be
+        the only one.
 
-        The llama server's document prints text streams whose chunks have no finish_reason; a stream of it that breaks off has no
-        `[DONE]`. So a text that ends here has stopped, or has used its limit up; one that has not even begun is no answer, and is not
-        to be paid for. In chats all five documents promise a finish_reason: there an end without one is a fault.
+        The llama server's document prints text streams whose chunks have no finish_reason; a stream of it
+        that breaks off has no `[DONE]`. So a text that ends here has stopped, or has used its limit up; one
+        that has not even begun is no answer, and is not to be paid for. In chats all five documents promise a
+        finish_reason: there an end without one is a fault.
         """
         if self._is_text:
             has_begun = self.has_started or bool(batch)
             for index, state in self._choices.items():
                 if not state.is_finished and (has_begun or state.limit.is_used_up):
-                    self._finish(state, Finished("length" if state.limit.is_used_up else "stop", index), batch)
+                    self._finish(
+                        state, Finished("length" if state.limit.is_used_up else "stop", index), batch
+                    )
         self.is_done = True
 
     def _read_choice(self, choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
@@ -260,8 +275,8 @@ def _decode(event: Event) -> _Chunk:
 
 
 def _decode_leniently(data: bytes) -> _Chunk:
-    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between tokens; or a usage that
-    is none.
+    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between
+    tokens; or a usage that is none.
     """
     try:
         document = _without_bad_usage(json.loads(data.decode("utf-8", "replace")))
@@ -271,7 +286,9 @@ def _decode_leniently(data: bytes) -> _Chunk:
 
 
 def _without_bad_usage(document: Any) -> Any:
-    """The document, without a usage of other types than documented: it mostly comes when all is said, and would spoil it."""
+    """The document, without a usage of other types than documented: it mostly comes when all is said, and
+    would spoil it.
+    """
     if not isinstance(document, dict):
         return document
     try:
@@ -297,7 +314,9 @@ def _read_content(choice: _Choice, index: int, state: _ChoiceState, batch: list[
         batch.append(Reasoning(reasoning, index))
     _add_text(message.content, index, choice.logprobs, batch)
     if message.refusal:
-        batch.append(Refusal(message.refusal, index, choice.logprobs.of_refusal() if choice.logprobs else None))
+        batch.append(
+            Refusal(message.refusal, index, choice.logprobs.of_refusal() if choice.logprobs else None)
+        )
     if message.tool_calls:
         batch.extend(state.tool_calls.read(message.tool_calls))
     elif message.function_call is not None:  # servers that still have it may say the same in both forms
@@ -316,7 +335,9 @@ def _add_attachments(choice: _Choice, index: int, batch: list[AnyDelta]) -> None
 
 
 def _portable(delta: Audio | Annotations) -> Audio | Annotations:
-    """The delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a document that is too deep."""
+    """The delta; raises `UpstreamError` for one that can't cross Redis: a number beyond 64 bits, or a
+    document that is too deep.
+    """
     try:
         deltas.encode([delta])
     except (OverflowError, RecursionError):

@@ -5,7 +5,8 @@
     the deployment      401 403, unknown model, 3xx, no JSON   502, a fixed sentence
     the upstream        429, 5xx, in-band errors               429 502 503, a fixed sentence
 
-Fixed sentences because an upstream's own words about its insides (paths, hosts, organizations, HTML) are not our client's.
+Fixed sentences because an upstream's own words about its insides (paths, hosts, organizations, HTML) are not
+our client's.
 """
 
 import re
@@ -24,21 +25,37 @@ REQUEST_TOO_LARGE = "The request is too large for the upstream."
 MAX_RETRY_AFTER_MS = 24 * 3600 * 1000
 _MAX_READ_CHARACTERS = 4 * upstream_words.MAX_MESSAGE_CHARACTERS
 
-AUTHENTICATION = Failed("The upstream refused this server's credentials.", code="upstream_authentication", status=502)
-NO_CREDENTIALS = Failed("This server has no credentials for the upstream.", code="upstream_credentials_missing", status=502)
+AUTHENTICATION = Failed(
+    "The upstream refused this server's credentials.", code="upstream_authentication", status=502
+)
+NO_CREDENTIALS = Failed(
+    "This server has no credentials for the upstream.", code="upstream_credentials_missing", status=502
+)
 MODEL_NOT_FOUND = Failed("The upstream does not know the model.", code="upstream_model_not_found", status=502)
-INVALID_RESPONSE = Failed("The upstream's answer could not be understood.", code="upstream_invalid_response", status=502)
+INVALID_RESPONSE = Failed(
+    "The upstream's answer could not be understood.", code="upstream_invalid_response", status=502
+)
 UPSTREAM_FAILED = Failed("The upstream failed.", code="upstream_error", status=502)
-DISCONNECTED = Failed("The upstream closed the connection before the end.", code="upstream_disconnected", status=502)
+DISCONNECTED = Failed(
+    "The upstream closed the connection before the end.", code="upstream_disconnected", status=502
+)
 UNAVAILABLE = Failed("The upstream is overloaded or down.", code="upstream_unavailable", status=503)
 UNREACHABLE = Failed("The upstream could not be reached.", code="upstream_unreachable", status=503)
-QUOTA_EXHAUSTED = Failed("The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503)
+QUOTA_EXHAUSTED = Failed(
+    "The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503
+)
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
 STOPPED = Failed(
-    "An operator stopped this request. What was generated is charged; see the receipt.", code="stopped_by_operator", status=403
+    "An operator stopped this request. What was generated is charged; see the receipt.",
+    code="stopped_by_operator",
+    status=403,
 )
-"""What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends again by itself."""
-RATE_LIMITED = Failed("The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429)
+"""What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends
+again by itself.
+"""
+RATE_LIMITED = Failed(
+    "The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429
+)
 
 _BY_STATUS = {
     401: AUTHENTICATION,
@@ -97,7 +114,8 @@ class Complaint(msgspec.Struct, frozen=True):
 def complaint_in(document: object) -> Complaint | None:
     """The complaint in a decoded JSON document, or None where it is not an error envelope.
 
-    Knows `{"error": {...}}`, `{"error": "..."}`, and the flat `{"message": ..., "type": ...}` of vLLM and the llama dialect.
+    Knows `{"error": {...}}`, `{"error": "..."}`, and the flat `{"message": ..., "type": ...}` of vLLM and the
+    llama dialect.
     """
     if not isinstance(document, dict):
         return None
@@ -116,12 +134,16 @@ def failure_of_complaint(complaint: Complaint | None) -> Failed:
     if isinstance(complaint.code, int) and 400 <= complaint.code <= 599:
         status = complaint.code
     else:
-        status = _STATUS_BY_TYPE.get(str(complaint.code).lower()) or _STATUS_BY_TYPE.get(complaint.type.lower(), 500)
+        status = _STATUS_BY_TYPE.get(str(complaint.code).lower()) or _STATUS_BY_TYPE.get(
+            complaint.type.lower(), 500
+        )
     return _classify(status, complaint)
 
 
 def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failed:
-    """What a client is told about an answer that is no 200; of the upstream's headers, how long to wait counts."""
+    """What a client is told about an answer that is no 200; of the upstream's headers, how long to wait
+    counts.
+    """
     complaint = complaint_in(_decoded(body))
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
@@ -130,7 +152,8 @@ def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | Non
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """How long to wait before the next try: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or as a date (RFC 9110, 10.2.3).
+    """How long to wait before the next try: OpenAI's `retry-after-ms`, else `Retry-After`, in seconds or as a
+    date (RFC 9110, 10.2.3).
 
     None when absent or nonsense. `headers` finds names in any case, as an HTTP client's do.
     """
@@ -169,7 +192,9 @@ def _request_fault(complaint: Complaint, text: str) -> Failed:
 
 def _refused(complaint: Complaint, *, code: str | None) -> Failed:
     message = upstream_words.harmless(complaint.message) or REQUEST_REFUSED
-    return Failed(message, "invalid_request_error", code, upstream_words.parameter(complaint.param), status=400)
+    return Failed(
+        message, "invalid_request_error", code, upstream_words.parameter(complaint.param), status=400
+    )
 
 
 def _complaint(error: dict[str, Any]) -> Complaint:

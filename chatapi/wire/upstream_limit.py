@@ -1,4 +1,6 @@
-"""Counts what an upstream says in one choice against the limit that it was given, for it may ignore the limit."""
+"""Counts what an upstream says in one choice against the limit that it was given, for it may ignore the
+limit.
+"""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -9,14 +11,17 @@ from chatapi.wire.deltas import AnyDelta, Reasoning, Refusal, Text, ToolCall
 MAX_TOKEN_CHARACTERS = 16
 """A text that is longer is rarely one token."""
 TOLERANCE = 2
-"""Our tokens need not be the upstream's: it is only beyond its limit for sure when we count so many times as many."""
+"""Our tokens need not be the upstream's: it is only beyond its limit for sure when we count so many times as
+many.
+"""
 
 
 class OutputLimit:
     """How much of its limit one choice has used.
 
-    Each chunk has one token at least, so chunks are counted; where an upstream sends several tokens in a chunk, also those of its long
-    texts. A usual chunk costs a comparison, and long texts are encoded when they have more bytes than they may have tokens.
+    Each chunk has one token at least, so chunks are counted; where an upstream sends several tokens in a
+    chunk, also those of its long texts. A usual chunk costs a comparison, and long texts are encoded when
+    they have more bytes than they may have tokens.
     """
 
     def __init__(self, max_chunks: int) -> None:
@@ -37,12 +42,16 @@ class OutputLimit:
         if self._chunks > self._max_chunks:
             return False
         first = said[0]
-        if len(said) == 1 and type(first) is Text and len(first.text) <= MAX_TOKEN_CHARACTERS:  # what nearly every chunk is
+        if (
+            len(said) == 1 and type(first) is Text and len(first.text) <= MAX_TOKEN_CHARACTERS
+        ):  # what nearly every chunk is
             return True
         return self._allows_texts([text for text in map(_text, said) if len(text) > MAX_TOKEN_CHARACTERS])
 
     def beginning(self, said: Sequence[AnyDelta]) -> list[AnyDelta]:
-        """What to show of a chunk that is beyond the limit: nothing, but of an answer in one piece as many tokens as it may have."""
+        """What to show of a chunk that is beyond the limit: nothing, but of an answer in one piece as many
+        tokens as it may have.
+        """
         first = said[0]
         if self._chunks > 1 or not isinstance(first, Text | Reasoning):
             return []

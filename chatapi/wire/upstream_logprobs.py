@@ -1,4 +1,6 @@
-"""Reads the log probabilities in an upstream's chunks: those of chats, and those of text completions, into one form."""
+"""Reads the log probabilities in an upstream's chunks: those of chats, and those of text completions, into
+one form.
+"""
 
 from typing import Annotated
 
@@ -7,7 +9,9 @@ import msgspec
 from chatapi.wire.deltas import TokenLogprob, TopLogprob
 
 UNKNOWN_LOGPROB = -9999.0
-"""OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt has."""
+"""OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt
+has.
+"""
 
 
 class Token(msgspec.Struct, gc=False):
@@ -49,7 +53,10 @@ class Logprobs(msgspec.Struct, gc=False):
 def _tokens(tokens: list[Token] | None) -> list[TokenLogprob] | None:
     if not tokens:
         return None
-    return [TokenLogprob(token.token, _known(token.logprob), token.bytes, _alternatives(token)) for token in tokens]
+    return [
+        TokenLogprob(token.token, _known(token.logprob), token.bytes, _alternatives(token))
+        for token in tokens
+    ]
 
 
 def _alternatives(token: Token) -> list[TopLogprob]:

@@ -1,8 +1,9 @@
-"""Puts an upstream's tool call fragments in order: contiguous numbers, one id and one name per call, said once.
+"""Puts an upstream's tool call fragments in order: contiguous numbers, one id and one name per call, said
+once.
 
-OpenAI numbers the calls of a choice and says `id` and `name` on a call's first fragment. Others leave out the number or the
-id, give every call the number 0, or repeat id or name on every fragment; clients join what they get ("call_1call_1"), so none of
-this may reach them.
+OpenAI numbers the calls of a choice and says `id` and `name` on a call's first fragment. Others leave out the
+number or the id, give every call the number 0, or repeat id or name on every fragment; clients join what they
+get ("call_1call_1"), so none of this may reach them.
 """
 
 from collections.abc import Iterable
@@ -97,7 +98,9 @@ class _Call:
         self.upstream_id = self.upstream_id or fragment.id
         if not self.name:
             return None
-        return ToolCall(self.number, "".join(self._arguments), self._identifier, self.name, choice_index, self.kind)
+        return ToolCall(
+            self.number, "".join(self._arguments), self._identifier, self.name, choice_index, self.kind
+        )
 
     @property
     def _identifier(self) -> str | None:
@@ -120,7 +123,9 @@ class ToolCallReader:
         return [piece for piece in pieces if piece is not None]
 
     def read_legacy(self, function: Function) -> list[ToolCall]:
-        """The piece, if any, that this fragment of a `function_call` gives: the only call of its choice, without an id."""
+        """The piece, if any, that this fragment of a `function_call` gives: the only call of its choice,
+        without an id.
+        """
         return self.read([_LegacyFragment(index=0, function=function)])
 
     @property
@@ -129,7 +134,9 @@ class ToolCallReader:
         return not all(call.name for call in self._calls)
 
     def _call_of(self, fragment: Fragment) -> _Call:
-        call = self._known_by_id(fragment) or (self._latest if fragment.index is None else self._by_index.get(fragment.index))
+        call = self._known_by_id(fragment) or (
+            self._latest if fragment.index is None else self._by_index.get(fragment.index)
+        )
         if call is None or not call.is_continued_by(fragment):
             call = _Call(len(self._calls), fragment)
             self._calls.append(call)
@@ -140,7 +147,9 @@ class ToolCallReader:
         return call
 
     def _known_by_id(self, fragment: Fragment) -> _Call | None:
-        """The call of the fragment's id, which is not the latest where several share an index; and they may share an id instead."""
+        """The call of the fragment's id, which is not the latest where several share an index; and they may
+        share an id instead.
+        """
         call = self._by_id.get(fragment.id) if fragment.id else None
         return call if call is not None and fragment.index in (None, call.upstream_index) else None
 
@@ -150,7 +159,9 @@ class ToolCallReader:
 
 
 def _is_object(text: str) -> bool:
-    """Whether this is a whole JSON object. The last character decides mostly: long arguments are asked about again and again."""
+    """Whether this is a whole JSON object. The last character decides mostly: long arguments are asked about
+    again and again.
+    """
     if not text.endswith("}"):
         return False
     try:

@@ -6,8 +6,9 @@
     llama-server with n > 1            for each choice by itself: chats in a chunk without choices right behind the one that
                                        ends the choice, text completions in the chunk that ends it; never the whole
 
-llama-server reads the prompt once and copies its state for each choice, yet tells all of its tokens with each. So in a sum
-the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a text request once each.
+llama-server reads the prompt once and copies its state for each choice, yet tells all of its tokens with
+each. So in a sum the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a
+text request once each.
 """
 
 from collections import defaultdict
@@ -38,12 +39,16 @@ class UsageTold(msgspec.Struct, gc=False):
     completion_tokens_details: _CompletionDetails | None = None
 
     def value(self) -> Usage | None:
-        """The usage, or None where a number is missing or negative; a zero stays a zero. Whoever settles judges large ones."""
+        """The usage, or None where a number is missing or negative; a zero stays a zero. Whoever settles
+        judges large ones.
+        """
         prompt, completion = self.prompt_tokens, self.completion_tokens
         if prompt is None or completion is None or prompt < 0 or completion < 0:
             return None
         cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-        reasoning = self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
+        reasoning = (
+            self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
+        )
         return Usage(prompt, completion, _at_most(prompt, cached), _at_most(completion, reasoning))
 
 
@@ -62,7 +67,9 @@ class UsageReader:
         self._said = 0
         """Chunks that said something, of which each has a token at least."""
         self._fits_sum_so_far = True
-        """Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of all choices."""
+        """Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of
+        all choices.
+        """
 
     def read(self, told: UsageTold | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
         """Take in a chunk: its usage, and the deltas that it gave."""
@@ -71,7 +78,9 @@ class UsageReader:
             self._just_ended = self._latest = None
             return
         ended = [delta.index for delta in said if isinstance(delta, Finished)]
-        has_content = len(ended) < len(said) and any(not isinstance(delta, Finished | Annotations | Started) for delta in said)
+        has_content = len(ended) < len(said) and any(
+            not isinstance(delta, Finished | Annotations | Started) for delta in said
+        )
         self._said += has_content
         usage = told.value() if told is not None else None
         if usage is not None:
@@ -104,7 +113,10 @@ class UsageReader:
         for index, piece in self._pieces.items():
             by_prompt[index // self._choices_per_prompt].append(piece)
         # What one choice had in the cache, all have: they began with the same state.
-        prompts = [max(pieces, key=lambda piece: (piece.prompt_tokens, piece.cached_tokens or 0)) for pieces in by_prompt.values()]
+        prompts = [
+            max(pieces, key=lambda piece: (piece.prompt_tokens, piece.cached_tokens or 0))
+            for pieces in by_prompt.values()
+        ]
         return Usage(
             sum(prompt.prompt_tokens for prompt in prompts),
             sum(piece.completion_tokens for piece in self._pieces.values()),

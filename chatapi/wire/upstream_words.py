@@ -1,8 +1,9 @@
 """What of an upstream's own words about a request its client may read.
 
-A word passes if it is of a kind that speaks of requests: a plain word, a number, a parameter that clients may send or a path into
-one. All else is hidden, whatever it is: addresses, hosts, paths, keys, ids, versions. Words can't be told from passwords and hosts
-of one plain word, so a message that speaks of such matters at all is not shown.
+A word passes if it is of a kind that speaks of requests: a plain word, a number, a parameter that clients may
+send or a path into one. All else is hidden, whatever it is: addresses, hosts, paths, keys, ids, versions.
+Words can't be told from passwords and hosts of one plain word, so a message that speaks of such matters at
+all is not shown.
 """
 
 import re
@@ -29,7 +30,8 @@ _ABOUT_INSIDES = re.compile(
     re.I | re.X,
 )
 _SECRET = re.compile(
-    r"\bbearer\s+\S+ | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj|ghp|xox[a-z]|eyj)[-_][\w-]{4,} | \b[a-z][a-z0-9+.-]{1,15}://\S+", re.I | re.X
+    r"\bbearer\s+\S+ | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj|ghp|xox[a-z]|eyj)[-_][\w-]{4,} | \b[a-z][a-z0-9+.-]{1,15}://\S+",
+    re.I | re.X,
 )
 # What is between such runs is white space, quotes, brackets, and text in other scripts than the Latin one.
 _RUN = re.compile(r"[A-Za-z0-9_.:/\\@=+%~#&?!$*^\[\]-]+")
@@ -39,14 +41,19 @@ _SEGMENT = r"[A-Za-z]+(?:_[A-Za-z]+){0,5}"
 _CODE = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+){0,7}|\d{1,6}")
 _NAME = re.compile(r"[a-z]+(?:_[a-z]+){0,3}")
 _WORD = re.compile(r"[A-Z]?[a-z]*(?:[A-Z]+[a-z]*){0,2}")
-_NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?(?:%|[kmg](?:i?b)?|x\d{1,6}|-\d{1,9}(?:\.\d{1,6})?)?", re.I)
+_NUMBER = re.compile(
+    r"[+-]?\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?(?:%|[kmg](?:i?b)?|x\d{1,6}|-\d{1,9}(?:\.\d{1,6})?)?",
+    re.I,
+)
 _PATH = re.compile(rf"({_SEGMENT})(?:\[\d{{0,6}}\]|\.\d{{1,6}}|\.{_SEGMENT})*")
 _PAIR = re.compile(rf"({_SEGMENT})[=:](.*)")
 _ENDPOINT = re.compile(r"/v1(?:/(?:chat/)?completions)?")
 _HYPHENATED = re.compile(r"([A-Za-z]+|\d{1,9})((?:-[A-Za-z]+){1,3})")
 _SLASHED = re.compile(r"([a-z]+)/[a-z]{1,16}")
 
-_PARAMETERS: Final = frozenset({*ChatRequest.__struct_fields__, *TextRequest.__struct_fields__, *ENGINE_PARAMETERS})
+_PARAMETERS: Final = frozenset(
+    {*ChatRequest.__struct_fields__, *TextRequest.__struct_fields__, *ENGINE_PARAMETERS}
+)
 _NAMES: Final = _PARAMETERS | frozenset(
     """
     additionalProperties anyOf arguments body cached_tokens code completion completion_tokens const content context_length data detail enum
@@ -75,7 +82,9 @@ _ABBREVIATED: Final = frozenset({"e.g", "i.e", "w.r.t", "a.k.a"})
 
 
 def harmless(message: str) -> str:
-    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`; empty where none of it is."""
+    """An upstream's message fit to be shown: one line, at most `MAX_MESSAGE_CHARACTERS`; empty where none of
+    it is.
+    """
     if _ABOUT_INSIDES.search(message):
         return ""
     printable = "".join(character if character.isprintable() else " " for character in message)
@@ -108,14 +117,22 @@ def _judged(run: re.Match[str]) -> str:
 def _is_allowed(core: str) -> bool:
     if not any(map(str.isalnum, core)):
         return "\\" not in core and "//" not in core
-    if _is_word(core) or _NUMBER.fullmatch(core) or core in _ABBREVIATED or _ENDPOINT.fullmatch(core) or _is_path(core):
+    if (
+        _is_word(core)
+        or _NUMBER.fullmatch(core)
+        or core in _ABBREVIATED
+        or _ENDPOINT.fullmatch(core)
+        or _is_path(core)
+    ):
         return True
     if pair := _PAIR.fullmatch(core):
         return pair[1] in _PAIRED and (not pair[2] or _is_allowed(pair[2]))
     if slashed := _SLASHED.fullmatch(core):
         return slashed[1] in _BEFORE_SLASH
     hyphenated = _HYPHENATED.fullmatch(core)
-    return hyphenated is not None and _is_compound(hyphenated[1].lower(), hyphenated[2].rpartition("-")[2].lower())
+    return hyphenated is not None and _is_compound(
+        hyphenated[1].lower(), hyphenated[2].rpartition("-")[2].lower()
+    )
 
 
 def _is_word(core: str) -> bool:

@@ -8,11 +8,15 @@ from accounts import loop_clock
 from chatapi.presence import Signs
 
 PRESUMED_DEAD_S = 2.0
-"""How long a web process may be gone from Redis: longer than it takes to announce itself to one that has just lost its data."""
+"""How long a web process may be gone from Redis: longer than it takes to announce itself to one that has just
+lost its data.
+"""
 
 
 class Absences:
-    """Since when which web processes have been missing, as far as this worker has seen: time in which it could not look does not count."""
+    """Since when which web processes have been missing, as far as this worker has seen: time in which it
+    could not look does not count.
+    """
 
     def __init__(self) -> None:
         self._silent_since: dict[str, float] = {}
@@ -29,4 +33,6 @@ class Absences:
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
         self._gone_since = {name: self._gone_since.get(name, now) for name in silent - signs.connected}
         gone = {name for name, since in self._gone_since.items() if now - since > PRESUMED_DEAD_S}
-        return gone | {name for name, since in self._silent_since.items() if now - since > settings.HUNG_MS / 1_000}
+        return gone | {
+            name for name, since in self._silent_since.items() if now - since > settings.HUNG_MS / 1_000
+        }

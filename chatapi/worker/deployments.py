@@ -40,7 +40,9 @@ def load() -> dict[str, list[Route]]:
 
 
 def _route(row: Deployment) -> Route:
-    return Route(target_of(row), row.weight, row.priority, OnDisconnect(row.on_disconnect), row.allow_remote_media)
+    return Route(
+        target_of(row), row.weight, row.priority, OnDisconnect(row.on_disconnect), row.allow_remote_media
+    )
 
 
 def target_of(row: Deployment) -> Target:
@@ -57,7 +59,9 @@ def target_of(row: Deployment) -> Target:
 
 
 def able(routes: Sequence[Route], request: ChatRequest | TextRequest) -> list[Route]:
-    """The routes that may receive the request: an address that an upstream would fetch goes only where that is allowed."""
+    """The routes that may receive the request: an address that an upstream would fetch goes only where that
+    is allowed.
+    """
     return [route for route in routes if route.allows_remote_media or not request.has_remote_media]
 
 
@@ -72,8 +76,17 @@ class Health:
         self._cool_until[target] = time.monotonic() + COOL_DOWN_S
 
     def in_order(self, routes: Sequence[Route]) -> list[Route]:
-        """The routes in the order to try them: healthy before cooling, low priority number first, then drawn by weight."""
+        """The routes in the order to try them: healthy before cooling, low priority number first, then drawn
+        by weight.
+        """
         now = time.monotonic()
         # Efraimidis and Spirakis: sorting by u^(1/w) draws without replacement in proportion to the weights.
         drawn = {id(route): random.random() ** (1 / max(route.weight, 1)) for route in routes}  # noqa: S311  no secret
-        return sorted(routes, key=lambda route: (self._cool_until.get(route.target, 0) > now, route.priority, -drawn[id(route)]))
+        return sorted(
+            routes,
+            key=lambda route: (
+                self._cool_until.get(route.target, 0) > now,
+                route.priority,
+                -drawn[id(route)],
+            ),
+        )

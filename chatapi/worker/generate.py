@@ -31,7 +31,11 @@ from usage.models import Generation, State
 
 log = logging.getLogger(__name__)
 
-JOB_LOST = Failed("The request was lost before it could run. Nothing was charged; send it again.", code="request_lost", status=503)
+JOB_LOST = Failed(
+    "The request was lost before it could run. Nothing was charged; send it again.",
+    code="request_lost",
+    status=503,
+)
 NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
 DATABASE_AWAY = Failed(
     "The service can't reach its database right now. Nothing was charged; send the request again.",
@@ -67,15 +71,21 @@ async def generate(services: Services, generation_id: UUID) -> None:
 
 
 async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Cancellation | None]:
-    """Claims the generation; returns its run, which alone refers to the request, and why it is cancelled already."""
-    (job, cancelled), claimed = await asyncio.gather(_job(services, generation_id), _claim(services, generation_id))
+    """Claims the generation; returns its run, which alone refers to the request, and why it is cancelled
+    already.
+    """
+    (job, cancelled), claimed = await asyncio.gather(
+        _job(services, generation_id), _claim(services, generation_id)
+    )
     if job is None:
         return Run(claimed, ""), cancelled
     return Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken, content=job.request), cancelled
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
-    """Claim it, or find that we have: a commit whose answer was lost looks like somebody else's when it is tried again."""
+    """Claim it, or find that we have: a commit whose answer was lost looks like somebody else's when it is
+    tried again.
+    """
     claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
     attempts = count()
 
@@ -87,7 +97,9 @@ async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
         return await _patiently(attempt, CLAIM_RETRY_S)
     except AlreadyResolved:
         is_first = next(attempts) == 1
-        ours = None if is_first else await services.commits.read(ledger.claimed_by, services.name, generation_id)
+        ours = (
+            None if is_first else await services.commits.read(ledger.claimed_by, services.name, generation_id)
+        )
         if ours is None:
             raise
         return ours
@@ -111,7 +123,8 @@ async def _run(services: Services, run: Run) -> None:
             run.tally.expect_echo(request)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
-        # The process must end. What was generated is settled all the same; the pool waits for it, and cancels only once.
+        # The process must end. What was generated is settled all the same; the pool waits for it, and cancels
+        # only once.
         end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
     except DatabaseUnavailable as error:
         log.warning("%s can't run: %r", run.id.hex, error)
@@ -145,8 +158,12 @@ async def _produce(services: Services, run: Run, request: ChatRequest | TextRequ
     return run.ended(end)
 
 
-async def _routes(services: Services, claimed: ledger.Claimed, request: ChatRequest | TextRequest) -> list[Route]:
-    """Those that may receive the request. There are some, or it was not admitted: if we know of none, our reading is too old."""
+async def _routes(
+    services: Services, claimed: ledger.Claimed, request: ChatRequest | TextRequest
+) -> list[Route]:
+    """Those that may receive the request. There are some, or it was not admitted: if we know of none, our
+    reading is too old.
+    """
     if claimed.is_test:
         return [SANDBOX]
     for max_age_s in (MAX_AGE_S, 0):
@@ -156,7 +173,9 @@ async def _routes(services: Services, claimed: ledger.Claimed, request: ChatRequ
     return []
 
 
-async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> tuple[End, bool]:
+async def _attempt(
+    services: Services, run: Run, request: ChatRequest | TextRequest, route: Route
+) -> tuple[End, bool]:
     """How the stream of one deployment ended, and whether another one may be tried."""
     try:
         await _stream(services, run, request, route)
@@ -165,7 +184,13 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
         run.end_attempt(end.error_code)
         if error.is_retryable:
             services.health.failed(route.target)
-            log.warning("%s: deployment %s of %s failed: %s", run.id.hex, route.target.name, run.claimed.model, end.error_code)
+            log.warning(
+                "%s: deployment %s of %s failed: %s",
+                run.id.hex,
+                route.target.name,
+                run.claimed.model,
+                end.error_code,
+            )
         return end, error.is_retryable and not run.has_published
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
@@ -179,8 +204,16 @@ async def _attempt(services: Services, run: Run, request: ChatRequest | TextRequ
 async def _stream(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
     claimed = run.claimed
-    call = Call(run.id.hex, request, route.target, claimed.max_output_tokens, run.request_bytes, claimed.max_prompt_tokens)
-    # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds it.
+    call = Call(
+        run.id.hex,
+        request,
+        route.target,
+        claimed.max_output_tokens,
+        run.request_bytes,
+        claimed.max_prompt_tokens,
+    )
+    # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds
+    # it.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
             if run.has_lost_stream:
@@ -211,12 +244,16 @@ async def _finish(services: Services, run: Run, request: ChatRequest | TextReque
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    run.publish(services.publisher, run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))
+    run.publish(
+        services.publisher, run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count)
+    )
     services.left_behind.end(run, settlement.tokens)
 
 
 async def _settle(services: Services, settlement: ledger.Settlement) -> None:
-    """Settle, or find that we have: a commit whose answer was lost looks like somebody else's when it is tried again."""
+    """Settle, or find that we have: a commit whose answer was lost looks like somebody else's when it is
+    tried again.
+    """
     try:
         await _patiently(lambda: services.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
     except AlreadyResolved:
@@ -230,12 +267,16 @@ async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: 
         return run_usage.settlement(run.claimed, request, run.tally, end)
     await heavy_work.count_all(run.tally)
     is_charged = end.ending is Ending.COMPLETED or run.tally.completion_tokens
-    prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
+    prompt_tokens = (
+        await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
+    )
     return run_usage.settlement(run.claimed, request, run.tally, end, prompt_tokens)
 
 
 async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:
-    """Call, again after each wait while the database is away; raises `DatabaseUnavailable` in the end, or what the books say."""
+    """Call, again after each wait while the database is away; raises `DatabaseUnavailable` in the end, or
+    what the books say.
+    """
     for wait_s in waits_s:
         try:
             return await call()

@@ -1,4 +1,5 @@
-"""Keeps the leases of all that runs in this process, from a thread of its own: a blocked event loop does not stop it.
+"""Keeps the leases of all that runs in this process, from a thread of its own: a blocked event loop does not
+stop it.
 
 It needs the database only, so that Redis can't cost a lease.
 """
@@ -33,8 +34,12 @@ class Held(NamedTuple):
 class Heartbeat:
     """The thread, from `start` to `close`."""
 
-    def __init__(self, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]) -> None:
-        """`held` is called in the thread. `lost` is called on the loop, with those that ran and are no longer this process's."""
+    def __init__(
+        self, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]
+    ) -> None:
+        """`held` is called in the thread. `lost` is called on the loop, with those that ran and are no longer
+        this process's.
+        """
         self._commits = commits
         self._held = held
         self._lost = lost
@@ -65,7 +70,9 @@ class Heartbeat:
         if not any(held):
             return
         failpoint("heartbeat.before")
-        alive = self._commits.write_from_thread(ledger.beat, Beat([*held.running, *held.claiming], settings.LEASE_MS))
+        alive = self._commits.write_from_thread(
+            ledger.beat, Beat([*held.running, *held.claiming], settings.LEASE_MS)
+        )
         lost = {pulse.id for pulse in held.running} - alive
         if lost:
             with suppress(RuntimeError):  # the loop has ended

@@ -1,11 +1,12 @@
 """Finds generations whose queue message was lost, and enqueues them again.
 
-A worker claims a generation within milliseconds after it has popped its message. So a message is lost if the queue is empty, a worker
-has a free slot, and the database has a generation that was admitted a second ago and is not claimed. There are three causes: Redis was
-emptied, a worker was killed between the pop and the claim, or a web process was killed between the commit and the enqueueing.
+A worker claims a generation within milliseconds after it has popped its message. So a message is lost if the
+queue is empty, a worker has a free slot, and the database has a generation that was admitted a second ago and
+is not claimed. There are three causes: Redis was emptied, a worker was killed between the pop and the claim,
+or a web process was killed between the commit and the enqueueing.
 
-If the request is lost too, the worker that claims the generation voids it with `request_lost`. A second message for the same
-generation changes nothing, because only one claim succeeds.
+If the request is lost too, the worker that claims the generation voids it with `request_lost`. A second
+message for the same generation changes nothing, because only one claim succeeds.
 """
 
 import asyncio
@@ -31,7 +32,9 @@ BATCH = 1_000
 class LostMessages:
     """Looks for lost messages; every worker does, beside the others."""
 
-    def __init__(self, commits: GroupCommit, broker: Redis, queue: TaskQueue, has_free_slot: Callable[[], bool]) -> None:
+    def __init__(
+        self, commits: GroupCommit, broker: Redis, queue: TaskQueue, has_free_slot: Callable[[], bool]
+    ) -> None:
         self._commits = commits
         self._broker = broker
         self._queue = queue

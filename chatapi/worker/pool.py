@@ -1,15 +1,16 @@
 """Runs every Celery task as a coroutine on one asyncio loop, in one thread of the worker's process.
 
-Celery's consumer keeps the main thread: it pops a message and hands it to `TaskPool.on_apply`, which passes the task's coroutine
-function to the loop and returns at once. A task is therefore a plain `async def` under `@app.task`. Task signals, results and retries
-are bypassed: Celery learns only that the slot is free again.
+Celery's consumer keeps the main thread: it pops a message and hands it to `TaskPool.on_apply`, which passes
+the task's coroutine function to the loop and returns at once. A task is therefore a plain `async def` under
+`@app.task`. Task signals, results and retries are bypassed: Celery learns only that the slot is free again.
 
-The pool also keeps the asynchronous services of the process (publisher, heartbeat, HTTP session …): `chatapi_worker_services` in the
-Celery configuration names a function returning an async context manager, entered before the first task and left after the last.
+The pool also keeps the asynchronous services of the process (publisher, heartbeat, HTTP session …):
+`chatapi_worker_services` in the Celery configuration names a function returning an async context manager,
+entered before the first task and left after the last.
 
-Shutdown: SIGTERM stops the consumer and lets running tasks finish for `chatapi_worker_drain_seconds`; those left are then cancelled, once
-each, and awaited, so that they can settle. A second SIGTERM, or SIGQUIT, cancels at once. How long a cancelled task may take is the
-supervisor's business: it has SIGKILL.
+Shutdown: SIGTERM stops the consumer and lets running tasks finish for `chatapi_worker_drain_seconds`; those
+left are then cancelled, once each, and awaited, so that they can settle. A second SIGTERM, or SIGQUIT,
+cancels at once. How long a cancelled task may take is the supervisor's business: it has SIGKILL.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ SLOT_IS_FREE = (False, None, 0.0)
 class TaskRun:
     """One task on the pool's loop, from its message to its end; Celery holds a weak reference to it."""
 
-    def __init__(self, pool: "TaskPool", request: dict[str, Any], on_end: Callable[[tuple[bool, None, float]], None]) -> None:
+    def __init__(
+        self, pool: "TaskPool", request: dict[str, Any], on_end: Callable[[tuple[bool, None, float]], None]
+    ) -> None:
         self._pool = pool
         self._request = request
         self._on_end = on_end
@@ -59,9 +62,13 @@ class TaskRun:
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the coroutine, once: a second CancelledError would cut its settlement short. Runs on the loop."""
+        """Cancel the coroutine, once: a second CancelledError would cut its settlement short. Runs on the
+        loop.
+        """
         if self._task and not self._is_cancelled:
-            self._is_cancelled = True  # `cancelling` also tells of a timeout inside, which takes its cancellation back
+            self._is_cancelled = (
+                True  # `cancelling` also tells of a timeout inside, which takes its cancellation back
+            )
             self._task.cancel()
 
     def terminate(self, signal: int) -> None:
@@ -84,7 +91,9 @@ class TaskRun:
 
 
 class TaskPool(BasePool):
-    """Celery's pool of `limit` concurrent coroutines. Celery makes it and calls it, from the main thread only."""
+    """Celery's pool of `limit` concurrent coroutines. Celery makes it and calls it, from the main thread
+    only.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,14 +122,18 @@ class TaskPool(BasePool):
         accept_callback: Callable[[int, float], None],
         **options: object,
     ) -> TaskRun:
-        """Acknowledge one message and start its task. `args` are those of Celery's tracer: name, id, request, body …"""
+        """Acknowledge one message and start its task. `args` are those of Celery's tracer: name, id, request,
+        body …
+        """
         run = TaskRun(self, args[2], callback)
         accept_callback(os.getpid(), time.monotonic())
         self.call_on_loop(run.start)
         return run
 
     def on_stop(self) -> None:
-        """Drain. The hub keeps turning meanwhile: the answer to the BRPOP still out goes back to the queue, not to the socket's buffer."""
+        """Drain. The hub keeps turning meanwhile: the answer to the BRPOP still out goes back to the queue,
+        not to the socket's buffer.
+        """
         if self.runs:
             logger.info("Draining %d running tasks", len(self.runs))
         self.call_on_loop(self._stopping.set)
@@ -141,12 +154,16 @@ class TaskPool(BasePool):
         """Nothing: one process runs all tasks, `TaskRun.terminate` ends the one that is meant."""
 
     def call_on_loop(self, callback: Callable[..., object], *args: object) -> None:
-        """Schedule `callback(*args)` on the loop, in order, from any thread; nothing happens once the loop has ended."""
+        """Schedule `callback(*args)` on the loop, in order, from any thread; nothing happens once the loop
+        has ended.
+        """
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _on_signal(self, **_: object) -> None:
-        """SIGTERM: the first interrupts the hub's poll of up to a second; another one, during the drain, cancels."""
+        """SIGTERM: the first interrupts the hub's poll of up to a second; another one, during the drain,
+        cancels.
+        """
         if self.active:
             self.call_on_loop(self.hub.call_soon, self._wake)
         else:
@@ -172,7 +189,8 @@ class TaskPool(BasePool):
                 await self._stopping.wait()
                 await self._drain()
             finally:
-                # Celery pops nothing for a pool without slots; it may still be popping if it is the services that failed.
+                # Celery pops nothing for a pool without slots; it may still be popping if it is the services
+                # that failed.
                 self.limit = 0
                 await self._end_runs()
 
@@ -207,7 +225,9 @@ class PatientConsumer(Consumer):
         def log_attempt(error: Exception, interval_seconds: float) -> None:
             logger.error("No broker at %s: %s. Next attempt in %d s", conn.as_uri(), error, interval_seconds)
 
-        conn.ensure_connection(log_attempt, interval_start=1, interval_step=1, interval_max=2, callback=state.maybe_shutdown)
+        conn.ensure_connection(
+            log_attempt, interval_start=1, interval_step=1, interval_max=2, callback=state.maybe_shutdown
+        )
         self.first_connection_attempt = False
         return conn
 

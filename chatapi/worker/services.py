@@ -45,7 +45,10 @@ log = logging.getLogger(__name__)
 STOP_UNITS = 16
 """The cost of stopping and settling a run, in deltas (`fair_turns.py`)."""
 
-ENGINES: dict[str, type[Engine]] = {EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine, EngineName.SANDBOX.value: SandboxEngine}
+ENGINES: dict[str, type[Engine]] = {
+    EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine,
+    EngineName.SANDBOX.value: SandboxEngine,
+}
 
 
 class Services:
@@ -55,17 +58,25 @@ class Services:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
         self.commits = GroupCommit()
         streams = connect(settings.STREAMS_URL)
-        self._broker = streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
+        self._broker = (
+            streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
+        )
         self.stream = DeltaStream(streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.jobs = Batch(self.stream.jobs)
         self.publisher = Publisher(self.stream)
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
-        self.routes: CachedValue[dict[str, list[Route]]] = CachedValue(lambda: self.commits.read(deployments.load))
+        self.routes: CachedValue[dict[str, list[Route]]] = CachedValue(
+            lambda: self.commits.read(deployments.load)
+        )
         self.health = Health()
         self.turns = FairTurns()
         self._stops = FairTurns()
-        """The turns of stopping runs. They wait for no delta: a crowd of one organization must not delay another one's cancellation."""
-        self.left_behind = LeftBehind(RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch))
+        """The turns of stopping runs. They wait for no delta: a crowd of one organization must not delay
+        another one's cancellation.
+        """
+        self.left_behind = LeftBehind(
+            RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
+        )
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absences = Absences()
@@ -104,11 +115,15 @@ class Services:
         return len(self.running) + len(self._awaited) < slots
 
     def _held(self) -> Held:
-        """For the heartbeat, which asks from its thread: each copy is made in one step, and what is claimed is seen in one of them."""
+        """For the heartbeat, which asks from its thread: each copy is made in one step, and what is claimed
+        is seen in one of them.
+        """
         claiming, runs = list(self._awaited), list(self.running.values())
         running = [ledger.Pulse(run.id, run.fence, run.tally.pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
-        return Held(running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known])
+        return Held(
+            running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]
+        )
 
     def _fence_off(self, lost: set[UUID]) -> None:
         for generation_id in lost:
@@ -168,7 +183,8 @@ class Services:
 
     @contextmanager
     def awaiting(self, generation_id: UUID) -> Iterator[list[Cancellation]]:
-        """Keep what asks a generation to stop that is about to run here; what came before is written beside its job.
+        """Keep what asks a generation to stop that is about to run here; what came before is written beside
+        its job.
 
         Raises `AlreadyResolved` when its message came twice.
         """
@@ -188,5 +204,7 @@ class Services:
             heard.append(why)
 
     async def _turn_to_stop(self, run: Run) -> None:
-        """Wait until this iteration of the loop may stop one more run: a thousand clients can leave at the same moment."""
+        """Wait until this iteration of the loop may stop one more run: a thousand clients can leave at the
+        same moment.
+        """
         await self._stops.take(run.organization_id, STOP_UNITS)

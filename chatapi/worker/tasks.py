@@ -26,7 +26,9 @@ async def services() -> AsyncIterator[None]:
 
 @app.task(name=GENERATE_TASK)
 async def generate_task(generation_id: str, v: int = 1) -> None:
-    """Run one generation; `v` is the version of these arguments. What can't be claimed is someone else's, or the reaper's."""
+    """Run one generation; `v` is the version of these arguments. What can't be claimed is someone else's, or
+    the reaper's.
+    """
     assert _services is not None, "the pool enters `services` first"
     try:
         await generate(_services, UUID(generation_id))

@@ -34,7 +34,9 @@ class Taker:
         self.prefix = prefix or f"test-{uuid4().hex}:"
         self.rate_limits = RateLimits(redis, self.prefix, lease_ms=lease_ms)
 
-    async def take(self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None) -> Taken:
+    async def take(
+        self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None
+    ) -> Taken:
         return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
@@ -61,8 +63,15 @@ class Taker:
 
     def leases(self, valkey: Valkey) -> dict[tuple[str, str], float]:
         """When each place's lease ends."""
-        found = {key: valkey.client.zrange(key, 0, -1, withscores=True) for key in valkey.client.scan_iter(f"{self.prefix}*", _type="ZSET")}
-        return {(key, member): end for key, leases in found.items() for member, end in cast(list[tuple[str, float]], leases)}
+        found = {
+            key: valkey.client.zrange(key, 0, -1, withscores=True)
+            for key in valkey.client.scan_iter(f"{self.prefix}*", _type="ZSET")
+        }
+        return {
+            (key, member): end
+            for key, leases in found.items()
+            for member, end in cast(list[tuple[str, float]], leases)
+        }
 
     async def remaining(self, limit: Limit) -> int:
         """What is left of a limit of tokens."""

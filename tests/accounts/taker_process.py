@@ -1,4 +1,5 @@
-"""A process that asks for one request after another until it was refused a hundred times; prints how many it got.
+"""A process that asks for one request after another until it was refused a hundred times; prints how many it
+got.
 
 Its arguments: SOCKET PREFIX MOST.
 """
@@ -16,7 +17,10 @@ from chatapi.redis_client import connect
 async def main(socket: str, prefix: str, most: int) -> int:
     """How many requests may pass."""
     redis = connect(f"unix://{socket}")
-    rate_limits, limit = RateLimits(redis, prefix, lease_ms=5_000), Limit("key", 1, "", Counts.REQUESTS, most, MINUTE_MS)
+    rate_limits, limit = (
+        RateLimits(redis, prefix, lease_ms=5_000),
+        Limit("key", 1, "", Counts.REQUESTS, most, MINUTE_MS),
+    )
     taken = refused = 0
     while refused < 100:
         try:

@@ -21,7 +21,9 @@ def test_a_stranger_sees_nothing_of_it(alice: Person, charlie: Person) -> None:
     assert not access.visible_to(charlie.caller, Generation.objects.all()).exists()
 
 
-def test_a_row_of_the_project_that_names_another_organization_is_not_visible(alice: Person, charlie: Person) -> None:
+def test_a_row_of_the_project_that_names_another_organization_is_not_visible(
+    alice: Person, charlie: Person
+) -> None:
     generation = admit(alice)
     Generation.objects.filter(pk=generation.pk).update(organization_id=charlie.project.organization_id)
     assert not access.visible_to(alice.caller, Generation.objects.all()).exists()

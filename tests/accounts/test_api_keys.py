@@ -48,7 +48,18 @@ def test_a_made_up_key_of_the_right_form_is_refused_by_its_checksum(key: str) ->
 
 
 @pytest.mark.parametrize(
-    "key", ["", "ck_live_", KEY + "0", " " + KEY, KEY + "\n", KEY[:-1], KEY.replace("live", "test"), KEY.upper(), KEY * 100]
+    "key",
+    [
+        "",
+        "ck_live_",
+        KEY + "0",
+        " " + KEY,
+        KEY + "\n",
+        KEY[:-1],
+        KEY.replace("live", "test"),
+        KEY.upper(),
+        KEY * 100,
+    ],
 )
 def test_almost_keys_are_refused(key: str) -> None:
     assert api_keys.parse(key) is None

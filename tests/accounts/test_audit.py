@@ -49,9 +49,17 @@ def test_a_new_row_is_recorded_with_its_values(acting: None) -> None:
     row = Organization.objects.create(name="Globex", time_zone="Europe/Berlin")
     entry = newest()
     assert (entry.actor_id, entry.actor, entry.address, entry.action) == (7, "root", "192.0.2.1", "created")
-    assert (entry.object_type, entry.object_id, entry.object_name) == ("accounts.organization", str(row.pk), "Globex")
+    assert (entry.object_type, entry.object_id, entry.object_name) == (
+        "accounts.organization",
+        str(row.pk),
+        "Globex",
+    )
     assert entry.organization_id == row.pk
-    assert entry.changes == {"name": [None, "Globex"], "time_zone": [None, "Europe/Berlin"], "is_active": [None, True]}
+    assert entry.changes == {
+        "name": [None, "Globex"],
+        "time_zone": [None, "Europe/Berlin"],
+        "is_active": [None, True],
+    }
     assert entry.at is not None
 
 
@@ -74,14 +82,18 @@ def test_relations_are_recorded_by_name(alice: Person, acting: None) -> None:
 
 
 def test_a_deletion_is_recorded_with_what_there_was(alice: Person, acting: None) -> None:
-    limit = BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=5)
+    limit = BudgetLimit.objects.create(
+        scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=5
+    )
     limit.delete()
     entry = newest()
     assert (entry.action, entry.changes["limit_nanodollars"]) == ("deleted", [5, None])
     assert entry.organization_id == alice.project.organization_id
 
 
-def test_an_update_of_several_rows_is_recorded_for_each_that_changes(alice: Person, bob: Person, acting: None) -> None:
+def test_an_update_of_several_rows_is_recorded_for_each_that_changes(
+    alice: Person, bob: Person, acting: None
+) -> None:
     assert keys.revoke(APIKey.objects.order_by("name")) == 2
     assert keys.revoke(APIKey.objects.all()) == 0
     revoked = AuditEntry.objects.filter(object_type="accounts.apikey", action="changed")
@@ -91,14 +103,17 @@ def test_an_update_of_several_rows_is_recorded_for_each_that_changes(alice: Pers
 
 
 def test_the_groups_of_a_person_are_recorded_before_and_after(acting: None) -> None:
-    user, sales, support = User.objects.create_user("clerk"), Group.objects.create(name="sales"), Group.objects.create(name="support")
+    user, sales, support = (
+        User.objects.create_user("clerk"),
+        Group.objects.create(name="sales"),
+        Group.objects.create(name="support"),
+    )
     user.groups.set([sales])
     user.groups.set([support])
-    assert [entry.changes["groups"] for entry in AuditEntry.objects.filter(object_type="auth.user", changes__has_key="groups")] == [
-        [[], ["sales"]],
-        [["sales"], []],
-        [[], ["support"]],
-    ]
+    assert [
+        entry.changes["groups"]
+        for entry in AuditEntry.objects.filter(object_type="auth.user", changes__has_key="groups")
+    ] == [[[], ["sales"]], [["sales"], []], [[], ["support"]]]
     support.user_set.clear()
     assert newest().changes == {"user_set": [["clerk"], []]}
 
@@ -135,7 +150,11 @@ def test_it_can_not_be_changed(acting: None) -> None:
 def test_it_can_not_be_replaced(acting: None) -> None:
     Organization.objects.create(name="Globex")
     for statement in ("REPLACE INTO", "INSERT OR REPLACE INTO"):
-        with pytest.raises(IntegrityError, match="never changed"), transaction.atomic(), connection.cursor() as cursor:
+        with (
+            pytest.raises(IntegrityError, match="never changed"),
+            transaction.atomic(),
+            connection.cursor() as cursor,
+        ):
             cursor.execute(f"{statement} audit_auditentry SELECT * FROM audit_auditentry")
     Organization.objects.create(name="Initech")
     assert AuditEntry.objects.count() == 2
@@ -152,7 +171,9 @@ def test_a_page_of_the_admin_is_recorded_with_who_and_from_where(db: None) -> No
     assert client.post("/admin/auth/group/add/", group).status_code == 302
     created = AuditEntry.objects.get(object_type="auth.group", action="created")
     assert (created.actor_id, created.actor, created.address) == (root.pk, "root", "198.51.100.7")
-    assert AuditEntry.objects.filter(object_type="auth.group", action="changed", changes__has_key="permissions").exists()
+    assert AuditEntry.objects.filter(
+        object_type="auth.group", action="changed", changes__has_key="permissions"
+    ).exists()
 
 
 def test_signing_in_and_out_is_recorded(db: None) -> None:

@@ -66,8 +66,15 @@ def test_a_catalog_is_recorded_row_by_row_and_only_what_changes(db: None, tmp_pa
 def test_credit_is_recorded_with_its_reason_and_for_whom(alice: Person) -> None:
     call_command("grantcredit", *BOOKING, "--by", "alice", "--require")
     granted = AuditEntry.objects.get(action="granted credit")
-    assert (granted.actor, granted.reason, granted.object_name) == ("alice (manage.py grantcredit)", "invoice 17", "Acme")
-    assert granted.changes == {"balance_nanodollars": [0, 10_000_000_000], "ledger_entry": [None, LedgerEntry.objects.get().pk]}
+    assert (granted.actor, granted.reason, granted.object_name) == (
+        "alice (manage.py grantcredit)",
+        "invoice 17",
+        "Acme",
+    )
+    assert granted.changes == {
+        "balance_nanodollars": [0, 10_000_000_000],
+        "ledger_entry": [None, LedgerEntry.objects.get().pk],
+    }
     assert granted.organization_id == alice.project.organization_id
     assert newest().changes == {"is_required": [False, True]}
     call_command("refundcredit", *BOOKING)
@@ -100,11 +107,16 @@ def test_re_rating_is_recorded_once_a_transaction_and_a_dry_run_is_not(alice: Pe
     assert [entry.action for entry in AuditEntry.objects.all()] == ["re-rated charges"]
     entry = newest()
     assert (entry.actor, entry.object_type) == ("alice (manage.py rerate)", "usage.price")
-    assert (entry.changes["charges"], entry.changes["difference_nanodollars"]) == ([None, 1], [None, -120_000])
+    assert (entry.changes["charges"], entry.changes["difference_nanodollars"]) == (
+        [None, 1],
+        [None, -120_000],
+    )
 
 
 @pytest.mark.parametrize("organization", ["Acme", None])
-def test_an_export_is_recorded_with_what_is_in_it(alice: Person, tmp_path: Path, organization: str | None) -> None:
+def test_an_export_is_recorded_with_what_is_in_it(
+    alice: Person, tmp_path: Path, organization: str | None
+) -> None:
     of = [] if organization is None else ["--organization", organization]
     call_command("exportusage", *PERIOD, *of, "--output", str(tmp_path / "all"))
     assert acts("manage.py exportusage") == [("exported usage", organization or "all organizations")]
@@ -125,7 +137,9 @@ def test_who_may_only_read_exports_all_the_same(
     assert err == "The export is not in the audit log: attempt to write a readonly database\n"
 
 
-def test_a_command_that_fails_after_its_act_has_recorded_nothing(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_after_its_act_has_recorded_nothing(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OperationalError("disk I/O error")
 
@@ -136,7 +150,9 @@ def test_a_command_that_fails_after_its_act_has_recorded_nothing(alice: Person, 
     assert not LedgerEntry.objects.exists()
 
 
-def test_the_audit_page_shows_what_commands_did(alice: Person, tmp_path: Path, django_user_model: Callable[..., object]) -> None:
+def test_the_audit_page_shows_what_commands_did(
+    alice: Person, tmp_path: Path, django_user_model: Callable[..., object]
+) -> None:
     root: Client = client_of(django_user_model.objects.create_superuser("root"))  # type: ignore[attr-defined]
     call_command("grantcredit", *BOOKING)
     call_command("exportusage", *PERIOD, "--output", str(tmp_path / "all"))

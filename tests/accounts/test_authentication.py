@@ -17,7 +17,9 @@ UNKNOWN = "ck_live_4fGh0123wxYZ_0123456789ABCDEFGHIJKLMNOPQRSTUV0LDXQK"
 
 def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> None:
     caller = look_up(alice.key)
-    assert caller == Caller(alice.api_key.pk, alice.project.pk, alice.project.organization_id, False, False, "", "UTC")
+    assert caller == Caller(
+        alice.api_key.pk, alice.project.pk, alice.project.organization_id, False, False, "", "UTC"
+    )
     assert caller.is_authenticated
 
 
@@ -27,8 +29,22 @@ def test_it_costs_two_queries(alice: Person, django_assert_num_queries: DjangoAs
         look_up(alice.key)
 
 
-@pytest.mark.parametrize("key", ["", "ck_live_x", "sk-proj-0123", UNKNOWN[:-1] + "!", "' OR 1=1 --", "%s{0}${jndi:x}", "\x00", "é" * 9_000])
-def test_a_malformed_key_costs_no_query(db: None, key: str, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "ck_live_x",
+        "sk-proj-0123",
+        UNKNOWN[:-1] + "!",
+        "' OR 1=1 --",
+        "%s{0}${jndi:x}",
+        "\x00",
+        "é" * 9_000,
+    ],
+)
+def test_a_malformed_key_costs_no_query(
+    db: None, key: str, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     with django_assert_num_queries(0), pytest.raises(NotAuthenticated):
         look_up(key)
 
@@ -75,7 +91,9 @@ def test_the_keys_of_an_inactive_owner_are_refused(alice: Person, whose: str) ->
         look_up(alice.key)
 
 
-@pytest.mark.parametrize("header", ["Bearer abc", "bearer abc", "BEARER  abc ", " Bearer\tabc".replace("\t", " ")])
+@pytest.mark.parametrize(
+    "header", ["Bearer abc", "bearer abc", "BEARER  abc ", " Bearer\tabc".replace("\t", " ")]
+)
 def test_the_scheme_may_be_written_in_any_case(header: str) -> None:
     assert bearer(header) == "abc"
 

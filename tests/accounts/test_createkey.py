@@ -52,7 +52,19 @@ def test_test_and_admin_keys_are_such() -> None:
 
 
 def test_a_key_can_be_narrowed_to_scopes_and_models(small: ServedModel) -> None:
-    words = ["--organization", "Acme", "--json", "--scope", "models", "--scope", "completions", "--scope", "models", "--model", "small"]
+    words = [
+        "--organization",
+        "Acme",
+        "--json",
+        "--scope",
+        "models",
+        "--scope",
+        "completions",
+        "--scope",
+        "models",
+        "--model",
+        "small",
+    ]
     caller = look_up(json.loads(createkey(*words))["key"])
     assert (set(caller.scopes), set(caller.allowed_models)) == ({"models", "completions"}, {"small"})
 

@@ -1,4 +1,6 @@
-"""Wrong keys by the hundred: counted by address, refused before the database is asked, and never at the cost of who has a right one."""
+"""Wrong keys by the hundred: counted by address, refused before the database is asked, and never at the cost
+of who has a right one.
+"""
 
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
@@ -36,7 +38,11 @@ def address(settings: Settings) -> str:
 def fail(attempts: FailedAttempts, address: str = HERE, times: int = 1) -> None:
     """Wrong keys that are looked up."""
     for _ in range(times):
-        with pytest.raises(NotAuthenticated), attempts.counted(address), attempts.permitted(address, uuid4().hex):
+        with (
+            pytest.raises(NotAuthenticated),
+            attempts.counted(address),
+            attempts.permitted(address, uuid4().hex),
+        ):
             raise NotAuthenticated("unknown")
 
 
@@ -98,7 +104,11 @@ def test_what_is_kept_is_bounded(attempts: FailedAttempts, monkeypatch: pytest.M
     monkeypatch.setattr(failed_attempts, "MOST_ADDRESSES", 2)
     for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
         fail(attempts, address, times=MOST)
-    assert [refused(attempts, address=address) for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3")] == [False, True, True]
+    assert [refused(attempts, address=address) for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3")] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_0_is_no_limit() -> None:
@@ -201,4 +211,9 @@ def test_a_trusted_proxy_says_where_a_client_is(alice: Person, address: str, set
         client = Client(REMOTE_ADDR="10.0.0.1", headers={"x-forwarded-for": address})
         assert client.get("/v1/models").status_code == 401
     assert client.get("/v1/models").status_code == 429
-    assert Client(REMOTE_ADDR="10.0.0.1", headers={"x-forwarded-for": "198.51.100.9"}).get("/v1/models").status_code == 401
+    assert (
+        Client(REMOTE_ADDR="10.0.0.1", headers={"x-forwarded-for": "198.51.100.9"})
+        .get("/v1/models")
+        .status_code
+        == 401
+    )

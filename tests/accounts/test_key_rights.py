@@ -62,7 +62,9 @@ def test_a_key_without_a_list_may_use_all_models_and_one_with_a_list_those() -> 
 
 
 def test_a_key_is_made_with_its_rights(alice: Person) -> None:
-    _, secret = keys.create_key(alice.project, scopes=["models", "usage"], allowed_models=["small", "org/large"])
+    _, secret = keys.create_key(
+        alice.project, scopes=["models", "usage"], allowed_models=["small", "org/large"]
+    )
     caller = look_up(secret)
     assert (set(caller.scopes), set(caller.allowed_models)) == ({"models", "usage"}, {"small", "org/large"})
 
@@ -86,7 +88,10 @@ def test_a_row_that_older_code_writes_may_do_everything(alice: Person) -> None:
     known = "project_id, name, digest, is_test, is_admin, default_dialect, created_at"
     with connection.cursor() as cursor:
         table, public = APIKey._meta.db_table, "0" * 12
-        cursor.execute(f"INSERT INTO {table} (public, {known}) SELECT %s, {known} FROM {table} WHERE id = %s", [public, alice.api_key.pk])
+        cursor.execute(
+            f"INSERT INTO {table} (public, {known}) SELECT %s, {known} FROM {table} WHERE id = %s",
+            [public, alice.api_key.pk],
+        )
     row = APIKey.objects.get(public=public)
     assert (row.scopes, row.allowed_models, row.is_active, row.previous_digest) == ([], [], True, "")
 
@@ -100,7 +105,9 @@ def test_a_rotated_key_has_two_secrets_and_is_one_caller(alice: Person) -> None:
     assert look_up(secret) == look_up(alice.key) == look_up_id(alice.api_key.pk)
 
 
-def test_a_rotation_costs_authentication_no_query(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_a_rotation_costs_authentication_no_query(
+    alice: Person, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     secret = keys.rotate(alice.api_key, timezone.now() + HOUR)
     for each in (secret, alice.key):
         with django_assert_num_queries(2):
@@ -151,7 +158,11 @@ def test_a_revoked_key_is_not_rotated_and_revoking_ends_both_secrets(alice: Pers
 def test_a_secret_with_anothers_public_part_is_refused(alice: Person, bob: Person) -> None:
     keys.rotate(alice.api_key, timezone.now() + HOUR)
     keys.rotate(bob.api_key, None)
-    own(bob).update(previous_public="0" * 12, previous_digest=alice.api_key.previous_digest, previous_expires_at=timezone.now() + HOUR)
+    own(bob).update(
+        previous_public="0" * 12,
+        previous_digest=alice.api_key.previous_digest,
+        previous_expires_at=timezone.now() + HOUR,
+    )
     assert look_up(alice.key).api_key_id == alice.api_key.pk
     assert not is_let_in(bob.key)
 

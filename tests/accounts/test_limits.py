@@ -49,7 +49,10 @@ def test_without_limits_there_are_no_headers() -> None:
 
 
 def test_they_speak_of_the_tightest_limit_per_minute() -> None:
-    wide, day = Limit("project", 1, "", Counts.REQUESTS, 900, MINUTE_MS), Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS)
+    wide, day = (
+        Limit("project", 1, "", Counts.REQUESTS, 900, MINUTE_MS),
+        Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS),
+    )
     standings = [Standing(wide, 300, 1_000), Standing(day, 3, 1_000), Standing(REQUESTS, 40, 2_000)]
     assert told(*standings)["x-ratelimit-limit-requests"] == "60"
     assert told(*standings[:2])["x-ratelimit-limit-requests"] == "900"
@@ -58,15 +61,25 @@ def test_they_speak_of_the_tightest_limit_per_minute() -> None:
 
 def test_a_refusal_speaks_of_the_limit_that_refused() -> None:
     day = Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS)
-    assert told(Standing(REQUESTS, 40, 2_000), Standing(day, 0, DAY_MS), refused=day)["x-ratelimit-limit-requests"] == "50"
+    assert (
+        told(Standing(REQUESTS, 40, 2_000), Standing(day, 0, DAY_MS), refused=day)[
+            "x-ratelimit-limit-requests"
+        ]
+        == "50"
+    )
 
 
 def test_a_refusal_says_what_is_exhausted_and_until_when() -> None:
     refusal = RateLimited(TOKENS, [Standing(REQUESTS, 40, 20_000), Standing(TOKENS, 0, 60_000)], 6_000)
-    assert str(refusal) == "Rate limit reached: 150000 tokens per minute for this organization. Try again in 6s."
+    assert (
+        str(refusal) == "Rate limit reached: 150000 tokens per minute for this organization. Try again in 6s."
+    )
     assert (b"x-ratelimit-remaining-tokens", b"0") in refusal.headers()
 
 
 def test_a_refusal_for_good_promises_no_time() -> None:
     shut = Limit("key", 1, "gpt", Counts.RUNNING, 0)
-    assert str(RateLimited(shut, [], None)) == "Rate limit reached: 0 concurrent requests for this API key and the model gpt."
+    assert (
+        str(RateLimited(shut, [], None))
+        == "Rate limit reached: 0 concurrent requests for this API key and the model gpt."
+    )

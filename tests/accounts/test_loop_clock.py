@@ -51,7 +51,9 @@ async def test_without_a_loop_that_ticks_it_is_the_usual_clock() -> None:
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_an_answer_that_came_while_the_loop_was_blocked_is_in_time(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_an_answer_that_came_while_the_loop_was_blocked_is_in_time(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def ask() -> bytes:
         clock.start(asyncio.get_running_loop())
         ours, theirs = socket.socketpair()

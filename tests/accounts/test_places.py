@@ -56,7 +56,9 @@ async def test_renewing_prolongs_every_place(taker: Taker, valkey: Valkey) -> No
     assert all(after[place] > before[place] for place in before)
 
 
-async def test_renewing_does_not_bring_back_what_is_given_back_in_the_same_moment(taker: Taker, redis: Redis) -> None:
+async def test_renewing_does_not_bring_back_what_is_given_back_in_the_same_moment(
+    taker: Taker, redis: Redis
+) -> None:
     """Which of the two comes first in a batch is all the same."""
     shared = RateLimits(redis, taker.prefix, lease_ms=LEASE_MS, share=Batch)
     for order in (1, -1):
@@ -82,7 +84,9 @@ async def test_renewing_what_has_a_receipt_brings_its_place_back(taker: Taker, r
     await taker.refusal(running(1))
 
 
-async def test_what_certainly_runs_has_its_place_in_a_redis_that_has_lost_its_data(taker: Taker, redis: Redis) -> None:
+async def test_what_certainly_runs_has_its_place_in_a_redis_that_has_lost_its_data(
+    taker: Taker, redis: Redis
+) -> None:
     taken = await taker.take(running(1))
     await redis.delete(*await redis.keys(f"{taker.prefix}*"))
     await taker.rate_limits.renew([taken], is_certain=True)

@@ -52,7 +52,9 @@ def test_an_empty_number_is_no_limit(alice: Person) -> None:
     assert RateLimit(project=alice.project).limits == []
 
 
-def test_a_caller_has_the_limits_of_its_organization_project_and_key_only(alice: Person, bob: Person, charlie: Person) -> None:
+def test_a_caller_has_the_limits_of_its_organization_project_and_key_only(
+    alice: Person, bob: Person, charlie: Person
+) -> None:
     for changes in (
         {"organization": alice.project.organization},
         {"organization": charlie.project.organization},
@@ -70,9 +72,16 @@ def test_a_caller_has_the_limits_of_its_organization_project_and_key_only(alice:
     }
 
 
-@pytest.mark.parametrize("owners", [[], ["organization", "project"], ["project", "api_key"], ["organization", "project", "api_key"]])
+@pytest.mark.parametrize(
+    "owners",
+    [[], ["organization", "project"], ["project", "api_key"], ["organization", "project", "api_key"]],
+)
 def test_a_row_has_one_owner(alice: Person, owners: list[str]) -> None:
-    every: dict[str, Any] = {"organization": alice.project.organization, "project": alice.project, "api_key": alice.api_key}
+    every: dict[str, Any] = {
+        "organization": alice.project.organization,
+        "project": alice.project,
+        "api_key": alice.api_key,
+    }
     with pytest.raises(IntegrityError):
         RateLimit.objects.create(**{name: every[name] for name in owners})
 
@@ -92,7 +101,12 @@ LIST, ADD = reverse("admin:accounts_ratelimit_changelist"), reverse("admin:accou
 def test_an_operator_sets_limits(root: Client, alice: Person, small: ServedModel) -> None:
     owner = str(alice.project.organization_id)
     assert root.post(ADD, {"organization": owner, "requests_per_minute": "60"}).status_code == 302
-    assert root.post(ADD, {"project": alice.project.pk, "model": "small", "tokens_per_day": "5000000000"}).status_code == 302
+    assert (
+        root.post(
+            ADD, {"project": alice.project.pk, "model": "small", "tokens_per_day": "5000000000"}
+        ).status_code
+        == 302
+    )
     assert {(limit.scope, limit.model, limit.counts, limit.most) for limit in alice.caller.rate_limits} == {
         ("project", "small", Counts.TOKENS, 5_000_000_000),
         ("organization", "", Counts.REQUESTS, 60),
@@ -103,11 +117,16 @@ def test_an_operator_sets_limits(root: Client, alice: Person, small: ServedModel
 def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Person) -> None:
     for owners in ({}, {"organization": alice.project.organization_id, "project": alice.project.pk}):
         page = root.post(ADD, owners | {"requests_per_minute": "60"})
-        assert (page.status_code, b"Choose one: an organization, a project or an API key." in page.content) == (200, True)
+        assert (
+            page.status_code,
+            b"Choose one: an organization, a project or an API key." in page.content,
+        ) == (200, True)
     assert not RateLimit.objects.exists()
 
 
-def test_an_operator_is_told_of_a_model_that_there_is_not(root: Client, alice: Person, small: ServedModel) -> None:
+def test_an_operator_is_told_of_a_model_that_there_is_not(
+    root: Client, alice: Person, small: ServedModel
+) -> None:
     """A limit of nobody's model would limit nothing, and look as if it did."""
     page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "smal", "requests_per_minute": "60"})
     assert (page.status_code, b"smal is not one of the available choices" in page.content) == (200, True)
@@ -118,12 +137,19 @@ def test_a_limit_of_a_model_that_is_gone_can_still_be_changed(root: Client, alic
     row = RateLimit.objects.create(api_key=alice.api_key, model="gone", requests_per_minute=60)
     address = reverse("admin:accounts_ratelimit_change", args=[row.pk])
     assert b"gone (not in the catalog)" in root.get(address).content
-    assert root.post(address, {"api_key": alice.api_key.pk, "model": "gone", "requests_per_minute": "6"}).status_code == 302
+    assert (
+        root.post(
+            address, {"api_key": alice.api_key.pk, "model": "gone", "requests_per_minute": "6"}
+        ).status_code
+        == 302
+    )
     row.refresh_from_db()
     assert (row.model, row.requests_per_minute) == ("gone", 6)
 
 
-def test_an_operator_is_told_of_a_second_row_for_a_model(root: Client, alice: Person, small: ServedModel) -> None:
+def test_an_operator_is_told_of_a_second_row_for_a_model(
+    root: Client, alice: Person, small: ServedModel
+) -> None:
     RateLimit.objects.create(api_key=alice.api_key, model="small")
     page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "small", "requests_per_minute": "60"})
     assert (page.status_code, b"already exists" in page.content) == (200, True)

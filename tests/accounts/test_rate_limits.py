@@ -66,9 +66,15 @@ async def test_two_hundred_at_once_can_share_round_trips(redis: Redis) -> None:
     assert round_trips == [200]
 
 
-@pytest.mark.parametrize("tight", [requests(0), requests(1, scope="project"), tokens(15), running(1)], ids=str)
+@pytest.mark.parametrize(
+    "tight", [requests(0), requests(1, scope="project"), tokens(15), running(1)], ids=str
+)
 async def test_what_one_limit_refuses_takes_nothing_from_the_others(taker: Taker, tight: Limit) -> None:
-    others = [requests(9, scope="organization"), tokens(900, scope="organization"), running(9, scope="organization")]
+    others = [
+        requests(9, scope="organization"),
+        tokens(900, scope="organization"),
+        running(9, scope="organization"),
+    ]
     if tight.most:
         await taker.take(*others, tight)
     refusals = [await taker.refusal(*others[:2], tight, *others[2:]) for _ in range(20)]
@@ -119,7 +125,9 @@ async def test_a_limit_of_zero_lets_nothing_pass_ever(taker: Taker) -> None:
     assert (refusal.limit, refusal.retry_after_ms) == (tokens(0), None)
 
 
-async def test_a_lowered_limit_holds_at_once_and_is_not_paid_off_for_longer_than_its_window(taker: Taker) -> None:
+async def test_a_lowered_limit_holds_at_once_and_is_not_paid_off_for_longer_than_its_window(
+    taker: Taker,
+) -> None:
     for _ in range(50):
         await taker.take(requests(100))
     assert (await taker.refusal(requests(5))).limit == requests(5)
@@ -127,9 +135,15 @@ async def test_a_lowered_limit_holds_at_once_and_is_not_paid_off_for_longer_than
     assert ((await taker.refusal(requests(5))).retry_after_ms or 0) <= MINUTE_MS
 
 
-@pytest.mark.parametrize(("before", "after", "asked"), [(1_000, 20, 1), (1_000, 100_000, 100_000)], ids=["lowered", "raised"])
-async def test_who_waits_as_long_as_a_changed_limit_tells_gets_in(taker: Taker, before: int, after: int, asked: int) -> None:
-    """Time pays at the new limit's rate from the first refusal, and not at the old one's while waits are told by the new one."""
+@pytest.mark.parametrize(
+    ("before", "after", "asked"), [(1_000, 20, 1), (1_000, 100_000, 100_000)], ids=["lowered", "raised"]
+)
+async def test_who_waits_as_long_as_a_changed_limit_tells_gets_in(
+    taker: Taker, before: int, after: int, asked: int
+) -> None:
+    """Time pays at the new limit's rate from the first refusal, and not at the old one's while waits are told
+    by the new one.
+    """
     await taker.take(tokens(before, window_ms=2_000), tokens=before)
     changed = tokens(after, window_ms=2_000)
     told_ms = (await taker.refusal(changed, tokens=asked)).retry_after_ms or 0
@@ -191,7 +205,9 @@ async def test_what_is_given_back_twice_is_given_back_once(taker: Taker, used: i
 
 
 @pytest.mark.parametrize("others", [0, 500], ids=["nothing is owed any more", "others are owed for"])
-async def test_what_was_used_beyond_is_charged_once_though_time_has_paid_for_the_rest(taker: Taker, others: int) -> None:
+async def test_what_was_used_beyond_is_charged_once_though_time_has_paid_for_the_rest(
+    taker: Taker, others: int
+) -> None:
     limit = tokens(1_000_000)
     taken = await taker.take(limit, tokens=1)
     await taker.take(limit, tokens=others)
@@ -227,7 +243,9 @@ async def test_a_receipt_is_enough_to_give_back(taker: Taker) -> None:
 
 
 async def test_a_full_redis_takes_back(taker: Taker, redis: Redis) -> None:
-    """It refuses commands that need memory; those who give back must not lose by it, nor by others' requests of the same moment."""
+    """It refuses commands that need memory; those who give back must not lose by it, nor by others' requests
+    of the same moment.
+    """
     limits = [tokens(1_000), running(1)]
     taken = await taker.take(*limits, tokens=800)
     shared = RateLimits(redis, taker.prefix, lease_ms=LEASE_MS, share=Batch)
@@ -240,7 +258,9 @@ async def test_a_full_redis_takes_back(taker: Taker, redis: Redis) -> None:
     assert await taker.remaining(tokens(1_000)) >= 899
 
 
-async def test_requests_made_while_the_clock_of_redis_was_ahead_are_paid_for_from_now_on(taker: Taker, redis: Redis) -> None:
+async def test_requests_made_while_the_clock_of_redis_was_ahead_are_paid_for_from_now_on(
+    taker: Taker, redis: Redis
+) -> None:
     limit = Limit("key", 1, "", Counts.REQUESTS, 2, 400)
     ahead = RateLimits(redis, taker.prefix, lease_ms=LEASE_MS)
     ahead._script = redis.register_script(module._SCRIPT.replace("+ time[2]", "+ time[2] + 3600 * 1000000"))
@@ -262,7 +282,9 @@ async def test_to_give_back_what_was_never_taken_changes_nothing(taker: Taker) -
     assert (await taker.refusal(*limits)).limit == limits[1]
 
 
-async def test_who_gives_back_patiently_gives_up_in_the_end(taker: Taker, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+async def test_who_gives_back_patiently_gives_up_in_the_end(
+    taker: Taker, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
     monkeypatch.setattr(module, "GIVE_BACK_AFTER_S", (0, 0.01))
     taken = taker.rate_limits.asked([running(1)], uuid4(), model="small")
     await Taker(connect("unix:///nowhere")).rate_limits.give_back_patiently(taken, 0)
@@ -310,7 +332,9 @@ async def test_what_time_has_paid_for_is_not_given_back(taker: Taker) -> None:
 
 @pytest.mark.parametrize("lost", ["*", "rate:key:*"], ids=["all", "only the bucket"])
 async def test_a_lost_bucket_gives_nothing_back(taker: Taker, redis: Redis, lost: str) -> None:
-    """After Redis has lost its data, or time has paid for all of it, a request of before must not undo what was taken since."""
+    """After Redis has lost its data, or time has paid for all of it, a request of before must not undo what
+    was taken since.
+    """
     old = await taker.take(tokens(1_000), tokens=800)
     await redis.delete(*await redis.keys(f"{taker.prefix}{lost}"))
     await taker.take(tokens(1_000), tokens=600)
@@ -341,8 +365,17 @@ async def test_only_the_clock_of_redis_counts(redis: Redis, monkeypatch: pytest.
 
 def test_processes_share_the_limits(valkey: Valkey) -> None:
     most, began_at = 300, time.monotonic()
-    command = [sys.executable, "-m", "tests.accounts.taker_process", valkey.socket, f"test-{uuid4().hex}:", str(most)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) for _ in range(2)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.accounts.taker_process",
+        valkey.socket,
+        f"test-{uuid4().hex}:",
+        str(most),
+    ]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) for _ in range(2)
+    ]
     counts = [int(process.communicate(timeout=30)[0]) for process in processes]
     elapsed_ms = (time.monotonic() - began_at) * 1_000
     assert most <= sum(counts) <= most + most * elapsed_ms / MINUTE_MS
@@ -370,11 +403,15 @@ async def test_nothing_passes_when_redis_is_away() -> None:
         await rate_limits.take([requests(1)], uuid4(), model="small", tokens=10)
 
 
-async def test_nothing_passes_when_redis_is_frozen(redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_passes_when_redis_is_frozen(
+    redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "REPLY_TIMEOUT_S", 0.1)
     valkey.client.client_pause(500)
     with pytest.raises(RedisError):
-        await RateLimits(redis, "test:", lease_ms=LEASE_MS).take([requests(1)], uuid4(), model="small", tokens=10)
+        await RateLimits(redis, "test:", lease_ms=LEASE_MS).take(
+            [requests(1)], uuid4(), model="small", tokens=10
+        )
 
 
 # ---- requests that are refused
@@ -412,7 +449,9 @@ async def test_a_refused_request_takes_one_from_each_limit_of_requests(taker: Ta
 
 
 @pytest.mark.parametrize("tight", [tokens(15), running(1)], ids=str)
-async def test_what_tokens_or_places_refuse_takes_one_from_the_keys_requests(taker: Taker, tight: Limit) -> None:
+async def test_what_tokens_or_places_refuse_takes_one_from_the_keys_requests(
+    taker: Taker, tight: Limit
+) -> None:
     """Not from its project's: those of other keys do not pay for it."""
     limits = (requests(3), requests(9, scope="project"), tight)
     await taker.take(*limits)

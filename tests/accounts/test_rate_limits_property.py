@@ -1,4 +1,6 @@
-"""Over every time t no more is used than a limit and its share of t, however requests come, last and give back."""
+"""Over every time t no more is used than a limit and its share of t, however requests come, last and give
+back.
+"""
 
 import random
 from collections.abc import Sequence
@@ -76,7 +78,9 @@ def most_over(used: Sequence[Used]) -> float:
         total = 0
         for last in range(first, len(used)):
             total += used[last].tokens
-            worst = max(worst, total - (used[last].before_us - used[first].after_us) * MOST / WINDOW_MS / 1_000)
+            worst = max(
+                worst, total - (used[last].before_us - used[first].after_us) * MOST / WINDOW_MS / 1_000
+            )
     return worst
 
 
@@ -85,4 +89,6 @@ async def test_no_window_has_more_than_the_limit_and_its_share_of_time(redis: Re
     used = await Story(redis, random.Random(seed)).tell()
     assert most_over(used) <= MOST
     lasted_us = used[-1].after_us - used[0].before_us
-    assert sum(one.tokens for one in used) > 0.3 * MOST * lasted_us / WINDOW_MS / 1_000, "it lets pass what it can"
+    assert sum(one.tokens for one in used) > 0.3 * MOST * lasted_us / WINDOW_MS / 1_000, (
+        "it lets pass what it can"
+    )

@@ -1,4 +1,6 @@
-"""Members of organizations in the admin: what they see of their own, nothing of others, and what their role lets them change."""
+"""Members of organizations in the admin: what they see of their own, nothing of others, and what their role
+lets them change.
+"""
 
 from typing import Any
 from urllib.parse import quote
@@ -35,11 +37,15 @@ def house(alice: Person, bob: Person, charlie: Person) -> None:
     for person in (alice, bob, charlie):
         run(person)
         RateLimit.objects.create(project=person.project, requests_per_minute=60)
-        BudgetLimit.objects.create(scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**9)
+        BudgetLimit.objects.create(
+            scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**9
+        )
     for owner in (alice, charlie):
         organization = owner.project.organization
         RateLimit.objects.create(organization=organization, requests_per_minute=600)
-        BudgetLimit.objects.create(scope="organization", scope_id=organization.pk, period="month", limit_nanodollars=10**10)
+        BudgetLimit.objects.create(
+            scope="organization", scope_id=organization.pk, period="month", limit_nanodollars=10**10
+        )
 
 
 # ---- the door
@@ -65,9 +71,23 @@ def test_membership_bounds_staff_but_not_a_superuser(alice: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [Organization, Project, Member, APIKey, RateLimit, Generation, LedgerEntry, HourlyUsage, Budget, BudgetLimit]
+    "model",
+    [
+        Organization,
+        Project,
+        Member,
+        APIKey,
+        RateLimit,
+        Generation,
+        LedgerEntry,
+        HourlyUsage,
+        Budget,
+        BudgetLimit,
+    ],
 )
-def test_everyone_sees_their_own_and_nothing_else(house: None, alice: Person, charlie: Person, model: Any) -> None:
+def test_everyone_sees_their_own_and_nothing_else(
+    house: None, alice: Person, charlie: Person, model: Any
+) -> None:
     rows = model.objects.all()
     own, others = (set(access.seen_by(person.user, rows)) for person in (alice, charlie))
     assert own
@@ -82,7 +102,9 @@ def test_a_role_counts_in_its_own_organization_only(house: None, alice: Person, 
     assert access.may(alice.user, "accounts.change_apikey", alice.api_key)
     assert not access.may(alice.user, "accounts.change_apikey", charlie.api_key)
     assert access.may(alice.user, "accounts.view_apikey", charlie.api_key)
-    assert set(access.where_may(alice.user, "accounts.add_apikey", Project.objects.all())) == set(alice.project.organization.projects.all())
+    assert set(access.where_may(alice.user, "accounts.add_apikey", Project.objects.all())) == set(
+        alice.project.organization.projects.all()
+    )
 
 
 # ---- lists, filters, searches and addresses
@@ -109,12 +131,16 @@ def test_no_list_names_another_organization(house: None, alice: Person) -> None:
         "rate_limits__requests_per_minute=60",
     ],
 )
-def test_an_address_asks_for_nothing_that_the_filters_do_not_offer(house: None, alice: Person, query: str) -> None:
+def test_an_address_asks_for_nothing_that_the_filters_do_not_offer(
+    house: None, alice: Person, query: str
+) -> None:
     for client in (client_of(alice.user), client_of(User.objects.create_superuser("root"))):
         assert client.get(f"/admin/accounts/apikey/?{query}").status_code == 400
 
 
-@pytest.mark.parametrize("kind", sorted(f"{model._meta.app_label}/{model._meta.model_name}" for model in admin.site._registry))
+@pytest.mark.parametrize(
+    "kind", sorted(f"{model._meta.app_label}/{model._meta.model_name}" for model in admin.site._registry)
+)
 @pytest.mark.parametrize("query", ["id__regex=a", "name__iregex=(a%2B)%2B$"])
 def test_no_list_takes_a_pattern(house: None, alice: Person, kind: str, query: str) -> None:
     """SQLite has this process match it, which may never end."""
@@ -124,9 +150,16 @@ def test_no_list_takes_a_pattern(house: None, alice: Person, kind: str, query: s
 
 @pytest.mark.parametrize(
     "address",
-    ["usage/ledgerentry/?id__in=%s", "usage/ledgerentry/?id__gt=%s", "usage/credit/%s/change/", "accounts/apikey/?id__in=1,%s"],
+    [
+        "usage/ledgerentry/?id__in=%s",
+        "usage/ledgerentry/?id__gt=%s",
+        "usage/credit/%s/change/",
+        "accounts/apikey/?id__in=1,%s",
+    ],
 )
-def test_a_number_that_no_column_can_hold_is_no_error_of_ours(house: None, alice: Person, address: str) -> None:
+def test_a_number_that_no_column_can_hold_is_no_error_of_ours(
+    house: None, alice: Person, address: str
+) -> None:
     for client in (client_of(alice.user), client_of(User.objects.create_superuser("root"))):
         assert client.get(f"/admin/{address % ('9' * 20)}").status_code < 500
 
@@ -153,7 +186,10 @@ def test_a_form_that_is_told_to_choose_what_is_no_row_chooses_none(house: None, 
         assert root.post(f"/admin/{kind}/add/", chosen).status_code in (200, 400)
 
 
-@pytest.mark.parametrize("path", ["usage/ledgerentry/%s/history/", "usage/ledgerentry/%s/correct/", "chatapi/deployment/%s/test_one/"])
+@pytest.mark.parametrize(
+    "path",
+    ["usage/ledgerentry/%s/history/", "usage/ledgerentry/%s/correct/", "chatapi/deployment/%s/test_one/"],
+)
 def test_the_way_to_a_page_of_what_is_no_row_is_no_error_of_ours(house: None, path: str) -> None:
     root = client_of(User.objects.create_superuser("root"))
     entry = LedgerEntry.objects.latest("id").pk
@@ -175,19 +211,37 @@ def test_filters_name_only_what_is_seen(house: None, alice: Person, charlie: Per
     assert "Umbrella" not in client_of(alice.user).get("/admin/accounts/apikey/").content.decode()
 
 
-@pytest.mark.parametrize(("model", "field", "seen"), [("apikey", "project", "Acme"), ("ratelimit", "api_key", "alice")])
-def test_autocompletion_offers_only_what_is_seen(house: None, alice: Person, model: str, field: str, seen: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "field", "seen"), [("apikey", "project", "Acme"), ("ratelimit", "api_key", "alice")]
+)
+def test_autocompletion_offers_only_what_is_seen(
+    house: None, alice: Person, model: str, field: str, seen: str
+) -> None:
     query = {"app_label": "accounts", "model_name": model, "field_name": field, "term": ""}
     found = client_of(alice.user).get("/admin/autocomplete/", query).json()["results"]
     assert found
     assert all(seen in row["text"] or "bob" in row["text"] for row in found)
 
 
-def test_the_page_of_another_organizations_row_is_that_of_none(house: None, alice: Person, charlie: Person) -> None:
+def test_the_page_of_another_organizations_row_is_that_of_none(
+    house: None, alice: Person, charlie: Person
+) -> None:
     client, theirs = client_of(alice.user), charlie.project.organization
-    rows = [theirs, charlie.project, charlie.api_key, theirs.members.get(), RateLimit.objects.get(project=charlie.project)]
-    rows += [Generation.objects.get(api_key=charlie.api_key), LedgerEntry.objects.get(api_key=charlie.api_key)]
-    rows += [model.objects.filter(scope="project", scope_id=charlie.project.pk)[0] for model in (BudgetLimit, Budget)]
+    rows = [
+        theirs,
+        charlie.project,
+        charlie.api_key,
+        theirs.members.get(),
+        RateLimit.objects.get(project=charlie.project),
+    ]
+    rows += [
+        Generation.objects.get(api_key=charlie.api_key),
+        LedgerEntry.objects.get(api_key=charlie.api_key),
+    ]
+    rows += [
+        model.objects.filter(scope="project", scope_id=charlie.project.pk)[0]
+        for model in (BudgetLimit, Budget)
+    ]
     for row in rows:
         assert client.get(page(row)).status_code == 404, row
         assert client.post(page(row), {}).status_code in {403, 404}, row
@@ -198,7 +252,9 @@ def test_the_page_of_another_organizations_row_is_that_of_none(house: None, alic
 # ---- changes
 
 
-def test_a_member_makes_keys_and_a_viewer_does_not(house: None, acme: Organization, alice: Person, charlie: Person) -> None:
+def test_a_member_makes_keys_and_a_viewer_does_not(
+    house: None, acme: Organization, alice: Person, charlie: Person
+) -> None:
     for role, status in ((Role.MEMBER, 200), (Role.VIEWER, 403)):
         form = {"project": alice.project.pk, "name": f"of {role}", "expires_at_0": "", "expires_at_1": ""}
         assert colleague(acme, role).post("/admin/accounts/apikey/add/", form).status_code == status
@@ -214,7 +270,9 @@ def test_nobody_makes_a_key_for_another_organization(house: None, alice: Person,
     assert not APIKey.objects.filter(name="sneaky").exists()
 
 
-def test_selected_rows_are_acted_on_only_where_the_role_allows(house: None, alice: Person, charlie: Person) -> None:
+def test_selected_rows_are_acted_on_only_where_the_role_allows(
+    house: None, alice: Person, charlie: Person
+) -> None:
     """Alice owns Acme and only looks at Umbrella: both organizations' keys are in her list."""
     Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
     client, chosen = client_of(alice.user), [alice.api_key.pk, charlie.api_key.pk]
@@ -234,13 +292,23 @@ def test_detail_actions_ask_about_the_row(house: None, alice: Person, charlie: P
     assert APIKey.objects.get(pk=charlie.api_key.pk).revoked_at is None
 
 
-def test_projects_are_an_admins_to_make_in_their_own_organization(house: None, acme: Organization, charlie: Person) -> None:
+def test_projects_are_an_admins_to_make_in_their_own_organization(
+    house: None, acme: Organization, charlie: Person
+) -> None:
     for role in ROLES:
         form = {"organization": acme.pk, "name": f"of {role}", "is_active": "on"}
         colleague(acme, role).post("/admin/accounts/project/add/", form)
-    assert set(acme.projects.filter(name__startswith="of ").values_list("name", flat=True)) == {"of owner", "of admin"}
+    assert set(acme.projects.filter(name__startswith="of ").values_list("name", flat=True)) == {
+        "of owner",
+        "of admin",
+    }
     form = {"organization": charlie.project.organization_id, "name": "sneaky", "is_active": "on"}
-    assert client_of(User.objects.get(username="some owner")).post("/admin/accounts/project/add/", form).status_code == 200
+    assert (
+        client_of(User.objects.get(username="some owner"))
+        .post("/admin/accounts/project/add/", form)
+        .status_code
+        == 200
+    )
     assert not Project.objects.filter(name="sneaky").exists()
 
 
@@ -257,15 +325,28 @@ def test_the_organization_itself_is_the_operators(house: None, acme: Organizatio
     client = colleague(acme, role)
     assert client.get(page(acme)).status_code == 200
     assert client.post(page(acme), {"name": "Acme", "time_zone": "Pacific/Kiritimati"}).status_code == 403
-    assert client.post("/admin/accounts/organization/add/", {"name": "Mine", "time_zone": "UTC"}).status_code == 403
-    for limit in (RateLimit.objects.get(organization=acme), BudgetLimit.objects.get(scope="organization", scope_id=acme.pk)):
+    assert (
+        client.post("/admin/accounts/organization/add/", {"name": "Mine", "time_zone": "UTC"}).status_code
+        == 403
+    )
+    for limit in (
+        RateLimit.objects.get(organization=acme),
+        BudgetLimit.objects.get(scope="organization", scope_id=acme.pk),
+    ):
         assert client.get(page(limit)).status_code == 200
-        assert client.post(page(limit), {"requests_per_minute": "9", "limit_nanodollars": "9999"}).status_code == 403
+        assert (
+            client.post(page(limit), {"requests_per_minute": "9", "limit_nanodollars": "9999"}).status_code
+            == 403
+        )
         assert client.post(page(limit, "delete"), {"post": "yes"}).status_code == 403
 
 
-@pytest.mark.parametrize(("role", "status"), [(Role.OWNER, 302), (Role.ADMIN, 302), (Role.MEMBER, 403), (Role.VIEWER, 403)])
-def test_limits_of_projects_are_an_admins(house: None, acme: Organization, bob: Person, role: Role, status: int) -> None:
+@pytest.mark.parametrize(
+    ("role", "status"), [(Role.OWNER, 302), (Role.ADMIN, 302), (Role.MEMBER, 403), (Role.VIEWER, 403)]
+)
+def test_limits_of_projects_are_an_admins(
+    house: None, acme: Organization, bob: Person, role: Role, status: int
+) -> None:
     client = colleague(acme, role)
     limit = RateLimit.objects.get(project=bob.project)
     changed = {"project": bob.project.pk, "requests_per_minute": "5", "model": ""}
@@ -275,11 +356,20 @@ def test_limits_of_projects_are_an_admins(house: None, acme: Organization, bob: 
     assert BudgetLimit.objects.filter(scope="key", scope_id=bob.api_key.pk).exists() == (status == 302)
 
 
-def test_nobody_limits_their_organization_or_anothers_rows(house: None, acme: Organization, alice: Person, charlie: Person) -> None:
+def test_nobody_limits_their_organization_or_anothers_rows(
+    house: None, acme: Organization, alice: Person, charlie: Person
+) -> None:
     client = client_of(alice.user)
     before = (RateLimit.objects.count(), BudgetLimit.objects.count())
-    for owner in ({"organization": acme.pk}, {"project": charlie.project.pk}, {"api_key": charlie.api_key.pk}):
-        rate, budget = {"requests_per_day": "5", "model": "small"}, {"period": "ever", "limit_nanodollars": "3"}
+    for owner in (
+        {"organization": acme.pk},
+        {"project": charlie.project.pk},
+        {"api_key": charlie.api_key.pk},
+    ):
+        rate, budget = (
+            {"requests_per_day": "5", "model": "small"},
+            {"period": "ever", "limit_nanodollars": "3"},
+        )
         assert client.post("/admin/accounts/ratelimit/add/", owner | rate).status_code == 200
         assert client.post("/admin/usage/budgetlimit/add/", owner | budget).status_code == 200
     assert (RateLimit.objects.count(), BudgetLimit.objects.count()) == before
@@ -299,11 +389,23 @@ def test_what_is_the_installations_is_no_members(house: None, alice: Person) -> 
 
 def test_staff_that_may_change_people_cannot_rise(db: None) -> None:
     clerk, root = User.objects.create_user("clerk", is_staff=True), User.objects.create_superuser("root")
-    clerk.user_permissions.add(*Permission.objects.filter(codename__in=["change_user", "change_group", "view_group", "add_group"]))
+    clerk.user_permissions.add(
+        *Permission.objects.filter(codename__in=["change_user", "change_group", "view_group", "add_group"])
+    )
     client, before = client_of(clerk), root.password
-    form = {"username": "clerk", "is_superuser": "on", "is_staff": "on", "is_active": "on", "date_joined_0": "2026-01-01"}
+    form = {
+        "username": "clerk",
+        "is_superuser": "on",
+        "is_staff": "on",
+        "is_active": "on",
+        "date_joined_0": "2026-01-01",
+    }
     client.post(page(clerk), form | {"date_joined_1": "00:00:00"})
-    password = {"password1": "another-passphrase", "password2": "another-passphrase", "usable_password": "true"}
+    password = {
+        "password1": "another-passphrase",
+        "password2": "another-passphrase",
+        "usable_password": "true",
+    }
     assert client.post(f"/admin/auth/user/{root.pk}/password/", password).status_code == 403
     assert not User.objects.get(pk=clerk.pk).is_superuser
     assert User.objects.get(pk=root.pk).password == before
@@ -312,9 +414,14 @@ def test_staff_that_may_change_people_cannot_rise(db: None) -> None:
 def test_staff_that_may_change_people_cannot_be_others_of_the_staff(db: None, alice: Person) -> None:
     clerk, colleague = (User.objects.create_user(name, is_staff=True) for name in ("clerk", "colleague"))
     clerk.user_permissions.add(*Permission.objects.filter(codename__in=["change_user", "view_user"]))
-    password = {"password1": "another-passphrase", "password2": "another-passphrase", "usable_password": "true"}
+    password = {
+        "password1": "another-passphrase",
+        "password2": "another-passphrase",
+        "usable_password": "true",
+    }
     answers = [
-        client_of(clerk).post(f"/admin/auth/user/{user.pk}/password/", password).status_code for user in (colleague, alice.user, clerk)
+        client_of(clerk).post(f"/admin/auth/user/{user.pk}/password/", password).status_code
+        for user in (colleague, alice.user, clerk)
     ]
     assert answers == [403, 302, 302]
     assert not User.objects.get(pk=colleague.pk).check_password("another-passphrase")

@@ -1,4 +1,6 @@
-"""Members: who may invite whom, in which role; the link with which someone new chooses a password; the owner that remains."""
+"""Members: who may invite whom, in which role; the link with which someone new chooses a password; the owner
+that remains.
+"""
 
 import re
 from typing import Any
@@ -41,14 +43,20 @@ def root(db: None) -> Client:
     return client_of(User.objects.create_superuser("root"))
 
 
-def invitation(organization: Organization, name: str, role: str = Role.MEMBER, email: str = "") -> dict[str, Any]:
+def invitation(
+    organization: Organization, name: str, role: str = Role.MEMBER, email: str = ""
+) -> dict[str, Any]:
     """The form."""
     return {"organization": organization.pk, "name": name, "email": email, "role": role}
 
 
 def place(organization: Organization, name: str) -> str | None:
     """Someone's role there."""
-    return Member.objects.filter(organization=organization, user__username=name).values_list("role", flat=True).first()
+    return (
+        Member.objects.filter(organization=organization, user__username=name)
+        .values_list("role", flat=True)
+        .first()
+    )
 
 
 def link_in(client: Client, organization: Organization, name: str) -> str:
@@ -72,7 +80,12 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
     assert "Your password is set" in done.content.decode()
     erin = User.objects.get(username="erin")
     assert erin.check_password(PASSPHRASE["new_password1"])
-    assert (erin.is_staff, erin.is_superuser, erin.email, place(acme, "erin")) == (False, False, "erin@example.com", "member")
+    assert (erin.is_staff, erin.is_superuser, erin.email, place(acme, "erin")) == (
+        False,
+        False,
+        "erin@example.com",
+        "member",
+    )
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
 
 
@@ -83,7 +96,10 @@ def test_a_weak_password_is_not_taken(acme: Organization, alice: Person) -> None
     assert not User.objects.get(username="erin").has_usable_password()
 
 
-@pytest.mark.parametrize("link", ["/admin/invitation/MQ/d5q1w2-00000000000000000000000000000000/", "/admin/invitation/x/set-password/"])
+@pytest.mark.parametrize(
+    "link",
+    ["/admin/invitation/MQ/d5q1w2-00000000000000000000000000000000/", "/admin/invitation/x/set-password/"],
+)
 def test_a_made_up_link_opens_nothing(alice: Person, link: str) -> None:
     answer = Client().get(link)
     assert "This link does not work" in answer.content.decode()
@@ -93,11 +109,15 @@ def test_a_made_up_link_opens_nothing(alice: Person, link: str) -> None:
 
 @pytest.mark.parametrize("sender", [pytest.param("9" * 5_000, id="endless"), "9" * 19, "٣", "²", "-1", ""])
 def test_a_made_up_link_names_no_sender(alice: Person, sender: str) -> None:
-    link = f"/admin/invitation/{urlsafe_base64_encode(force_bytes(alice.user.pk))}/{sender}.d5q1w2-{'0' * 32}/"
+    link = (
+        f"/admin/invitation/{urlsafe_base64_encode(force_bytes(alice.user.pk))}/{sender}.d5q1w2-{'0' * 32}/"
+    )
     assert "This link does not work" in Client().get(link).content.decode()
 
 
-def test_a_link_ends_when_its_person_joins_another_organization(acme: Organization, alice: Person, charlie: Person, root: Client) -> None:
+def test_a_link_ends_when_its_person_joins_another_organization(
+    acme: Organization, alice: Person, charlie: Person, root: Client
+) -> None:
     """Who sent it could otherwise sign in there as that person."""
     link = link_in(client_of(alice.user), acme, "erin")
     root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
@@ -123,7 +143,9 @@ def test_a_link_ends_when_its_person_becomes_more_than_its_sender_could_invite(
 
 
 @pytest.mark.parametrize("end", ["removed", "viewer", "inactive"])
-def test_a_link_ends_when_its_sender_may_not_invite_any_more(acme: Organization, alice: Person, end: str) -> None:
+def test_a_link_ends_when_its_sender_may_not_invite_any_more(
+    acme: Organization, alice: Person, end: str
+) -> None:
     dora = join("dora", Role.ADMIN, acme, "default").user
     link = link_in(client_of(dora), acme, "erin")
     if end == "removed":
@@ -134,7 +156,11 @@ def test_a_link_ends_when_its_sender_may_not_invite_any_more(acme: Organization,
         User.objects.filter(pk=dora.pk).update(is_active=False)
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
     member = Member.objects.get(user__username="erin")
-    shown = client_of(alice.user).get(reverse("admin:accounts_member_invitation", args=[member.pk])).content.decode()
+    shown = (
+        client_of(alice.user)
+        .get(reverse("admin:accounts_member_invitation", args=[member.pk]))
+        .content.decode()
+    )
     (owners,) = re.findall(LINK, shown)
     assert "This link does not work" not in Client().get(owners, follow=True).content.decode()
 
@@ -147,19 +173,26 @@ def test_a_link_names_its_sender_for_good(acme: Organization, alice: Person, bob
         assert "This link does not work" in Client().get(forged, follow=True).content.decode()
 
 
-def test_nobody_gets_a_link_to_someone_above_them_elsewhere(acme: Organization, admin: Person, charlie: Person, root: Client) -> None:
+def test_nobody_gets_a_link_to_someone_above_them_elsewhere(
+    acme: Organization, admin: Person, charlie: Person, root: Client
+) -> None:
     """Whoever had it could sign in as an owner of the other organization."""
     link = link_in(client_of(admin.user), acme, "erin")
     Member.objects.create(organization=charlie.project.organization, user=admin.user, role=Role.ADMIN)
     root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
     member = Member.objects.get(organization=acme, user__username="erin")
-    assert client_of(admin.user).get(reverse("admin:accounts_member_invitation", args=[member.pk])).status_code == 403
+    assert (
+        client_of(admin.user).get(reverse("admin:accounts_member_invitation", args=[member.pk])).status_code
+        == 403
+    )
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
 
 
 def test_staff_gets_no_link_to_a_superuser(acme: Organization, root: Client) -> None:
     clerk, boss = User.objects.create_user("clerk", is_staff=True), User.objects.create_superuser("boss")
-    clerk.user_permissions.set(Permission.objects.filter(codename__in=["add_member", "change_member", "view_member"]))
+    clerk.user_permissions.set(
+        Permission.objects.filter(codename__in=["add_member", "change_member", "view_member"])
+    )
     client_of(clerk).post(ADD, invitation(acme, "boss"))
     path = reverse("admin:accounts_member_invitation", args=[Member.objects.get(user=boss).pk])
     assert (client_of(clerk).get(path).status_code, root.get(path).status_code) == (403, 200)
@@ -172,7 +205,9 @@ def test_who_has_a_password_gets_no_link(acme: Organization, alice: Person, bob:
     assert client_of(alice.user).get(path).status_code == 403
 
 
-def test_a_colleague_is_added_by_name_and_a_stranger_is_not(acme: Organization, alice: Person, bob: Person, charlie: Person) -> None:
+def test_a_colleague_is_added_by_name_and_a_stranger_is_not(
+    acme: Organization, alice: Person, bob: Person, charlie: Person
+) -> None:
     second = Organization.objects.create(name="Acme Labs")
     Member.objects.create(organization=second, user=alice.user, role=Role.OWNER)
     client = client_of(alice.user)
@@ -205,7 +240,9 @@ def test_a_name_that_is_none_makes_nobody(acme: Organization, alice: Person, nam
 # ---- roles
 
 
-def test_nobody_gives_a_role_above_their_own(acme: Organization, alice: Person, bob: Person, admin: Person) -> None:
+def test_nobody_gives_a_role_above_their_own(
+    acme: Organization, alice: Person, bob: Person, admin: Person
+) -> None:
     client, member = client_of(admin.user), Member.objects.get(user=bob.user)
     assert client.post(ADD, invitation(acme, "erin", Role.OWNER)).status_code == 200
     assert client.post(page(member), {"role": "owner"}).status_code == 200
@@ -224,13 +261,18 @@ def test_a_role_elsewhere_gives_none_here(acme: Organization, charlie: Person, b
     assert (place(acme, "erin"), place(acme, "bob")) == (None, "member")
 
 
-def test_an_admin_neither_changes_nor_removes_an_owner(acme: Organization, alice: Person, admin: Person) -> None:
+def test_an_admin_neither_changes_nor_removes_an_owner(
+    acme: Organization, alice: Person, admin: Person
+) -> None:
     join("olga", Role.OWNER, acme, "default")
     client, owner = client_of(admin.user), Member.objects.get(user=alice.user)
     assert client.get(page(owner)).status_code == 200
     assert client.post(page(owner), {"role": "viewer"}).status_code == 403
     assert client.post(page(owner, "delete"), {"post": "yes"}).status_code == 403
-    client.post("/admin/accounts/member/", {"action": "delete_selected", "_selected_action": [owner.pk], "post": "yes"})
+    client.post(
+        "/admin/accounts/member/",
+        {"action": "delete_selected", "_selected_action": [owner.pk], "post": "yes"},
+    )
     assert place(acme, "alice") == "owner"
 
 

@@ -50,7 +50,10 @@ def test_others_learn_no_more_than_who_typed_a_wrong_password(db: None) -> None:
     with_password(User.objects.create_user("nobody"))
     with_password(User.objects.create_user("gone", is_staff=True, is_active=False))
     with_password(User.objects.create_superuser("root"))
-    told = [sign_in(*tried).context["form"].errors for tried in (("nobody",), ("gone",), ("unknown",), ("root", "wrong"))]
+    told = [
+        sign_in(*tried).context["form"].errors
+        for tried in (("nobody",), ("gone",), ("unknown",), ("root", "wrong"))
+    ]
     assert told[0]
     assert all(each == told[0] for each in told)
 
@@ -76,7 +79,12 @@ def test_who_signs_in_may_be_wrong_as_often_again(db: None) -> None:
 def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "MOST_OF_A_NAME", 3)
     monkeypatch.setattr(attempts, "MOST_FROM_AN_ADDRESS", 4)
-    assert [sign_in("a", address=f"192.0.2.{number}").status_code for number in range(4)] == [200, 200, 200, 429]
+    assert [sign_in("a", address=f"192.0.2.{number}").status_code for number in range(4)] == [
+        200,
+        200,
+        200,
+        429,
+    ]
     assert [sign_in(f"name-{number}").status_code for number in range(4)] == [200, 200, 200, 429]
 
 

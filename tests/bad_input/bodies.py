@@ -1,4 +1,6 @@
-"""The smallest valid request bodies, made wrong in one place, and what a refusal must look like wherever it comes from."""
+"""The smallest valid request bodies, made wrong in one place, and what a refusal must look like wherever it
+comes from.
+"""
 
 import json
 import re

@@ -1,6 +1,7 @@
 """One installation for all bad input, and the promise that what it refuses leaves no trace.
 
-`client` sends what is answered; `suspect` sends what must be refused, with a key of its own that has no generation in the end.
+`client` sends what is answered; `suspect` sends what must be refused, with a key of its own that has no
+generation in the end.
 """
 
 import json
@@ -66,7 +67,9 @@ def held_nanodollars() -> int:
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Valkey, web, worker and upstream; in the end the books are right, `suspect` has no generation, and nothing has failed inside."""
+    """Valkey, web, worker and upstream; in the end the books are right, `suspect` has no generation, and
+    nothing has failed inside.
+    """
     installation = Installation(tmp_path_factory.mktemp("bad_input"))
     try:
         installation.start(MODELS)

@@ -22,7 +22,12 @@ class RawClient(Client):
 
     def head_of(self, method: str, target: str, *headers: str | bytes, version: str = "HTTP/1.1") -> bytes:
         """A request's head with these headers beside Host, Authorization and Content-Type; not sent yet."""
-        lines = [f"{method} {target} {version}", "Host: 127.0.0.1", f"Authorization: Bearer {self.key}", "Content-Type: application/json"]
+        lines = [
+            f"{method} {target} {version}",
+            "Host: 127.0.0.1",
+            f"Authorization: Bearer {self.key}",
+            "Content-Type: application/json",
+        ]
         encoded = [line if isinstance(line, bytes) else line.encode("latin-1") for line in (*lines, *headers)]
         return b"\r\n".join(encoded) + b"\r\n\r\n"
 

@@ -1,7 +1,8 @@
 """Keys that are none, nearly one, or no longer one: always the same 401, in the same time.
 
-Keys that were revoked, have expired or belong to something closed: tests/chatapi/test_errors_before_the_first_byte.py. That a malformed
-key costs no query: tests/accounts/test_authentication.py. How often one address may try: tests/accounts/test_failed_attempts.py.
+Keys that were revoked, have expired or belong to something closed:
+tests/chatapi/test_errors_before_the_first_byte.py. That a malformed key costs no query:
+tests/accounts/test_authentication.py. How often one address may try: tests/accounts/test_failed_attempts.py.
 """
 
 import time
@@ -19,7 +20,12 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(120)]
 
 INCORRECT = (401, "invalid_api_key")
-ROUTES = [*(("POST", path) for path in POSTED), ("GET", "/v1/models"), ("GET", "/v1/key"), ("GET", "/v1/generations/chatcmpl-0")]
+ROUTES = [
+    *(("POST", path) for path in POSTED),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/key"),
+    ("GET", "/v1/generations/chatcmpl-0"),
+]
 
 
 def forged(key: str) -> str:
@@ -59,7 +65,9 @@ def wrong_headers(key: str) -> dict[str, bytes | None]:
         "8 kB of key": b"Bearer " + good * 130,
         "bytes": b"Bearer \xff\xfe",
         "Cyrillic": "Bearer ключ".encode(),
-        "fullwidth digits": ("Bearer " + key.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) + "１").encode(),
+        "fullwidth digits": (
+            "Bearer " + key.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) + "１"
+        ).encode(),
         "a control character": b"Bearer " + good + b"\x01",
         "SQL": b"Bearer ' OR 1=1 --",
         "LDAP": b"Bearer *)(uid=*))(|(uid=*",
@@ -100,7 +108,13 @@ def test_a_second_authorization_is_refused_and_not_chosen_from(raw: RawClient) -
     assert raw_refusal(raw.ask(request)) == (400, "invalid_request")
 
 
-ELSEWHERE = ["?api_key={key}", "?key={key}", "?access_token={key}", "?authorization=Bearer%20{key}", "?token={key}"]
+ELSEWHERE = [
+    "?api_key={key}",
+    "?key={key}",
+    "?access_token={key}",
+    "?authorization=Bearer%20{key}",
+    "?token={key}",
+]
 
 
 @pytest.mark.parametrize("query", ELSEWHERE)
@@ -111,10 +125,15 @@ def test_a_key_in_the_address_is_no_key(suspect: Client, method: str, path: str,
     assert suspect.key.encode() not in answer.body
 
 
-@pytest.mark.parametrize("name", ["X-Api-Key", "Api-Key", "Proxy-Authorization", "X-Authorization", "Cookie", "Sec-WebSocket-Protocol"])
+@pytest.mark.parametrize(
+    "name",
+    ["X-Api-Key", "Api-Key", "Proxy-Authorization", "X-Authorization", "Cookie", "Sec-WebSocket-Protocol"],
+)
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_a_key_in_another_header_is_no_key(suspect: Client, path: str, name: str) -> None:
-    with suspect.exchange("POST", path, body_for(path), {"Authorization": None, name: f"Bearer {suspect.key}"}) as exchange:
+    with suspect.exchange(
+        "POST", path, body_for(path), {"Authorization": None, name: f"Bearer {suspect.key}"}
+    ) as exchange:
         assert refusal(exchange.read())[:2] == INCORRECT
 
 
@@ -125,8 +144,18 @@ def test_a_key_in_the_body_is_no_key(suspect: Client) -> None:
 
 def test_who_asks_is_settled_before_what_is_asked(suspect: Client) -> None:
     """Nobody learns without a key which models, generations or dialects there are."""
-    for path, body in ((CHAT, b"{"), (CHAT, body_for(CHAT).replace(b"five", b"none")), (TEXT, b""), (f"/bitseek{CHAT}", b"[]")):
-        assert refusal(suspect.send("POST", path, body, authorization="Bearer x", x_chatapi_dialect="klingon"))[:2] == INCORRECT
+    for path, body in (
+        (CHAT, b"{"),
+        (CHAT, body_for(CHAT).replace(b"five", b"none")),
+        (TEXT, b""),
+        (f"/bitseek{CHAT}", b"[]"),
+    ):
+        assert (
+            refusal(suspect.send("POST", path, body, authorization="Bearer x", x_chatapi_dialect="klingon"))[
+                :2
+            ]
+            == INCORRECT
+        )
 
 
 def _refusal_ms(client: Client, key: str) -> float:
@@ -144,7 +173,9 @@ def test_the_time_does_not_tell_a_known_key_from_an_unknown_one(suspect: Client)
     assert abs(unknown_ms - known_ms) < 0.25 * min(unknown_ms, known_ms)
 
 
-def test_wrong_keys_by_the_hundred_keep_nobody_else_waiting(suspect: Client, client: Client, installation: Installation) -> None:
+def test_wrong_keys_by_the_hundred_keep_nobody_else_waiting(
+    suspect: Client, client: Client, installation: Installation
+) -> None:
     for _ in range(300):
         suspect.send("POST", CHAT, b"{}", authorization="Bearer ck_live_nonsense")
     began = time.monotonic()

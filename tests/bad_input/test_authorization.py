@@ -1,6 +1,7 @@
 """What belongs to others does not exist.
 
-Isolation of every route of the management API belongs to that API. Lists and receipts of a colleague: tests/chatapi/test_api.py.
+Isolation of every route of the management API belongs to that API. Lists and receipts of a colleague:
+tests/chatapi/test_api.py.
 """
 
 import json
@@ -24,11 +25,19 @@ def stranger(installation: Installation) -> Client:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "POST", "PATCH"])
 @pytest.mark.parametrize("suffix", ["", "/cancel", "/stream", "?starting_after=0"])
-def test_another_tenants_generation_is_as_unknown_as_none(client: Client, stranger: Client, method: str, suffix: str) -> None:
+def test_another_tenants_generation_is_as_unknown_as_none(
+    client: Client, stranger: Client, method: str, suffix: str
+) -> None:
     generation_id = client.complete("five").headers["x-generation-id"]
-    real, unknown = (stranger.send(method, f"/v1/generations/{name}{suffix}", b"{}") for name in (generation_id, UNKNOWN_ID))
+    real, unknown = (
+        stranger.send(method, f"/v1/generations/{name}{suffix}", b"{}")
+        for name in (generation_id, UNKNOWN_ID)
+    )
     assert real.status in {404, 405}
-    assert (real.status, real.body.replace(generation_id.encode(), UNKNOWN_ID.encode())) == (unknown.status, unknown.body)
+    assert (real.status, real.body.replace(generation_id.encode(), UNKNOWN_ID.encode())) == (
+        unknown.status,
+        unknown.body,
+    )
 
 
 OTHER_KIND = """
@@ -51,21 +60,32 @@ def kinds(installation: Installation) -> dict[str, Client]:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "POST", "PATCH"])
 @pytest.mark.parametrize("suffix", ["", "/cancel", "/stream"])
-@pytest.mark.parametrize(("owner", "others"), [("live", ("test", "test admin")), ("test", ("live", "live admin"))])
+@pytest.mark.parametrize(
+    ("owner", "others"), [("live", ("test", "test admin")), ("test", ("live", "live admin"))]
+)
 def test_test_and_live_keys_of_a_project_see_nothing_of_each_other(
     kinds: dict[str, Client], owner: str, others: tuple[str, ...], method: str, suffix: str
 ) -> None:
     generation_id = kinds[owner].complete("five").headers["x-generation-id"]
     for other in others:
-        real, unknown = (kinds[other].send(method, f"/v1/generations/{name}{suffix}", b"{}") for name in (generation_id, UNKNOWN_ID))
+        real, unknown = (
+            kinds[other].send(method, f"/v1/generations/{name}{suffix}", b"{}")
+            for name in (generation_id, UNKNOWN_ID)
+        )
         assert real.status in {404, 405}
-        assert (real.status, real.body.replace(generation_id.encode(), UNKNOWN_ID.encode())) == (unknown.status, unknown.body)
+        assert (real.status, real.body.replace(generation_id.encode(), UNKNOWN_ID.encode())) == (
+            unknown.status,
+            unknown.body,
+        )
     assert kinds[f"{owner} admin"].send("GET", f"/v1/generations/{generation_id}").status == 200
 
 
 def test_a_test_key_cannot_cancel_a_live_generation(kinds: dict[str, Client]) -> None:
     later = kinds["live"].send(
-        "POST", CHAT, json.dumps({"model": "steady", "stream": True, "messages": HELLO}).encode(), prefer="respond-async"
+        "POST",
+        CHAT,
+        json.dumps({"model": "steady", "stream": True, "messages": HELLO}).encode(),
+        prefer="respond-async",
     )
     path = f"/v1/generations/{later.json['id']}"
     try:
@@ -81,7 +101,9 @@ FORMS += ["chatcmpl-{HEX}", "CHATCMPL-{hex}", "chatcmpl-{hex}%00", "chatcmpl-{he
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("prefix", ["", "/openai", "/bitseek"])
-def test_no_spelling_of_an_id_gets_around_that(client: Client, stranger: Client, prefix: str, form: str) -> None:
+def test_no_spelling_of_an_id_gets_around_that(
+    client: Client, stranger: Client, prefix: str, form: str
+) -> None:
     digits = client.complete("five").headers["x-generation-id"].removeprefix("chatcmpl-")
     path = f"{prefix}/v1/generations/{form.format(hex=digits, HEX=digits.upper())}"
     assert refusal(stranger.send("GET", path)) == (404, "generation_not_found", "id")
@@ -90,7 +112,9 @@ def test_no_spelling_of_an_id_gets_around_that(client: Client, stranger: Client,
 def test_an_id_that_a_client_chooses_is_nobodys_generation(client: Client, stranger: Client) -> None:
     """Ids of clients are echoed, and never used to find anything."""
     generation_id = client.complete("five").headers["x-generation-id"]
-    answer = stranger.send("POST", CHAT, body_for(CHAT), x_request_id=generation_id, idempotency_key=generation_id)
+    answer = stranger.send(
+        "POST", CHAT, body_for(CHAT), x_request_id=generation_id, idempotency_key=generation_id
+    )
     assert (answer.status, answer.headers["x-request-id"]) == (200, generation_id)
     assert answer.headers["x-generation-id"] != generation_id
     assert answer.json["id"] != generation_id
@@ -105,7 +129,10 @@ def test_a_ticket_is_charged_to_the_key_that_asked_for_it(client: Client, strang
     assert client.send("GET", f"/v1/generations/{generation_id}").status == 200
 
 
-@pytest.mark.parametrize("query", ["?key_id=1", "?project_id=1", "?organization_id=1", "?user=admin", "?project__organization__name=Tests"])
+@pytest.mark.parametrize(
+    "query",
+    ["?key_id=1", "?project_id=1", "?organization_id=1", "?user=admin", "?project__organization__name=Tests"],
+)
 def test_no_filter_widens_what_a_key_sees(stranger: Client, query: str) -> None:
     assert stranger.send("GET", f"/v1/key{query}").body == stranger.send("GET", "/v1/key").body
     assert stranger.send("GET", f"/v1/models{query}").body == stranger.send("GET", "/v1/models").body
@@ -120,7 +147,9 @@ def test_nothing_is_assigned_by_writing_to_what_only_reads(stranger: Client, met
     assert stranger.send("GET", path).body == before
 
 
-@pytest.mark.parametrize("path", ["/admin/", "/admin/accounts/apikey/", "/admin/usage/generation/?api_key__digest__startswith=a"])
+@pytest.mark.parametrize(
+    "path", ["/admin/", "/admin/accounts/apikey/", "/admin/usage/generation/?api_key__digest__startswith=a"]
+)
 def test_a_key_does_not_open_the_pages(client: Client, path: str) -> None:
     answer = client.send("GET", path)
     assert (answer.status, answer.headers["location"].partition("?")[0]) == (302, "/admin/login/")

@@ -77,10 +77,7 @@ NO_REQUESTS = {
     "RESP": b"*1\r\n$4\r\nPING\r\n",
     "zeros": b"\x00" * 64 + b"\r\n\r\n",
 }
-ENDLESS = {
-    "line": b"A" * 100_000,
-    "method": b"A" * 20_000 + b" / HTTP/1.1\r\n\r\n",
-}
+ENDLESS = {"line": b"A" * 100_000, "method": b"A" * 20_000 + b" / HTTP/1.1\r\n\r\n"}
 
 
 @pytest.mark.parametrize("case", NO_REQUESTS)
@@ -106,7 +103,10 @@ def test_a_pipelined_request_does_not_inherit_the_key(raw: RawClient, headers: t
 
 def test_a_request_in_a_body_is_not_carried_out(raw: RawClient) -> None:
     hidden = raw.head_of("GET", "/v1/key")
-    assert refusal(raw.ask(raw.head_of("POST", CHAT, f"Content-Length: {len(hidden)}") + hidden)) == (400, "invalid_json")
+    assert refusal(raw.ask(raw.head_of("POST", CHAT, f"Content-Length: {len(hidden)}") + hidden)) == (
+        400,
+        "invalid_json",
+    )
     assert not raw.has_bytes(within_seconds=0.2)
 
 
@@ -137,7 +137,9 @@ def test_http_1_0_is_answered_and_closed(raw: RawClient, version: str) -> None:
 
 
 @pytest.mark.parametrize("sent", [20, -20, -1], ids=["in the head", "in the body", "before the last byte"])
-def test_a_client_that_resets_in_the_middle_harms_nobody(installation: Installation, raw: RawClient, client: Client, sent: int) -> None:
+def test_a_client_that_resets_in_the_middle_harms_nobody(
+    installation: Installation, raw: RawClient, client: Client, sent: int
+) -> None:
     logged = installation.log("web")
     raw.send((raw.head_of("POST", CHAT, LENGTH) + BODY)[:sent])
     raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

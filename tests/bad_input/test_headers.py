@@ -27,7 +27,12 @@ def request_with(raw: RawClient, method: str, path: str, *headers: str | bytes) 
 
 HARMLESS: dict[str, tuple[str | bytes, ...]] = {
     "a chosen SCRIPT_NAME": ("Daphne-Root-Path: /admin%ff",),
-    "a proxy's word": ("X-Forwarded-For: 1.2.3.4, ';--", "X-Forwarded-Host: evil.example", "X-Forwarded-Proto: https", "Forwarded: for=x"),
+    "a proxy's word": (
+        "X-Forwarded-For: 1.2.3.4, ';--",
+        "X-Forwarded-Host: evil.example",
+        "X-Forwarded-Proto: https",
+        "Forwarded: for=x",
+    ),
     "a proxy's prefix": ("X-Forwarded-Prefix: /x", "X-Original-URL: /admin/", "X-Rewrite-URL: /admin/"),
     "another method": ("X-HTTP-Method-Override: DELETE",),
     "an event stream wanted": ("Accept: text/event-stream",),
@@ -40,7 +45,11 @@ HARMLESS: dict[str, tuple[str | bytes, ...]] = {
     "a range": ("Range: bytes=0-10",),
     "conditions": ("If-None-Match: *", "If-Modified-Since: yesterday"),
     "another expectation": ("Expect: 200-ok",),
-    "h2c": ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"),
+    "h2c": (
+        "Connection: Upgrade, HTTP2-Settings",
+        "Upgrade: h2c",
+        "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA",
+    ),
     "another upgrade": ("Connection: Upgrade", "Upgrade: \xff/9"),
     "a last event": ("Last-Event-ID: ';--\x80",),
     "many headers": ("X-Many: 1",) * 400,
@@ -52,14 +61,20 @@ HARMLESS: dict[str, tuple[str | bytes, ...]] = {
     "an origin": ("Origin: null", "Referer: http://evil.example/"),
     "a cookie": ("Cookie: sessionid=x; csrftoken=\xff; =;;",),
     "another key": ("X-Api-Key: ck_live_other", "Api-Key: x", "X-Goog-Api-Key: y"),
-    "routing": ("X-Litellm-Api-Base: http://evil.example", "Helicone-Target-Url: http://evil.example", "X-Portkey-Provider: x"),
+    "routing": (
+        "X-Litellm-Api-Base: http://evil.example",
+        "Helicone-Target-Url: http://evil.example",
+        "X-Portkey-Provider: x",
+    ),
     "retries": ("X-Stainless-Retry-Count: -1", "X-Stainless-Timeout: NaN"),
 }
 
 
 @BOTH_KINDS
 @pytest.mark.parametrize("case", HARMLESS)
-def test_a_header_that_is_none_of_ours_changes_nothing(raw: RawClient, method: str, path: str, case: str) -> None:
+def test_a_header_that_is_none_of_ours_changes_nothing(
+    raw: RawClient, method: str, path: str, case: str
+) -> None:
     response = raw.ask(request_with(raw, method, path, *HARMLESS[case]))
     if method == "GET":
         assert (response.status, response.headers["content-type"]) == (200, "application/json")
@@ -69,7 +84,9 @@ def test_a_header_that_is_none_of_ours_changes_nothing(raw: RawClient, method: s
 
 
 def test_a_clients_headers_do_not_go_to_the_upstream(client: Client, installation: Installation) -> None:
-    sent = dict.fromkeys(("X-Canary", "Cookie", "X-Forwarded-For", "OpenAI-Organization", "Referer"), "canary")
+    sent = dict.fromkeys(
+        ("X-Canary", "Cookie", "X-Forwarded-For", "OpenAI-Organization", "Referer"), "canary"
+    )
     with client.exchange("POST", CHAT, body_for(CHAT), sent) as exchange:
         assert exchange.read().status == 200
     received = str(installation.calls("five")[-1]["headers"])
@@ -97,7 +114,10 @@ NOT_WELL_FORMED_HEADERS: dict[str, tuple[str | bytes, ...]] = {
 @BOTH_KINDS
 @pytest.mark.parametrize("case", NOT_WELL_FORMED_HEADERS)
 def test_a_head_that_is_not_well_formed_is_refused(raw: RawClient, method: str, path: str, case: str) -> None:
-    assert raw_refusal(raw.ask(request_with(raw, method, path, *NOT_WELL_FORMED_HEADERS[case]))) == NOT_WELL_FORMED
+    assert (
+        raw_refusal(raw.ask(request_with(raw, method, path, *NOT_WELL_FORMED_HEADERS[case])))
+        == NOT_WELL_FORMED
+    )
     assert raw.is_hung_up()
 
 
@@ -117,7 +137,10 @@ def test_a_head_that_is_too_large_is_refused(raw: RawClient, method: str, path: 
 
 @BOTH_KINDS
 def test_a_request_without_a_host_is_refused(raw: RawClient, method: str, path: str) -> None:
-    assert raw_refusal(raw.ask(request_with(raw, method, path).replace(b"Host: 127.0.0.1\r\n", b""))) == NOT_WELL_FORMED
+    assert (
+        raw_refusal(raw.ask(request_with(raw, method, path).replace(b"Host: 127.0.0.1\r\n", b"")))
+        == NOT_WELL_FORMED
+    )
 
 
 HOSTS = ["evil.example", "127.0.0.1.evil.example", "", "a b/c@d", "\xff", "[::1", "a" * 8_000]
@@ -125,7 +148,9 @@ HOSTS = ["evil.example", "127.0.0.1.evil.example", "", "a b/c@d", "\xff", "[::1"
 
 @pytest.mark.parametrize("host", HOSTS, ids=lambda host: repr(host[:24]))
 def test_a_foreign_host_changes_nothing_for_the_api(raw: RawClient, host: str) -> None:
-    """It has no sessions and makes no links, so that a container, a probe or the LAN may call it whatever they like."""
+    """It has no sessions and makes no links, so that a container, a probe or the LAN may call it whatever
+    they like.
+    """
     for method, path, status in (("POST", CHAT, 404), ("GET", "/v1/models", 200), ("GET", "/healthz", 200)):
         response = raw.ask(under(host, request_with(raw, method, path)))
         assert response.status == status
@@ -147,7 +172,12 @@ def under(host: str, request: bytes) -> bytes:
 
 # ---- WebSocket
 
-HANDSHAKE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
+HANDSHAKE = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
 HANDSHAKES: dict[str, tuple[tuple[str, ...], int]] = {
     "a good one": (HANDSHAKE, 403),
     "from elsewhere": ((*HANDSHAKE, "Origin: http://evil.example"), 403),
@@ -156,7 +186,10 @@ HANDSHAKES: dict[str, tuple[tuple[str, ...], int]] = {
     "no key": (HANDSHAKE[:3], 400),
     "a short key": ((*HANDSHAKE[:3], "Sec-WebSocket-Key: x"), 400),
     "nothing but the word": (("Upgrade: websocket",), 400),
-    "extensions": ((*HANDSHAKE, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=\xff"), 403),
+    "extensions": (
+        (*HANDSHAKE, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=\xff"),
+        403,
+    ),
 }
 
 
@@ -171,20 +204,40 @@ def test_there_is_no_websocket(raw: RawClient, path: str, case: str) -> None:
 
 @pytest.mark.parametrize("fold", [b" ", b"\t", b"  X-Injected: 1"])
 def test_a_folded_line_is_refused(raw: RawClient, fold: bytes) -> None:
-    """RFC 9112 section 5.2: proxies differ in what they make of it, and each costs a copy of the lines before it."""
-    assert raw_refusal(raw.ask(raw.head_of("GET", "/v1/models", b"OpenAI-Organization: a\r\n" + fold)))[0] == 400
+    """RFC 9112 section 5.2: proxies differ in what they make of it, and each costs a copy of the lines before
+    it.
+    """
+    assert (
+        raw_refusal(raw.ask(raw.head_of("GET", "/v1/models", b"OpenAI-Organization: a\r\n" + fold)))[0] == 400
+    )
 
 
 @pytest.mark.parametrize("path", POSTED)
 def test_nothing_is_upgraded_by_a_post(raw: RawClient, path: str) -> None:
     body = body_for(path)
-    assert raw_refusal(raw.ask(raw.head_of("POST", path, f"Content-Length: {len(body)}", *HANDSHAKE) + body))[0] == 405
+    assert (
+        raw_refusal(raw.ask(raw.head_of("POST", path, f"Content-Length: {len(body)}", *HANDSHAKE) + body))[0]
+        == 405
+    )
 
 
 # ---- what a body is
 
-NO_JSON_TYPES = [None, "", "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application"]
-NO_JSON_TYPES += ["application/vnd.api+json", "application/jsonp", "application/json, text/plain", "application/ json"]
+NO_JSON_TYPES = [
+    None,
+    "",
+    "text/plain",
+    "text/json",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "application",
+]
+NO_JSON_TYPES += [
+    "application/vnd.api+json",
+    "application/jsonp",
+    "application/json, text/plain",
+    "application/ json",
+]
 NO_JSON_TYPES += ["*/*", "json", "\xff"]
 
 
@@ -195,10 +248,15 @@ def test_a_body_of_another_type_is_415(suspect: Client, path: str, content_type:
     assert refusal(answer) == (415, "unsupported_media_type", None)
 
 
-@pytest.mark.parametrize("parameter", ["", ";", "; charset=utf-8", ";charset=hex", "; charset=utf-16", "; charset=\xff", "; x" * 500])
+@pytest.mark.parametrize(
+    "parameter",
+    ["", ";", "; charset=utf-8", ";charset=hex", "; charset=utf-16", "; charset=\xff", "; x" * 500],
+)
 def test_the_type_says_it_all(client: Client, parameter: str) -> None:
     """JSON is UTF-8, whatever a parameter says (RFC 8259 section 8.1, and section 11: the type has none)."""
-    assert client.send("POST", CHAT, body_for(CHAT), content_type=f"application/json{parameter}").status == 200
+    assert (
+        client.send("POST", CHAT, body_for(CHAT), content_type=f"application/json{parameter}").status == 200
+    )
 
 
 BOMBS: dict[str, tuple[str, bytes]] = {
@@ -227,12 +285,27 @@ def test_a_client_that_waits_for_the_invitation_gets_it_once(raw: RawClient) -> 
 
 # ---- what is echoed
 
-REPLACED = ["", "a" * 65, "a" * 8_000, "a b", "a;b", "a,b", "<script>", "../..", "${jndi}", "%0d%0a", "\xe9", "a\tb"]
+REPLACED = [
+    "",
+    "a" * 65,
+    "a" * 8_000,
+    "a b",
+    "a;b",
+    "a,b",
+    "<script>",
+    "../..",
+    "${jndi}",
+    "%0d%0a",
+    "\xe9",
+    "a\tb",
+]
 
 
 @BOTH_KINDS
 @pytest.mark.parametrize("wish", REPLACED, ids=lambda wish: repr(wish[:12]))
-def test_a_request_id_that_could_do_harm_is_replaced(raw: RawClient, method: str, path: str, wish: str) -> None:
+def test_a_request_id_that_could_do_harm_is_replaced(
+    raw: RawClient, method: str, path: str, wish: str
+) -> None:
     response = raw.ask(request_with(raw, method, path, f"X-Request-Id: {wish}"))
     assert response.headers["x-request-id"].startswith("req_")
 
@@ -240,14 +313,29 @@ def test_a_request_id_that_could_do_harm_is_replaced(raw: RawClient, method: str
 @BOTH_KINDS
 def test_of_two_request_ids_none_is_joined_to_the_other(raw: RawClient, method: str, path: str) -> None:
     response = raw.ask(request_with(raw, method, path, "X-Request-Id: a", "X-Request-Id: b"))
-    assert response.headers["x-request-id"] in {"a", "b"} or response.headers["x-request-id"].startswith("req_")
+    assert response.headers["x-request-id"] in {"a", "b"} or response.headers["x-request-id"].startswith(
+        "req_"
+    )
 
 
-DIALECTS = ["klingon", "OPENAI", "openai ,bitseek", "openai,openai", "../openai", "\xff\xfe", "x" * 8_000, "__class__"]
+DIALECTS = [
+    "klingon",
+    "OPENAI",
+    "openai ,bitseek",
+    "openai,openai",
+    "../openai",
+    "\xff\xfe",
+    "x" * 8_000,
+    "__class__",
+]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: repr(dialect[:12]))
 def test_an_unknown_dialect_is_refused(suspect: Client, dialect: str) -> None:
     headers: dict[str, Any] = {"x_chatapi_dialect": dialect}
     for path in POSTED:
-        assert refusal(suspect.send("POST", path, body_for(path), **headers)) == (400, "unknown_dialect", None)
+        assert refusal(suspect.send("POST", path, body_for(path), **headers)) == (
+            400,
+            "unknown_dialect",
+            None,
+        )

@@ -1,4 +1,6 @@
-"""Pictures, sounds and files: nothing is ever fetched or unpacked by us, and addresses of the inside go to nobody."""
+"""Pictures, sounds and files: nothing is ever fetched or unpacked by us, and addresses of the inside go to
+nobody.
+"""
 
 import socket
 import zlib
@@ -84,15 +86,23 @@ ADDRESSES = [
 
 @pytest.mark.parametrize("path", MEDIA)
 @pytest.mark.parametrize("address", ADDRESSES, ids=lambda address: ascii(address[:40]))
-def test_an_address_of_the_inside_is_refused(suspect: Client, trap: socket.socket, path: str, address: str) -> None:
+def test_an_address_of_the_inside_is_refused(
+    suspect: Client, trap: socket.socket, path: str, address: str
+) -> None:
     answer = suspect.send("POST", path, picture(address.replace("{port}", str(trap.getsockname()[1]))))
     assert refusal(answer) == (400, "unsupported_media", "messages[0].content[0].image_url.url")
 
 
 @pytest.mark.parametrize("path", MEDIA)
-@pytest.mark.parametrize("address", ["http://pictures.example/a.png", "https://pictures.example:8443/a.png?size=1"])
-def test_a_public_address_is_refused_as_no_deployment_allows_it(suspect: Client, path: str, address: str) -> None:
-    """Names may resolve to the inside, and servers may redirect there, so it takes a deployment that asks for it."""
+@pytest.mark.parametrize(
+    "address", ["http://pictures.example/a.png", "https://pictures.example:8443/a.png?size=1"]
+)
+def test_a_public_address_is_refused_as_no_deployment_allows_it(
+    suspect: Client, path: str, address: str
+) -> None:
+    """Names may resolve to the inside, and servers may redirect there, so it takes a deployment that asks for
+    it.
+    """
     assert refusal(suspect.send("POST", path, picture(address)))[:2] == (400, "unsupported_media")
 
 
@@ -117,8 +127,14 @@ def test_data_that_is_no_picture_is_refused(suspect: Client, case: str) -> None:
 
 
 def test_a_picture_of_more_than_4_mib_is_refused(suspect: Client) -> None:
-    assert refusal(suspect.send("POST", CHAT, picture("data:image/png;base64," + "A" * 4 * MIB)))[:2] == (400, "unsupported_media")
-    assert refusal(suspect.send("POST", CHAT, picture("data:image/png;base64," + "A" * 30_000_000)))[:2] == (413, "request_too_large")
+    assert refusal(suspect.send("POST", CHAT, picture("data:image/png;base64," + "A" * 4 * MIB)))[:2] == (
+        400,
+        "unsupported_media",
+    )
+    assert refusal(suspect.send("POST", CHAT, picture("data:image/png;base64," + "A" * 30_000_000)))[:2] == (
+        413,
+        "request_too_large",
+    )
 
 
 def test_a_decompression_bomb_is_passed_on_as_it_is(client: Client, installation: Installation) -> None:
@@ -129,16 +145,28 @@ def test_a_decompression_bomb_is_passed_on_as_it_is(client: Client, installation
 
 
 PARTS: dict[str, tuple[dict[str, Any], str]] = {
-    "a picture that is a string": ({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}, "invalid_type"),
+    "a picture that is a string": (
+        {"type": "image_url", "image_url": "data:image/png;base64,AAAA"},
+        "invalid_type",
+    ),
     "a picture without url": ({"type": "image_url", "image_url": {}}, "missing_required_parameter"),
     "a picture of unknown detail": (
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "4k"}},
         "invalid_value",
     ),
-    "a sound of unknown format": ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "exe"}}, "invalid_value"),
-    "a sound of 5 MB": ({"type": "input_audio", "input_audio": {"data": "A" * 5 * MIB, "format": "wav"}}, "unsupported_media"),
+    "a sound of unknown format": (
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "exe"}},
+        "invalid_value",
+    ),
+    "a sound of 5 MB": (
+        {"type": "input_audio", "input_audio": {"data": "A" * 5 * MIB, "format": "wav"}},
+        "unsupported_media",
+    ),
     "an empty file": ({"type": "file", "file": {}}, "invalid_value"),
-    "a file of both kinds": ({"type": "file", "file": {"file_id": "a", "file_data": "AAAA"}}, "invalid_value"),
+    "a file of both kinds": (
+        {"type": "file", "file": {"file_id": "a", "file_data": "AAAA"}},
+        "invalid_value",
+    ),
     "a file's path": ({"type": "file", "file": {"file_path": "/etc/passwd"}}, "invalid_value"),
     "a video": ({"type": "video_url", "video_url": {"url": "file:///etc/passwd"}}, "invalid_value"),
 }
@@ -147,4 +175,7 @@ PARTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", PARTS)
 def test_a_part_that_is_no_medium_is_refused(suspect: Client, case: str) -> None:
     part, code = PARTS[case]
-    assert refusal(suspect.send("POST", CHAT, chat(messages=[{"role": "user", "content": [part]}])))[:2] == (400, code)
+    assert refusal(suspect.send("POST", CHAT, chat(messages=[{"role": "user", "content": [part]}])))[:2] == (
+        400,
+        code,
+    )

@@ -1,7 +1,8 @@
 """Requests that would cost what nobody has, or nothing where they should cost something.
 
-Who leaves in the middle: tests/chatapi/test_client_leaves.py. Parallel requests at a limit: tests/chatapi/test_budgets_end_to_end.py and
-tests/usage/test_ledger.py. Retries with an Idempotency-Key belong to that header's issue.
+Who leaves in the middle: tests/chatapi/test_client_leaves.py. Parallel requests at a limit:
+tests/chatapi/test_budgets_end_to_end.py and tests/usage/test_ledger.py. Retries with an Idempotency-Key
+belong to that header's issue.
 """
 
 from typing import Any
@@ -24,13 +25,19 @@ def client_of(installation: Installation, name: str) -> Client:
 
 def spent(client: Client) -> tuple[int, int]:
     """What the key's day holds, and what it has cost."""
-    (day,) = [each for each in client.send("GET", "/v1/key").json["budgets"] if (each["scope"], each["period"]) == ("key", "day")]
+    (day,) = [
+        each
+        for each in client.send("GET", "/v1/key").json["budgets"]
+        if (each["scope"], each["period"]) == ("key", "day")
+    ]
     return day["pending_nanodollars"], day["posted_nanodollars"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("members", [{}, {"max_tokens": 1}, {"n": 128}, {"max_tokens": 2**31 - 1}], ids=str)
-def test_a_limit_of_0_lets_nothing_in(installation: Installation, members: dict[str, Any], stream: bool) -> None:
+def test_a_limit_of_0_lets_nothing_in(
+    installation: Installation, members: dict[str, Any], stream: bool
+) -> None:
     penniless, calls = client_of(installation, "penniless"), len(installation.calls("five"))
     answer = penniless.send("POST", CHAT, chat(stream=stream, **members))
     assert refusal(answer)[:2] == NO_ROOM
@@ -48,24 +55,40 @@ def test_a_nanodollar_decides(installation: Installation) -> None:
     assert spent(short) == (0, 0)
 
 
-DEARER: list[dict[str, Any]] = [{"n": 2}, {"max_tokens": 101}, {"max_tokens": None}, {"max_tokens": 1, "max_completion_tokens": 1_000}]
-DEARER += [{"messages": [{"role": "user", "content": "hello" + "!" * 500}]}, {"tools": [{"type": "function", "function": {"name": "f"}}]}]
+DEARER: list[dict[str, Any]] = [
+    {"n": 2},
+    {"max_tokens": 101},
+    {"max_tokens": None},
+    {"max_tokens": 1, "max_completion_tokens": 1_000},
+]
+DEARER += [
+    {"messages": [{"role": "user", "content": "hello" + "!" * 500}]},
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+]
 
 
 @pytest.mark.parametrize("members", DEARER, ids=lambda members: str(members)[:40])
 def test_whatever_can_cost_more_is_held_for(installation: Installation, members: dict[str, Any]) -> None:
-    answer = client_of(installation, "one nanodollar short").send("POST", CHAT, chat(**SMALL_REQUEST | members))
+    answer = client_of(installation, "one nanodollar short").send(
+        "POST", CHAT, chat(**SMALL_REQUEST | members)
+    )
     assert refusal(answer)[:2] == NO_ROOM
 
 
-@pytest.mark.parametrize("members", [{"n": 2}, {"best_of": 2}, {"prompt": ["hello", "hello"]}, {"max_tokens": 1_000}], ids=str)
+@pytest.mark.parametrize(
+    "members", [{"n": 2}, {"best_of": 2}, {"prompt": ["hello", "hello"]}, {"max_tokens": 1_000}], ids=str
+)
 def test_text_completions_hold_for_every_sample(installation: Installation, members: dict[str, Any]) -> None:
-    answer = client_of(installation, "one nanodollar short").send("POST", TEXT, text(**SMALL_REQUEST | members))
+    answer = client_of(installation, "one nanodollar short").send(
+        "POST", TEXT, text(**SMALL_REQUEST | members)
+    )
     assert refusal(answer)[:2] == NO_ROOM
 
 
 @pytest.mark.parametrize("path", POSTED)
-def test_a_ticket_for_what_nobody_can_pay_is_refused_when_it_is_used(installation: Installation, path: str) -> None:
+def test_a_ticket_for_what_nobody_can_pay_is_refused_when_it_is_used(
+    installation: Installation, path: str
+) -> None:
     penniless = client_of(installation, "penniless")
     answer = penniless.send("POST", path, body_for(path))
     if answer.status == 201:
@@ -83,7 +106,12 @@ def test_no_price_no_service(client: Client, path: str) -> None:
 def test_a_model_with_an_explicit_price_of_0_is_free(installation: Installation) -> None:
     answer = client_of(installation, "penniless").complete("free")
     assert answer.status == 200
-    assert client_of(installation, "penniless").send("GET", f"/v1/generations/{answer.json['id']}").json["amount_nanodollars"] == 0
+    assert (
+        client_of(installation, "penniless")
+        .send("GET", f"/v1/generations/{answer.json['id']}")
+        .json["amount_nanodollars"]
+        == 0
+    )
 
 
 def test_the_largest_max_tokens_is_cut_to_the_models_own(client: Client, installation: Installation) -> None:

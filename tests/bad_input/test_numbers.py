@@ -12,7 +12,25 @@ INTEGERS = ("max_tokens", "n", "seed")
 ONLY_CHAT = ("max_completion_tokens", "top_logprobs")
 ONLY_TEXT = ("logprobs", "best_of")
 
-NO_JSON = ["NaN", "-NaN", "Infinity", "-Infinity", "nan", "inf", "+1", "01", ".5", "5.", "1e", "0x10", "1_0", "١٢", "1,5", "--1", "1n"]
+NO_JSON = [
+    "NaN",
+    "-NaN",
+    "Infinity",
+    "-Infinity",
+    "nan",
+    "inf",
+    "+1",
+    "01",
+    ".5",
+    "5.",
+    "1e",
+    "0x10",
+    "1_0",
+    "١٢",
+    "1,5",
+    "--1",
+    "1n",
+]
 OUT_OF_RANGE = ["1e400", "-1e400", "1" * 5_000]
 NO_NUMBER = ['"5"', '"١٢"', '"1_0"', '"NaN"', '""', "true", "false", "{}", "[]", "[1]"]
 NO_INTEGER = ["1.0", "1.5", "-0.0"]
@@ -58,7 +76,9 @@ def test_a_number_beyond_every_type_names_its_parameter(suspect: Client, path: s
 
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("number", OUT_OF_RANGE[:2])
-def test_a_number_beyond_every_type_is_refused_where_nobody_looks(suspect: Client, path: str, number: str) -> None:
+def test_a_number_beyond_every_type_is_refused_where_nobody_looks(
+    suspect: Client, path: str, number: str
+) -> None:
     assert told(suspect, path, "unknown", number)[:2] == (400, "invalid_value")
 
 
@@ -101,8 +121,20 @@ def test_a_wrong_logit_bias_is_refused(suspect: Client, path: str, bias: str) ->
     assert told(suspect, path, "logit_bias", bias) == (400, LOGIT_BIASES[bias], "logit_bias")
 
 
-TAKEN = [("temperature", "-0"), ("temperature", "-0.0"), ("temperature", "1"), ("temperature", "1.0"), ("temperature", "2e0")]
-TAKEN += [("seed", "-9223372036854775808"), ("seed", "9223372036854775807"), ("max_tokens", "2147483647"), ("n", "1"), ("top_p", "1e-300")]
+TAKEN = [
+    ("temperature", "-0"),
+    ("temperature", "-0.0"),
+    ("temperature", "1"),
+    ("temperature", "1.0"),
+    ("temperature", "2e0"),
+]
+TAKEN += [
+    ("seed", "-9223372036854775808"),
+    ("seed", "9223372036854775807"),
+    ("max_tokens", "2147483647"),
+    ("n", "1"),
+    ("top_p", "1e-300"),
+]
 
 
 @pytest.mark.parametrize(("parameter", "number"), TAKEN)

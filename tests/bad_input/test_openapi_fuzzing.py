@@ -1,4 +1,6 @@
-"""Schemathesis reads our OpenAPI document and sends what it allows, and what it does not: no answer may surprise who has read it."""
+"""Schemathesis reads our OpenAPI document and sends what it allows, and what it does not: no answer may
+surprise who has read it.
+"""
 
 import json
 import subprocess
@@ -18,13 +20,20 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 PHASES: dict[str, list[str]] = {
     "what it makes up": ["--phases", "examples,fuzzing", "--max-examples", "15"],
     # The bodies of tickets are those of chat completions.
-    "every bound of every parameter": ["--phases", "coverage", "--exclude-path", "/v1/chat/completions/tickets"],
+    "every bound of every parameter": [
+        "--phases",
+        "coverage",
+        "--exclude-path",
+        "/v1/chat/completions/tickets",
+    ],
 }
 
 
 @pytest.fixture(scope="module")
 def document(installation: Installation) -> dict[str, Any]:
-    """The document, narrowed to the model and the generation that there are: to the others every answer is a 404."""
+    """The document, narrowed to the model and the generation that there are: to the others every answer is a
+    404.
+    """
     client = Client(installation.url, installation.keys["test"])
     generation_id = client.complete("sandbox").headers["x-generation-id"]
     document: dict[str, Any] = client.send("GET", "/openapi.json").json
@@ -32,7 +41,9 @@ def document(installation: Installation) -> dict[str, Any]:
         document["components"]["schemas"][name]["properties"]["model"] = {"const": "sandbox"}
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         # It ties requests together: a second body with the key of the first is a 422, whatever is in it.
-        operation["parameters"] = [each for each in operation.get("parameters", []) if each["name"] != "Idempotency-Key"]
+        operation["parameters"] = [
+            each for each in operation.get("parameters", []) if each["name"] != "Idempotency-Key"
+        ]
         for parameter in operation["parameters"]:
             if parameter["name"] == "generation_id":
                 parameter["schema"] = {"const": generation_id}
@@ -44,8 +55,25 @@ def test_schemathesis_finds_no_server_error_and_nothing_undocumented(
     installation: Installation, document: dict[str, Any], tmp_path: Path, phase: str
 ) -> None:
     (tmp_path / "openapi.json").write_text(json.dumps(document))
-    command = [sys.executable, "-m", "schemathesis.cli", "run", "openapi.json", "--url", installation.url, "--seed", SEED, "--no-color"]
-    command += ["--header", f"Authorization: Bearer {installation.keys['test']}", "--checks", CHECKS, *PHASES[phase]]
+    command = [
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "run",
+        "openapi.json",
+        "--url",
+        installation.url,
+        "--seed",
+        SEED,
+        "--no-color",
+    ]
+    command += [
+        "--header",
+        f"Authorization: Bearer {installation.keys['test']}",
+        "--checks",
+        CHECKS,
+        *PHASES[phase],
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Test cases:" in done.stdout

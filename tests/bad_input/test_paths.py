@@ -17,7 +17,9 @@ NOT_ALLOWED = (405, "method_not_allowed", None)
 @pytest.mark.parametrize("dialect", ["", "/llama"])
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "POST"])
-def test_a_route_that_takes_a_body_is_only_posted_to(suspect: Client, dialect: str, path: str, method: str) -> None:
+def test_a_route_that_takes_a_body_is_only_posted_to(
+    suspect: Client, dialect: str, path: str, method: str
+) -> None:
     answer = suspect.send(method, dialect + path, body_for(path))
     assert refusal(answer) == NOT_ALLOWED
     assert answer.headers["allow"] == "POST"
@@ -117,7 +119,9 @@ NO_TARGETS += ["/v1/a b", "/v1/a\tb", "/v1/\x00"]
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 @pytest.mark.parametrize("target", NO_TARGETS, ids=lambda target: repr(target[:40]))
-def test_a_target_that_is_no_path_is_refused_and_the_connection_closed(raw: RawClient, method: str, target: str) -> None:
+def test_a_target_that_is_no_path_is_refused_and_the_connection_closed(
+    raw: RawClient, method: str, target: str
+) -> None:
     assert raw_refusal(raw.ask(raw.head_of(method, target))) == NOT_WELL_FORMED
     assert raw.is_hung_up()
 
@@ -130,16 +134,25 @@ def test_a_target_that_is_too_long_is_refused_and_the_connection_closed(raw: Raw
 
 def test_a_query_changes_nothing_for_a_posted_request(client: Client, suspect: Client) -> None:
     answer = client.send("POST", f"{CHAT}?stream=true&model=other&n=5&{'a' * 8_000}", body_for(CHAT))
-    assert (answer.status, answer.headers["content-type"], answer.json["model"]) == (200, "application/json", "five")
+    assert (answer.status, answer.headers["content-type"], answer.json["model"]) == (
+        200,
+        "application/json",
+        "five",
+    )
     assert refusal(suspect.send("POST", f"{CHAT}?model=five&messages=[]", b"{}"))[0] == 400
 
 
-@pytest.mark.parametrize("query", ["?ticket=", "?ticket", "?Ticket=x", "?tickets=x", "?ticket%00=x", "?", "?;ticket=x"])
+@pytest.mark.parametrize(
+    "query", ["?ticket=", "?ticket", "?Ticket=x", "?tickets=x", "?ticket%00=x", "?", "?;ticket=x"]
+)
 def test_a_get_without_a_ticket_is_405(suspect: Client, query: str) -> None:
     assert refusal(suspect.send("GET", CHAT + query)) == NOT_ALLOWED
 
 
-@pytest.mark.parametrize("secret", ["x", "%00", "%ff%fe", "%ed%a0%80", "a" * 43, "a" * 8_000, "..%2f..", "*", "a&ticket=b", "%0d%0aX:%20y"])
+@pytest.mark.parametrize(
+    "secret",
+    ["x", "%00", "%ff%fe", "%ed%a0%80", "a" * 43, "a" * 8_000, "..%2f..", "*", "a&ticket=b", "%0d%0aX:%20y"],
+)
 @pytest.mark.parametrize("path", [CHAT, f"/bitseek{CHAT}"])
 def test_a_ticket_that_there_is_not_is_401(suspect: Client, path: str, secret: str) -> None:
     """Also with a good key: a ticket stands for itself."""
@@ -150,4 +163,6 @@ def test_a_ticket_opens_nothing_else(suspect: Client, client: Client) -> None:
     ticket = client.send("POST", TICKETS, body_for(CHAT)).json["id"]
     for method, path in (("GET", "/v1/models"), ("GET", "/v1/key"), ("POST", CHAT), ("POST", TEXT)):
         for headers in ({"authorization": None}, {"authorization": f"Bearer {ticket}"}):
-            assert refusal(suspect.send(method, f"{path}?ticket={ticket}", body_for(path), **headers))[:2] == (401, "invalid_api_key")
+            assert refusal(suspect.send(method, f"{path}?ticket={ticket}", body_for(path), **headers))[
+                :2
+            ] == (401, "invalid_api_key")

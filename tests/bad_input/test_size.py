@@ -55,7 +55,10 @@ TOO_MANY: dict[str, tuple[dict[str, Any], tuple[int, str]]] = {
         {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 100_000}]},
         TOO_LARGE,
     ),
-    "2,049 content parts": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2_049}]}, (400, "invalid_value")),
+    "2,049 content parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2_049}]},
+        (400, "invalid_value"),
+    ),
     "2,049 messages": ({"messages": [{"role": "user", "content": "a"}] * 2_049}, (400, "invalid_value")),
     "129 tools": ({"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, (400, "invalid_value")),
     "a model's name of 8 MB": ({"model": "m" * 8_000_000}, (400, "invalid_value")),
@@ -122,25 +125,38 @@ def growth_under(installation: Installation, limit_bytes: int) -> Iterator[None]
 WORST = {
     "too deep": chat().ljust(CAP_BYTES - 200_000)[:-1] + b"[" * 100_000,
     "too many values": b'{"a":[' + b"0," * 4_000_000 + b"0]}",
-    "as many values as allowed": b'{"model":5,"a":[' + b",".join([b'{"a":"' + b"x" * 40 + b'"}'] * (caps.MAX_VALUES // 2 - 8)) + b"]}",
+    "as many values as allowed": b'{"model":5,"a":['
+    + b",".join([b'{"a":"' + b"x" * 40 + b'"}'] * (caps.MAX_VALUES // 2 - 8))
+    + b"]}",
     "a text": chat(messages=[{"role": "user", "content": "x" * (CAP_BYTES - 200)}], n=0),
     "a text of escapes": chat(messages=[{"role": "user", "content": "é" * (CAP_BYTES // 6 - 200)}], n=0),
-    "a text that looks like JSON": chat(messages=[{"role": "user", "content": '[{",\\' * (CAP_BYTES // 7 - 200)}], n=0),
+    "a text that looks like JSON": chat(
+        messages=[{"role": "user", "content": '[{",\\' * (CAP_BYTES // 7 - 200)}], n=0
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WORST)
-def test_a_request_in_flight_costs_a_bounded_amount_of_memory(installation: Installation, suspect: Client, case: str) -> None:
-    """Twice the cap each, while it is received and joined; and what the one that is being parsed needs on top."""
+def test_a_request_in_flight_costs_a_bounded_amount_of_memory(
+    installation: Installation, suspect: Client, case: str
+) -> None:
+    """Twice the cap each, while it is received and joined; and what the one that is being parsed needs on
+    top.
+    """
     in_flight = 4
     for _ in range(2):  # what an allocator keeps after the first time is not what a request costs
         suspect.send("POST", CHAT, WORST[case])
-    with growth_under(installation, (2 * in_flight + 3) * CAP_BYTES), ThreadPoolExecutor(in_flight) as threads:
+    with (
+        growth_under(installation, (2 * in_flight + 3) * CAP_BYTES),
+        ThreadPoolExecutor(in_flight) as threads,
+    ):
         answers = list(threads.map(lambda _: suspect.send("POST", CHAT, WORST[case]), range(2 * in_flight)))
     assert {answer.status for answer in answers} <= {400, 413}
 
 
-def test_many_who_announce_a_body_and_send_none_cost_little(installation: Installation, raw: RawClient) -> None:
+def test_many_who_announce_a_body_and_send_none_cost_little(
+    installation: Installation, raw: RawClient
+) -> None:
     """What 408 tells them in the end: tests/chatapi/web/test_server.py, with a shorter patience."""
     head = raw.head_of("POST", CHAT, f"Content-Length: {CAP_BYTES}")
     with growth_under(installation, 20 * MIB):
@@ -153,7 +169,9 @@ def test_many_who_announce_a_body_and_send_none_cost_little(installation: Instal
 
 
 def test_what_was_refused_is_not_kept(installation: Installation, suspect: Client) -> None:
-    """An allocator gives memory back when it likes, some rounds' worth sooner or later; one body that is kept of each round is more."""
+    """An allocator gives memory back when it likes, some rounds' worth sooner or later; one body that is kept
+    of each round is more.
+    """
     after_bytes = []
     for _ in range(12):
         for body in WORST.values():

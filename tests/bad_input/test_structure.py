@@ -1,4 +1,6 @@
-"""JSON that is right and says what no request may say: kinds, combinations, schemas, keys that would act if anyone obeyed them."""
+"""JSON that is right and says what no request may say: kinds, combinations, schemas, keys that would act if
+anyone obeyed them.
+"""
 
 import json
 from collections.abc import Callable
@@ -27,7 +29,10 @@ TWICE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("case", TWICE)
 def test_a_key_that_comes_twice_is_refused(suspect: Client, path: str, case: str) -> None:
-    assert refusal(suspect.send("POST", path, TWICE[case](body_for(path))))[:2] == (400, "duplicate_parameter")
+    assert refusal(suspect.send("POST", path, TWICE[case](body_for(path))))[:2] == (
+        400,
+        "duplicate_parameter",
+    )
 
 
 ROUTING = """
@@ -39,7 +44,9 @@ generation_id request_id chat_template n_predict
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("name", ROUTING)
-def test_a_parameter_that_would_route_or_rule_is_not_forwarded(client: Client, installation: Installation, path: str, name: str) -> None:
+def test_a_parameter_that_would_route_or_rule_is_not_forwarded(
+    client: Client, installation: Installation, path: str, name: str
+) -> None:
     for value in ('"http://127.0.0.1:9/canary"', "true", '{"canary": ["canary"]}'):
         assert client.send("POST", path, with_member(body_for(path), name, value)).status == 200
     for call in installation.calls("five")[-3:]:
@@ -48,7 +55,11 @@ def test_a_parameter_that_would_route_or_rule_is_not_forwarded(client: Client, i
 
 
 def test_unknown_members_inside_are_not_forwarded(client: Client, installation: Installation) -> None:
-    message = {"role": "user", "content": [{"type": "text", "text": "hello", "api_key": "canary"}], "headers": {"x": "canary"}}
+    message = {
+        "role": "user",
+        "content": [{"type": "text", "text": "hello", "api_key": "canary"}],
+        "headers": {"x": "canary"},
+    }
     tool = {"type": "function", "function": {"name": "f", "url": "canary"}, "server_url": "canary"}
     assert client.send("POST", CHAT, chat(messages=[message], tools=[tool])).status == 200
     assert "canary" not in json.dumps(installation.calls("five")[-1])
@@ -74,27 +85,52 @@ MESSAGES: dict[str, tuple[Any, str, str]] = {
     "content that is a number": ([{"role": "user", "content": 5}], "invalid_type", "messages[0].content"),
     "content that is an object": ([{"role": "user", "content": {}}], "invalid_type", "messages[0].content"),
     "an empty list of parts": ([{"role": "user", "content": []}], "invalid_value", "messages[0].content"),
-    "parts that are strings": ([{"role": "user", "content": ["a"]}], "invalid_type", "messages[0].content[0]"),
+    "parts that are strings": (
+        [{"role": "user", "content": ["a"]}],
+        "invalid_type",
+        "messages[0].content[0]",
+    ),
     "parts of both kinds": (
         [{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]}],
         "invalid_type",
         "messages[0].content[1]",
     ),
-    "a part of no type": ([{"role": "user", "content": [{"text": "a"}]}], "missing_required_parameter", "messages[0].content[0].type"),
-    "a part of an unknown type": ([{"role": "user", "content": [{"type": "video"}]}], "invalid_value", "messages[0].content[0].type"),
+    "a part of no type": (
+        [{"role": "user", "content": [{"text": "a"}]}],
+        "missing_required_parameter",
+        "messages[0].content[0].type",
+    ),
+    "a part of an unknown type": (
+        [{"role": "user", "content": [{"type": "video"}]}],
+        "invalid_value",
+        "messages[0].content[0].type",
+    ),
     "a part without its text": (
         [{"role": "user", "content": [{"type": "text"}]}],
         "missing_required_parameter",
         "messages[0].content[0].text",
     ),
     "a picture of the assistant's": (
-        [{"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}],
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+            }
+        ],
         "invalid_value",
         "messages[0].content[0].type",
     ),
     "an empty name": ([{"role": "user", "content": "a", "name": ""}], "invalid_value", "messages[0].name"),
-    "an assistant who says nothing": ([{"role": "assistant"}], "missing_required_parameter", "messages[0].content"),
-    "tool calls that are an object": ([{"role": "assistant", "tool_calls": {}}], "invalid_type", "messages[0].tool_calls"),
+    "an assistant who says nothing": (
+        [{"role": "assistant"}],
+        "missing_required_parameter",
+        "messages[0].content",
+    ),
+    "tool calls that are an object": (
+        [{"role": "assistant", "tool_calls": {}}],
+        "invalid_type",
+        "messages[0].tool_calls",
+    ),
     "a tool call without id": (
         [{"role": "assistant", "tool_calls": [{key: CALL[key] for key in ("type", "function")}]}],
         "missing_required_parameter",
@@ -110,7 +146,11 @@ MESSAGES: dict[str, tuple[Any, str, str]] = {
         "invalid_type",
         "messages[0].tool_calls[0].function.arguments",
     ),
-    "129 tool calls": ([{"role": "assistant", "tool_calls": [CALL] * 129}], "invalid_value", "messages[0].tool_calls"),
+    "129 tool calls": (
+        [{"role": "assistant", "tool_calls": [CALL] * 129}],
+        "invalid_value",
+        "messages[0].tool_calls",
+    ),
     "a tool's answer to nobody": (
         [{"role": "tool", "content": "a"}],
         "missing_required_parameter",
@@ -168,14 +208,31 @@ PARAMETERS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "code"), PARAMETERS, ids=[f"{name}={value!s:.30}" for name, value, _ in PARAMETERS])
+@pytest.mark.parametrize(
+    ("name", "value", "code"), PARAMETERS, ids=[f"{name}={value!s:.30}" for name, value, _ in PARAMETERS]
+)
 def test_a_parameter_that_makes_no_sense_is_named(suspect: Client, name: str, value: Any, code: str) -> None:
     status, told, param = refusal(suspect.send("POST", CHAT, chat(**{name: value})))
     assert (status, told) == (400, code)
     assert (param or "").startswith(("audio", name))
 
 
-PROMPTS: list[Any] = [{}, 5, True, [], [[]], ["a", 5], [5, "a"], [["a"]], [None], [[5], "a"], [-1], [2**31], [[1.5]], [["a", [5]]]]
+PROMPTS: list[Any] = [
+    {},
+    5,
+    True,
+    [],
+    [[]],
+    ["a", 5],
+    [5, "a"],
+    [["a"]],
+    [None],
+    [[5], "a"],
+    [-1],
+    [2**31],
+    [[1.5]],
+    [["a", [5]]],
+]
 PROMPTS += [["a"] * 129]
 
 
@@ -187,7 +244,11 @@ def test_a_prompt_of_no_kind_is_refused(suspect: Client, prompt: Any) -> None:
 
 
 def test_more_choices_than_128_in_all_are_refused(suspect: Client) -> None:
-    for members in ({"prompt": ["a"] * 43, "n": 3}, {"prompt": ["a"] * 128, "best_of": 2}, {"best_of": 2, "n": 3}):
+    for members in (
+        {"prompt": ["a"] * 43, "n": 3},
+        {"prompt": ["a"] * 128, "best_of": 2},
+        {"best_of": 2, "n": 3},
+    ):
         assert refusal(suspect.send("POST", TEXT, text(**members)))[0] == 400
 
 
@@ -196,10 +257,16 @@ def test_more_choices_than_128_in_all_are_refused(suspect: Client) -> None:
 LOOP: dict[str, Any] = {"$ref": "#"}
 SCHEMAS: dict[str, dict[str, Any]] = {
     "a reference to itself": LOOP,
-    "two that refer to each other": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    "two that refer to each other": {
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+        "$ref": "#/$defs/a",
+    },
     "an endless object": {"type": "object", "properties": {"a": LOOP}, "required": ["a"]},
     "a doubling": {
-        "$defs": {str(level): {"type": "array", "minItems": 2, "items": {"$ref": f"#/$defs/{level + 1}"}} for level in range(40)}
+        "$defs": {
+            str(level): {"type": "array", "minItems": 2, "items": {"$ref": f"#/$defs/{level + 1}"}}
+            for level in range(40)
+        }
         | {"40": {"type": "string"}},
         "$ref": "#/$defs/0",
     },
@@ -209,7 +276,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "a pattern that explodes": {"type": "string", "pattern": BOMB},
     "a million items": {"type": "array", "minItems": 1_000_000, "items": {"type": "string"}},
     "more than there is room for": {"type": "string", "minLength": 10**15},
-    "properties from a pattern": {"type": "object", "patternProperties": {BOMB: LOOP}, "minProperties": 10**9},
+    "properties from a pattern": {
+        "type": "object",
+        "patternProperties": {BOMB: LOOP},
+        "minProperties": 10**9,
+    },
     "nothing but contradictions": {"allOf": [{"type": "string"}, {"type": "integer"}], "not": {}},
     "no schema": {"type": 5, "properties": [], "required": "x", "enum": {}},
     "an empty enum": {"enum": []},

@@ -1,4 +1,5 @@
-"""Texts that tokenizers are slow on, or die of: the whole way takes a bounded time, and nobody else waits for it.
+"""Texts that tokenizers are slow on, or die of: the whole way takes a bounded time, and nobody else waits for
+it.
 
 The tokenizer by itself: tests/wire/test_tokens.py.
 """
@@ -40,10 +41,17 @@ COUNTED_BY_US = ("a million a", "a million spaces", "one grapheme of 100,000 mar
 
 def asked(model: str, path: str, words: str) -> bytes:
     """A request with these words."""
-    return text(model=model, prompt=words) if path == TEXT else chat(model=model, messages=[{"role": "user", "content": words}])
+    return (
+        text(model=model, prompt=words)
+        if path == TEXT
+        else chat(model=model, messages=[{"role": "user", "content": words}])
+    )
 
 
-@pytest.mark.parametrize(("model", "case"), [("sandbox", case) for case in HARD] + [("tells-no-usage", case) for case in COUNTED_BY_US])
+@pytest.mark.parametrize(
+    ("model", "case"),
+    [("sandbox", case) for case in HARD] + [("tells-no-usage", case) for case in COUNTED_BY_US],
+)
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_a_text_that_is_hard_to_count_is_counted_in_time(
     client: Client, installation: Installation, model: str, path: str, case: str
@@ -61,7 +69,10 @@ def test_a_text_that_is_hard_to_count_is_counted_in_time(
 
 def test_nobody_waits_while_such_texts_are_counted(client: Client) -> None:
     with ThreadPoolExecutor(4) as threads:
-        running = [threads.submit(client.send, "POST", CHAT, asked("sandbox", CHAT, words)) for words in HARD.values()]
+        running = [
+            threads.submit(client.send, "POST", CHAT, asked("sandbox", CHAT, words))
+            for words in HARD.values()
+        ]
         waits = []
         while not all(each.done() for each in running):
             began = time.monotonic()

@@ -11,19 +11,35 @@ from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(120)]
 
-LONE_SURROGATES = [rb"\ud800", rb"\udc00", rb"\uDFFF", rb"\ud800\ud800", rb"\udc00\ud800", rb"\ud83d\\ude00", rb"x\ud83d"]
+LONE_SURROGATES = [
+    rb"\ud800",
+    rb"\udc00",
+    rb"\uDFFF",
+    rb"\ud800\ud800",
+    rb"\udc00\ud800",
+    rb"\ud83d\\ude00",
+    rb"x\ud83d",
+]
 
 
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("escape", LONE_SURROGATES)
 def test_a_lone_surrogate_is_refused(suspect: Client, path: str, escape: bytes) -> None:
-    assert refusal(suspect.send("POST", path, body_for(path).replace(b"hello", escape))) == (400, "invalid_json", None)
+    assert refusal(suspect.send("POST", path, body_for(path).replace(b"hello", escape))) == (
+        400,
+        "invalid_json",
+        None,
+    )
 
 
 @pytest.mark.parametrize("path", POSTED)
 def test_nul_is_refused_wherever_it_stands(suspect: Client, path: str) -> None:
     good = body_for(path)
-    for body in (good.replace(b"hello", rb"\u0000"), good[:-1] + rb',"user":"a\u0000b"}', good[:-1] + rb',"x":{"\u0000":1}}'):
+    for body in (
+        good.replace(b"hello", rb"\u0000"),
+        good[:-1] + rb',"user":"a\u0000b"}',
+        good[:-1] + rb',"x":{"\u0000":1}}',
+    ):
         assert refusal(suspect.send("POST", path, body)) == (400, "invalid_value", None)
 
 
@@ -44,7 +60,9 @@ KEPT = {
 
 @pytest.mark.parametrize("case", KEPT)
 @pytest.mark.parametrize("is_ascii", [True, False])
-def test_every_other_character_arrives_as_it_was_sent(client: Client, installation: Installation, case: str, is_ascii: bool) -> None:
+def test_every_other_character_arrives_as_it_was_sent(
+    client: Client, installation: Installation, case: str, is_ascii: bool
+) -> None:
     messages = [{"role": "user", "content": KEPT[case]}]
     body = json.dumps({"model": "five", "messages": messages}, ensure_ascii=is_ascii).encode()
     assert client.send("POST", CHAT, body).status == 200
@@ -54,7 +72,11 @@ def test_every_other_character_arrives_as_it_was_sent(client: Client, installati
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_a_megabyte_of_combining_marks_is_a_text_like_any_other(client: Client, path: str) -> None:
     marks = "a" + "\u0301" * 500_000
-    body = text(model="sandbox", prompt=marks) if path == TEXT else chat(model="sandbox", messages=[{"role": "user", "content": marks}])
+    body = (
+        text(model="sandbox", prompt=marks)
+        if path == TEXT
+        else chat(model="sandbox", messages=[{"role": "user", "content": marks}])
+    )
     began = time.monotonic()
     assert client.send("POST", path, body).status == 200
     assert time.monotonic() - began < 5
@@ -93,4 +115,8 @@ def test_a_name_of_plain_ascii_is_compared_as_it_is(suspect: Client, name: str) 
 @pytest.mark.parametrize("name", ["m\u043edel", "ｍodel", "MODEL", "model\u200b", " model", "model "])
 def test_a_key_that_only_looks_like_a_parameter_is_none(suspect: Client, name: str) -> None:
     body = json.dumps({name: "five", "messages": [{"role": "user", "content": "hello"}]}).encode()
-    assert refusal(suspect.send("POST", f"/openai{CHAT}", body)) == (400, "missing_required_parameter", "model")
+    assert refusal(suspect.send("POST", f"/openai{CHAT}", body)) == (
+        400,
+        "missing_required_parameter",
+        "model",
+    )

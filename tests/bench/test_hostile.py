@@ -1,4 +1,6 @@
-"""The hostile benchmark: one short attack on a real service, the rule by which it is judged, and that every attack is documented."""
+"""The hostile benchmark: one short attack on a real service, the rule by which it is judged, and that every
+attack is documented.
+"""
 
 import os
 import re
@@ -28,7 +30,13 @@ def stream(*gaps: float, problem: str = "") -> Stream:
     return Stream(arrivals, problem)
 
 
-def judged(*streams: Stream, probe_seconds: float = 0.01, request: str = "", growth_mb: float = 1.0, attackers: int = 1) -> Outcome:
+def judged(
+    *streams: Stream,
+    probe_seconds: float = 0.01,
+    request: str = "",
+    growth_mb: float = 1.0,
+    attackers: int = 1,
+) -> Outcome:
     probes = [Probe(DAY - 1, 0.01), Probe(DAY + 1, probe_seconds)]
     witnessed = Witnessed(list(streams), probes, [], [Probe(DAY + 1, 0.02, request)])
     return outcome(NAMED, attackers, DAY, witnessed, NOTHING, {"web": growth_mb})
@@ -36,8 +44,20 @@ def judged(*streams: Stream, probe_seconds: float = 0.01, request: str = "", gro
 
 def test_one_attack_on_a_service_of_its_own(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
-    command = [sys.executable, "-m", "bench.hostile", "--attacks", "garbage", "--seconds", "2", "--json", str(results)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "bench.hostile",
+        "--attacks",
+        "garbage",
+        "--seconds",
+        "2",
+        "--json",
+        str(results),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode in {0, 1}, done.stderr  # a busy machine may miss a bound
     (found,) = msgspec.json.decode(results.read_bytes(), type=list[Outcome])
     assert (found.name, found.failure, found.streams) == ("garbage", "", {"whole": 8})
@@ -89,5 +109,7 @@ def test_attacks_are_chosen_by_name_and_by_what_the_attacker_has() -> None:
 
 
 def test_every_attack_says_in_a_sentence_what_it_does() -> None:
-    unclear = [attack.name for attack in ATTACKS.values() if not re.fullmatch(r"[A-Z`0-9].{14,119}", attack.summary)]
+    unclear = [
+        attack.name for attack in ATTACKS.values() if not re.fullmatch(r"[A-Z`0-9].{14,119}", attack.summary)
+    ]
     assert not unclear

@@ -63,7 +63,11 @@ def test_it_accepts_tokens_that_were_joined() -> None:
         (b'"content":" q1"', b'"role":"assistant","content":" q1"', "role not once and first"),
         (b"data: [DONE]\n\n", b"", "no [DONE]"),
         (b"data: [DONE]\n\n", b"data: [DONE]", "no [DONE]"),
-        (b'"chat.completion.chunk"', b'"chat.completion"', "no chunk: Invalid enum value 'chat.completion' - at `$.object`"),
+        (
+            b'"chat.completion.chunk"',
+            b'"chat.completion"',
+            "no chunk: Invalid enum value 'chat.completion' - at `$.object`",
+        ),
     ],
 )
 def test_it_refuses_a_changed_stream(old: bytes, new: bytes, problem: str) -> None:
@@ -77,17 +81,24 @@ def test_it_refuses_a_stream_without_usage() -> None:
 
 def test_it_refuses_usage_that_is_not_on_the_last_chunk() -> None:
     *frames, finish, usage, done = RIGHT.removesuffix(b"\n\n").split(b"\n\n")
-    assert problem_of(b"\n\n".join([*frames, usage, finish, usage, done, b""])) == "usage before the last chunk"
+    assert (
+        problem_of(b"\n\n".join([*frames, usage, finish, usage, done, b""])) == "usage before the last chunk"
+    )
 
 
 def test_it_refuses_text_after_the_finish() -> None:
     *frames, last_token, finish, usage, done = RIGHT.removesuffix(b"\n\n").split(b"\n\n")
-    assert problem_of(b"\n\n".join([*frames, finish, last_token, usage, done, b""])) == "a choice after finish_reason"
+    assert (
+        problem_of(b"\n\n".join([*frames, finish, last_token, usage, done, b""]))
+        == "a choice after finish_reason"
+    )
 
 
 def test_it_refuses_a_second_finish() -> None:
     *frames, finish, usage, done = RIGHT.removesuffix(b"\n\n").split(b"\n\n")
-    assert problem_of(b"\n\n".join([*frames, finish, finish, usage, done, b""])) == "finish_reason stop and stop"
+    assert (
+        problem_of(b"\n\n".join([*frames, finish, finish, usage, done, b""])) == "finish_reason stop and stop"
+    )
 
 
 def test_it_refuses_chunks_of_another_answer() -> None:
@@ -105,7 +116,10 @@ def test_it_refuses_anything_after_done(extra: bytes) -> None:
         (b'{"error":{"message":"m","type":"t","param":null,"code":"overloaded"}}', "error frame: overloaded"),
         (b'{"error":{"message":"m","type":"server_error","code":null}}', "error frame: server_error"),
         (b'{"error":"broken"}', "error frame: broken"),
-        (b'{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"error":{"type":"t"}}', "error frame: t"),
+        (
+            b'{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"error":{"type":"t"}}',
+            "error frame: t",
+        ),
     ],
 )
 def test_it_names_the_code_of_an_error_frame(frame: bytes, problem: str) -> None:

@@ -5,7 +5,9 @@ from bench.report import GOALS, Results, answers_per_second, cpu_by_process, pro
 from bench.scenarios import SCENARIOS
 
 
-def measured(rate: float, *, ttft_ms: float = 1.0, problems: dict[str, int] | None = None, **cpu_ms: float) -> Measurement:
+def measured(
+    rate: float, *, ttft_ms: float = 1.0, problems: dict[str, int] | None = None, **cpu_ms: float
+) -> Measurement:
     return Measurement(
         model="tok64-d0",
         requests=100,
@@ -16,7 +18,9 @@ def measured(rate: float, *, ttft_ms: float = 1.0, problems: dict[str, int] | No
         ttft_ms=Percentiles(ttft_ms, ttft_ms, ttft_ms),
         total_ms=None,
         lag_ms=None,
-        cost={name: Cost(value, value * 10, 50, 40, 1) for name, value in {"upstream": 0.5, **cpu_ms}.items()},
+        cost={
+            name: Cost(value, value * 10, 50, 40, 1) for name, value in {"upstream": 0.5, **cpu_ms}.items()
+        },
         load_cores=0.3,
         other_cores=0.0,
         calibration_ms=20.0,
@@ -54,8 +58,12 @@ def test_a_table_has_a_row_for_each_target() -> None:
 
 def test_a_goal_says_met_missed_or_not_measured() -> None:
     saturate, _sequential, paced = GOALS
-    assert saturate.verdict(results(), "chatapi").endswith("**1.20** (rounds 1.20 to 1.20, 3 of 3 within the bound), wanted ≥ 1.1: met")
-    assert saturate.verdict(results(), "passthrough-starlette").endswith(" 0 of 3 within the bound), wanted ≥ 1.1: MISSED")
+    assert saturate.verdict(results(), "chatapi").endswith(
+        "**1.20** (rounds 1.20 to 1.20, 3 of 3 within the bound), wanted ≥ 1.1: met"
+    )
+    assert saturate.verdict(results(), "passthrough-starlette").endswith(
+        " 0 of 3 within the bound), wanted ≥ 1.1: MISSED"
+    )
     assert paced.verdict(results(), "chatapi").endswith("not measured")
 
 
@@ -68,14 +76,24 @@ def test_a_goal_says_how_its_rounds_scatter() -> None:
 
 def test_a_goal_in_ms_says_what_it_would_be_where_it_was_set() -> None:
     _saturate, sequential, _paced = GOALS
-    slow = {"direct": [measured(1)], "passthrough-starlette": [measured(1, ttft_ms=2.8)], "chatapi": [measured(1, ttft_ms=11)]}
+    slow = {
+        "direct": [measured(1)],
+        "passthrough-starlette": [measured(1, ttft_ms=2.8)],
+        "chatapi": [measured(1, ttft_ms=11)],
+    }
     verdict = sequential.verdict(Results(SCENARIOS["sequential"], slow), "chatapi")
-    assert verdict.endswith("MISSED (5.00 at the speed of the bound: added ms of the pass-through 0.9 there, 1.8 here)")
+    assert verdict.endswith(
+        "MISSED (5.00 at the speed of the bound: added ms of the pass-through 0.9 there, 1.8 here)"
+    )
     del slow["passthrough-starlette"]
     assert sequential.verdict(Results(SCENARIOS["sequential"], slow), "chatapi").endswith("MISSED")
 
 
 def test_problems_of_all_rounds_are_added() -> None:
-    runs = [measured(1, problems={"no usage": 1}), measured(1, problems={"no usage": 2, "timeout": 1}), measured(1)]
+    runs = [
+        measured(1, problems={"no usage": 1}),
+        measured(1, problems={"no usage": 2, "timeout": 1}),
+        measured(1),
+    ]
     assert problems(runs) == "no usage x 3; timeout x 1"
     assert problems([measured(1)]) == "none"

@@ -16,13 +16,19 @@ from bench.upstream import Counters, UpstreamConnection
 async def upstream(counters: Counters) -> AsyncIterator[str]:
     """A running upstream's base URL."""
     numbers = count(1)
-    server = await asyncio.get_running_loop().create_server(lambda: UpstreamConnection(counters, numbers), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: UpstreamConnection(counters, numbers), "127.0.0.1", 0
+    )
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
 
-async def answers(model: str, *, is_stream: bool = True, timeout_seconds: float = 10) -> tuple[dict[str, int], list[Exchange], Counters]:
-    """The problems of three requests on one connection, the exchanges themselves, and the upstream's counters."""
+async def answers(
+    model: str, *, is_stream: bool = True, timeout_seconds: float = 10
+) -> tuple[dict[str, int], list[Exchange], Counters]:
+    """The problems of three requests on one connection, the exchanges themselves, and the upstream's
+    counters.
+    """
     counters = Counters()
     async with upstream(counters) as url:
         load = Load(url, "none", model, 1, 3, 1, 0, 0, timeout_seconds, is_stream, {})

@@ -1,4 +1,5 @@
-"""A real browser before a real installation. Collected with `CHATAPI_BROWSER_TESTS=1` only: then Chromium must be there.
+"""A real browser before a real installation. Collected with `CHATAPI_BROWSER_TESTS=1` only: then Chromium
+must be there.
 
 CHATAPI_BROWSER_TESTS=1 .venv/bin/pytest tests/browser
 """
@@ -19,7 +20,9 @@ IS_WANTED = os.environ.get("CHATAPI_BROWSER_TESTS") == "1"
 collect_ignore_glob = [] if IS_WANTED else ["test_*.py"]
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 if IS_WANTED and CHROMIUM is None:
-    raise pytest.UsageError("CHATAPI_BROWSER_TESTS=1, but there is no Chromium: apt-get install chromium-headless-shell")
+    raise pytest.UsageError(
+        "CHATAPI_BROWSER_TESTS=1, but there is no Chromium: apt-get install chromium-headless-shell"
+    )
 
 PASSWORD = "operator-passphrase"
 OPERATOR = f"""
@@ -74,9 +77,15 @@ def watched(context: "BrowserContext", installation: Installation) -> "Page":
     """A page whose errors and outside requests are noted in `page.complaints`."""
     page = context.new_page()
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None,
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: None if _is_ours(request.url, installation) else complaints.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if _is_ours(request.url, installation) else complaints.append(request.url),
+    )
     page.complaints = complaints  # type: ignore[attr-defined]
     return page
 

@@ -1,4 +1,5 @@
-"""A thousand generations that run at the same time, in the books only: what a busy installation's Live page has to show.
+"""A thousand generations that run at the same time, in the books only: what a busy installation's Live page
+has to show.
 
 python -m tests.browser.crowd       says "running" once they do, gives all of them tokens twice a second until stdin ends, then settles them
 """
@@ -68,7 +69,12 @@ def settle(crowd: "Sequence[Claimed]") -> None:
     with transaction.atomic():
         ledger.settle(
             database_now(),
-            [ledger.Settlement(each.id, each.fence, Outcome.CLIENT_CANCELLED, Tokens(0, 0), UsageSource.NONE) for each in crowd],
+            [
+                ledger.Settlement(
+                    each.id, each.fence, Outcome.CLIENT_CANCELLED, Tokens(0, 0), UsageSource.NONE
+                )
+                for each in crowd
+            ],
         )
 
 

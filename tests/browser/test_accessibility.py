@@ -31,8 +31,12 @@ DARKEN = "document.documentElement.classList.add('dark'); document.getAnimations
 @pytest.fixture(scope="module")
 def generation_id(installation: Installation) -> str:
     """A request, so that no list is empty."""
-    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
-        answer = client.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
+    with OpenAI(
+        base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
+    ) as client:
+        answer = client.chat.completions.create(
+            model="sandbox", messages=[{"role": "user", "content": "hello"}]
+        )
     installation.receipt(answer.id)
     return answer.id
 
@@ -42,7 +46,9 @@ def test_axe_finds_nothing_serious(page: Page, installation: Installation, gener
     assert {path: complaints for path, complaints in found.items() if complaints} == {}
 
 
-def test_axe_finds_nothing_serious_on_a_phone(page: Page, installation: Installation, generation_id: str) -> None:
+def test_axe_finds_nothing_serious_on_a_phone(
+    page: Page, installation: Installation, generation_id: str
+) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     paths = ("", "requests/", f"requests/{generation_id}", "usage/ledgerentry/", "chatapi/deployment/")
     found = {path: _look(page, f"{installation.url}/admin/{path}") for path in paths}
@@ -82,4 +88,8 @@ def _complaints(page: Page) -> list[str]:
 
 def _serious(page: Page, options: dict[str, Any]) -> list[str]:
     violations = page.evaluate("(options) => axe.run(options)", options)["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html'][:160]} ({len(each['nodes'])})" for each in violations if each["impact"] in SERIOUS]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:160]} ({len(each['nodes'])})"
+        for each in violations
+        if each["impact"] in SERIOUS
+    ]

@@ -39,7 +39,10 @@ def client(installation: Installation, key: tuple[int, str]) -> Iterator[OpenAI]
 def stream(client: OpenAI) -> int:
     """Ask for a stream to its end, which costs more than $0.0001; how many chunks came."""
     chunks = client.chat.completions.create(
-        model="sandbox", messages=[{"role": "user", "content": "hello [sandbox tokens=50]"}], max_tokens=50, stream=True
+        model="sandbox",
+        messages=[{"role": "user", "content": "hello [sandbox tokens=50]"}],
+        max_tokens=50,
+        stream=True,
     )
     return len(list(chunks))
 
@@ -60,7 +63,9 @@ def set_limit(page: Page, dollars: str) -> None:
     expect(page.get_by_text("successfully")).to_be_visible()
 
 
-def test_a_limit_is_set_reached_seen_and_raised(page: Page, installation: Installation, key: tuple[int, str], client: OpenAI) -> None:
+def test_a_limit_is_set_reached_seen_and_raised(
+    page: Page, installation: Installation, key: tuple[int, str], client: OpenAI
+) -> None:
     key_page = f"{installation.url}/admin/accounts/apikey/{key[0]}/change/"
     page.goto(key_page)
     page.get_by_role("link", name="Add a limit for this key").click()

@@ -45,7 +45,9 @@ def import_file(page: Page, installation: Installation, file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def imported(context: BrowserContext, installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> str:
+def imported(
+    context: BrowserContext, installation: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """A model whose price has been changed once, each time by a file."""
     page, file = context.new_page(), tmp_path_factory.mktemp("catalog") / "catalog.toml"
     for price in ("2", "3"):
@@ -55,7 +57,9 @@ def imported(context: BrowserContext, installation: Installation, tmp_path_facto
     return "imported"
 
 
-def test_what_was_imported_is_tested_with_one_token(page: Page, imported: str, installation: Installation) -> None:
+def test_what_was_imported_is_tested_with_one_token(
+    page: Page, imported: str, installation: Installation
+) -> None:
     page.goto(f"{installation.url}/admin/chatapi/deployment/?q={imported}")
     page.get_by_role("link", name=f"Test {imported} by vllm").click()
     page.get_by_role("button", name="Test now").click()
@@ -64,7 +68,9 @@ def test_what_was_imported_is_tested_with_one_token(page: Page, imported: str, i
     expect(result.locator("dl")).to_contain_text("7 in, 1 out")
 
 
-def test_a_price_s_timeline_is_one_click_from_its_model(page: Page, imported: str, installation: Installation) -> None:
+def test_a_price_s_timeline_is_one_click_from_its_model(
+    page: Page, imported: str, installation: Installation
+) -> None:
     page.goto(f"{installation.url}/admin/chatapi/servedmodel/?q={imported}")
     page.get_by_role("link", name=re.compile(f"Prices of {imported}")).click()
     expect(page.get_by_role("img", name="Prices over time")).to_be_visible()
@@ -90,7 +96,9 @@ def test_the_export_is_a_file_that_changes_nothing_when_it_is_imported(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_is_wider_than_a_phone(page: Page, imported: str, installation: Installation, theme: Any) -> None:
+def test_nothing_is_wider_than_a_phone(
+    page: Page, imported: str, installation: Installation, theme: Any
+) -> None:
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": 390, "height": 844})
     paths = [

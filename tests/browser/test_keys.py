@@ -1,4 +1,6 @@
-"""An operator and keys: makes one by keyboard, pastes its first requests, rotates it, and takes it away again."""
+"""An operator and keys: makes one by keyboard, pastes its first requests, rotates it, and takes it away
+again.
+"""
 
 import json
 import re
@@ -59,7 +61,9 @@ def copied(page: Page, button: str) -> str:
     return text
 
 
-def test_a_key_is_made_by_keyboard_and_its_first_requests_work_as_pasted(page: Page, installation: Installation) -> None:
+def test_a_key_is_made_by_keyboard_and_its_first_requests_work_as_pasted(
+    page: Page, installation: Installation
+) -> None:
     page.goto(f"{installation.url}/admin/accounts/apikey/add/")
     page.locator(".select2-selection").first.focus()
     page.keyboard.press("Enter")
@@ -75,14 +79,20 @@ def test_a_key_is_made_by_keyboard_and_its_first_requests_work_as_pasted(page: P
     page.keyboard.press("Enter")
     secret = copied(page, "Copy")
     assert page.get_by_label("API key", exact=True).input_value() == secret
-    pasted = subprocess.run(["bash", "-c", copied(page, "Copy curl")], capture_output=True, timeout=30, check=True)
+    pasted = subprocess.run(
+        ["bash", "-c", copied(page, "Copy curl")], capture_output=True, timeout=30, check=True
+    )
     assert json.loads(pasted.stdout)["choices"][0]["message"]["content"]
-    pasted = subprocess.run([sys.executable, "-c", copied(page, "Copy Python")], capture_output=True, timeout=30, check=True)
+    pasted = subprocess.run(
+        [sys.executable, "-c", copied(page, "Copy Python")], capture_output=True, timeout=30, check=True
+    )
     assert pasted.stdout
     assert secret in copied(page, "Copy Node.js")
 
 
-def test_a_key_is_rotated_and_its_old_secret_ended(page: Page, installation: Installation, made: tuple[str, str]) -> None:
+def test_a_key_is_rotated_and_its_old_secret_ended(
+    page: Page, installation: Installation, made: tuple[str, str]
+) -> None:
     old, address = made
     page.goto(f"{address}/change/")
     page.get_by_role("link", name="Rotate").click()
@@ -99,7 +109,9 @@ def test_a_key_is_rotated_and_its_old_secret_ended(page: Page, installation: Ins
     assert is_let_in(installation, new)
 
 
-def test_a_key_is_disabled_enabled_and_revoked(page: Page, installation: Installation, made: tuple[str, str]) -> None:
+def test_a_key_is_disabled_enabled_and_revoked(
+    page: Page, installation: Installation, made: tuple[str, str]
+) -> None:
     secret, address = made
     page.goto(f"{address}/change/")
     for button, told, works in [
@@ -114,7 +126,9 @@ def test_a_key_is_disabled_enabled_and_revoked(page: Page, installation: Install
     expect(page.get_by_role("link", name="Rotate")).to_have_count(0)
 
 
-def test_without_a_clipboard_the_text_is_selected_and_copied_all_the_same(context: BrowserContext, made: tuple[str, str]) -> None:
+def test_without_a_clipboard_the_text_is_selected_and_copied_all_the_same(
+    context: BrowserContext, made: tuple[str, str]
+) -> None:
     page = context.new_page()
     page.add_init_script(NO_CLIPBOARD)
     page.goto(f"{made[1]}/rotate/")
@@ -124,7 +138,9 @@ def test_without_a_clipboard_the_text_is_selected_and_copied_all_the_same(contex
     assert page.evaluate("getSelection().toString().trim()") == page.locator("#curl").inner_text().strip()
 
 
-def test_without_a_script_the_key_is_in_a_field_to_select(browser: Browser, session: Any, made: tuple[str, str]) -> None:
+def test_without_a_script_the_key_is_in_a_field_to_select(
+    browser: Browser, session: Any, made: tuple[str, str]
+) -> None:
     context = browser.new_context(storage_state=session, java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{made[1]}/rotate/")
@@ -137,11 +153,15 @@ def test_without_a_script_the_key_is_in_a_field_to_select(browser: Browser, sess
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_fit_a_phone(browser: Browser, session: Any, made: tuple[str, str], theme: Any) -> None:
-    context = browser.new_context(storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme)
+    context = browser.new_context(
+        storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme
+    )
     page = context.new_page()
     for path in ("/change/", "/../add/", "/../", "/rotate/"):
         page.goto(made[1] + path)
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
+        assert page.evaluate(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        ), path
     page.get_by_role("button", name="Make a new secret").click()
     expect(page.get_by_label("API key", exact=True)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -15,7 +15,9 @@ from tests.installation import ROOT, Installation, die_with_parent
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
 CHANGING_CELLS = 2
-"""Of a row, from one message to the next: its tokens and their rate. (Its age changes by the page's own clock.)"""
+"""Of a row, from one message to the next: its tokens and their rate. (Its age changes by the page's own
+clock.)
+"""
 FULL_MESSAGES = 4
 LARGEST_MESSAGE_BYTES = 300_000
 """Of one in which all of the thousand are new, or different."""
@@ -32,7 +34,8 @@ WATCH = """() => {
     }
   }).observe(document.getElementById("live-rows"), {childList: true, characterData: true, attributes: true, subtree: true});
 }"""
-"""Counts what becomes of the table: rows that are put into it, and changes of anything in them but their age."""
+"""Counts what becomes of the table: rows that are put into it, and changes of anything in them but their age.
+"""
 
 
 @pytest.fixture
@@ -59,7 +62,9 @@ def ask(installation: Installation) -> None:
     assert installation.get("/healthz")[0] == 200
     url, key = f"{installation.url}/openai/v1", installation.keys["live"]
     with OpenAI(base_url=url, api_key=key, max_retries=0, timeout=ANSWER_TIMEOUT_S) as client:
-        answer = client.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
+        answer = client.chat.completions.create(
+            model="sandbox", messages=[{"role": "user", "content": "hello"}]
+        )
     assert answer.usage
 
 
@@ -68,19 +73,24 @@ def ids(messages: list[str]) -> list[str]:
     return [row["id"] for message in messages for row in json.loads(message)["rows"]]
 
 
-def test_a_thousand_in_flight_hurt_neither_browser_nor_server(page: Page, installation: Installation, crowd: None) -> None:
+def test_a_thousand_in_flight_hurt_neither_browser_nor_server(
+    page: Page, installation: Installation, crowd: None
+) -> None:
     messages: list[str] = []
     page.on("websocket", lambda feed: feed.on("framereceived", lambda message: messages.append(str(message))))
     with page.expect_websocket() as opened:
         page.goto(f"{installation.url}/admin/live/")
     expect(page.locator("#live-rows tr")).to_have_count(SIZE, timeout=30_000)
     page.evaluate(WATCH)
-    # The first tells all there is, later ones what is new or different; what others ask meanwhile is in some of them, too.
+    # The first tells all there is, later ones what is new or different; what others ask meanwhile is in some
+    # of them, too.
     while sum(len(ids([message])) >= SIZE for message in messages) < FULL_MESSAGES:
         opened.value.wait_for_event("framereceived")
         ask(installation)
     changed = page.evaluate("window.changed")
     told = ids(messages)
-    assert changed["rows"] <= len(set(told) - set(ids(messages[:1]))), "rows were made that were there already"
+    assert changed["rows"] <= len(set(told) - set(ids(messages[:1]))), (
+        "rows were made that were there already"
+    )
     assert changed["cells"] <= CHANGING_CELLS * len(told), "cells were written that say the same as before"
     assert max(map(len, messages)) < LARGEST_MESSAGE_BYTES

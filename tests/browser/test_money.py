@@ -1,4 +1,6 @@
-"""An operator and money: corrects a charge, grants credit, takes a list as a file, and finds all of it in the audit log."""
+"""An operator and money: corrects a charge, grants credit, takes a list as a file, and finds all of it in the
+audit log.
+"""
 
 import csv
 import io
@@ -18,18 +20,26 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 @pytest.fixture(scope="module")
 def charged(installation: Installation) -> dict[str, Any]:
     """The receipt of a request that cost something."""
-    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
-        answer = client.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello [sandbox tokens=20]"}])
+    with OpenAI(
+        base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
+    ) as client:
+        answer = client.chat.completions.create(
+            model="sandbox", messages=[{"role": "user", "content": "hello [sandbox tokens=20]"}]
+        )
     return installation.receipt(answer.id)
 
 
-def test_a_charge_is_corrected_and_the_client_sees_the_net(page: Page, installation: Installation, charged: dict[str, Any]) -> None:
+def test_a_charge_is_corrected_and_the_client_sees_the_net(
+    page: Page, installation: Installation, charged: dict[str, Any]
+) -> None:
     page.goto(f"{installation.url}/admin/requests/{charged['id']}")
     page.get_by_role("link", name="Correct", exact=True).click()
     page.get_by_label("Amount (USD)").fill("0.00001")
     page.get_by_label("Reason").fill("answer was cut off")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_role("row", name="Charge of this request")).to_contain_text(f"${charged['amount_usd']}")
+    expect(page.get_by_role("row", name="Charge of this request")).to_contain_text(
+        f"${charged['amount_usd']}"
+    )
     page.get_by_role("button", name="Book it").dblclick()
     expect(page).to_have_url(f"{installation.url}/admin/requests/{charged['id']}")
     receipt = installation.receipt(charged["id"])
@@ -51,13 +61,17 @@ def test_credit_is_granted_by_keyboard_alone(page: Page, installation: Installat
     page.keyboard.press("Enter")
     expect(page.get_by_text("Booked: Grant of $2.50")).to_be_visible()
     page.locator("a[href$='/history/']").click()
-    expect(page.locator("table.audit")).to_contain_text(re.compile(r"granted credit[\s\S]*invoice 17[\s\S]*\$2\.50"))
+    expect(page.locator("table.audit")).to_contain_text(
+        re.compile(r"granted credit[\s\S]*invoice 17[\s\S]*\$2\.50")
+    )
 
 
 def test_organizations_names_are_offered_while_one_types(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/credit/grant")
     page.get_by_label("Organization").press_sequentially("tes")
-    expect(page.locator("datalist option")).to_have_text(["Tests"])  # also while it still has those of fewer letters
+    expect(page.locator("datalist option")).to_have_text(
+        ["Tests"]
+    )  # also while it still has those of fewer letters
     page.goto(f"{installation.url}/admin/accounts/apikey/")
     page.get_by_text("Filters").first.click()
     page.locator("input[name=project__organization__name__exact]").fill("Tests")
@@ -73,7 +87,9 @@ def test_two_lists_side_by_side_fit_the_page(page: Page, installation: Installat
     assert widths[0] <= widths[1]
 
 
-def test_a_list_is_taken_as_a_file_while_its_rows_are_counted(page: Page, installation: Installation, charged: dict[str, Any]) -> None:
+def test_a_list_is_taken_as_a_file_while_its_rows_are_counted(
+    page: Page, installation: Installation, charged: dict[str, Any]
+) -> None:
     page.goto(f"{installation.url}/admin/requests/?model=sandbox")
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV", exact=True).click()
@@ -84,9 +100,14 @@ def test_a_list_is_taken_as_a_file_while_its_rows_are_counted(page: Page, instal
     expect(page.locator("table.audit tbody tr").first).to_contain_text("exported")
 
 
-def test_an_export_that_breaks_off_saves_nothing(page: Page, installation: Installation, charged: dict[str, Any]) -> None:
+def test_an_export_that_breaks_off_saves_nothing(
+    page: Page, installation: Installation, charged: dict[str, Any]
+) -> None:
     page.goto(f"{installation.url}/admin/usage/ledgerentry/")
-    page.route("**/export.ndjson*", lambda route: route.fulfill(status=200, content_type="text/html", body="", headers={}))
+    page.route(
+        "**/export.ndjson*",
+        lambda route: route.fulfill(status=200, content_type="text/html", body="", headers={}),
+    )
     page.get_by_role("link", name="NDJSON", exact=True).click()
     expect(page.locator("[data-export] [role=status]")).to_contain_text("nothing was saved")
 
@@ -118,9 +139,18 @@ def test_exports_and_forms_work_without_javascript(
 def test_nothing_is_wider_than_a_phone(
     browser: Browser, installation: Installation, session: Any, charged: dict[str, Any], theme: Any
 ) -> None:
-    context = browser.new_context(storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme)
+    context = browser.new_context(
+        storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme
+    )
     page = context.new_page()
-    for path in ["audit/", "credit/grant", "credit/refund", "usage/ledgerentry/", "usage/budget/", f"requests/{charged['id']}"]:
+    for path in [
+        "audit/",
+        "credit/grant",
+        "credit/refund",
+        "usage/ledgerentry/",
+        "usage/budget/",
+        f"requests/{charged['id']}",
+    ]:
         page.goto(f"{installation.url}/admin/{path}")
         expect(page.locator(".operator").first).to_be_visible()
         widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")

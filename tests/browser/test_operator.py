@@ -21,14 +21,19 @@ LONG = "hello [sandbox tokens=400 delay_ms=50]"
 @pytest.fixture(scope="module")
 def client(installation: Installation) -> Iterator[OpenAI]:
     """OpenAI's client with a key that was there before."""
-    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
+    with OpenAI(
+        base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
+    ) as client:
         yield client
 
 
 def ask(client: OpenAI, content: str) -> Any:
     """A stream that has begun."""
     return client.chat.completions.create(
-        model="sandbox", messages=[{"role": "user", "content": content}], stream=True, stream_options={"include_usage": True}
+        model="sandbox",
+        messages=[{"role": "user", "content": content}],
+        stream=True,
+        stream_options={"include_usage": True},
     )
 
 
@@ -40,9 +45,13 @@ def dollars(prompt_tokens: int, completion_tokens: int) -> str:
 # ---- the story
 
 
-def test_from_a_new_key_to_a_request_in_live_requests_and_overview(page: Page, installation: Installation) -> None:
+def test_from_a_new_key_to_a_request_in_live_requests_and_overview(
+    page: Page, installation: Installation
+) -> None:
     page.goto(f"{installation.url}/admin/accounts/apikey/add/")
-    page.locator(".field-project .select2-selection, [name=project] + .select2 .select2-selection").first.click()
+    page.locator(
+        ".field-project .select2-selection, [name=project] + .select2 .select2-selection"
+    ).first.click()
     page.locator(".select2-search__field").fill("default")
     page.locator(".select2-results__option", has_text="Tests / default").click()
     page.get_by_role("textbox", name="Name").fill("from-the-browser")
@@ -74,10 +83,14 @@ def test_from_a_new_key_to_a_request_in_live_requests_and_overview(page: Page, i
     key = page.url.partition("key=")[2]
     page.goto(f"{installation.url}/admin/?days=1&key={key}")
     expect(page.locator(".card", has_text="Spend").locator(".value")).to_have_attribute("title", f"${cost}")
-    expect(page.locator(".card", has_text="Tokens").locator(".value")).to_have_attribute("title", f"{usage.total_tokens:,}")
+    expect(page.locator(".card", has_text="Tokens").locator(".value")).to_have_attribute(
+        "title", f"{usage.total_tokens:,}"
+    )
 
 
-def test_the_stop_button_asks_back_and_the_client_is_told(page: Page, installation: Installation, client: OpenAI) -> None:
+def test_the_stop_button_asks_back_and_the_client_is_told(
+    page: Page, installation: Installation, client: OpenAI
+) -> None:
     page.goto(f"{installation.url}/admin/live/")
     with ask(client, LONG) as stream:
         chunks = iter(stream)
@@ -95,7 +108,9 @@ def test_the_stop_button_asks_back_and_the_client_is_told(page: Page, installati
     assert 0 < receipt["usage"]["completion_tokens"] < 400
 
 
-def test_live_connects_again_after_the_web_process_was_away(browser: Browser, installation: Installation, session: Any) -> None:
+def test_live_connects_again_after_the_web_process_was_away(
+    browser: Browser, installation: Installation, session: Any
+) -> None:
     context = browser.new_context(storage_state=session)
     page = context.new_page()
     page.goto(f"{installation.url}/admin/live/")
@@ -125,7 +140,9 @@ def test_live_ends_for_who_has_signed_out_elsewhere(browser: Browser, installati
 # ---- without a script, without a mouse, without much room
 
 
-def test_live_works_without_javascript(browser: Browser, installation: Installation, session: Any, client: OpenAI) -> None:
+def test_live_works_without_javascript(
+    browser: Browser, installation: Installation, session: Any, client: OpenAI
+) -> None:
     context = browser.new_context(storage_state=session, java_script_enabled=False)
     page = context.new_page()
     with ask(client, LONG) as stream:
@@ -158,10 +175,14 @@ def test_the_overview_is_used_by_keyboard_alone(page: Page, installation: Instal
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_is_wider_than_a_phone(browser: Browser, installation: Installation, session: Any, client: OpenAI, theme: Any) -> None:
+def test_nothing_is_wider_than_a_phone(
+    browser: Browser, installation: Installation, session: Any, client: OpenAI, theme: Any
+) -> None:
     with ask(client, "hello") as stream:
         (*_, last) = stream
-    context = browser.new_context(storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme)
+    context = browser.new_context(
+        storage_state=session, viewport={"width": 390, "height": 844}, color_scheme=theme
+    )
     page = watched(context, installation)
     for path in [*PAGES, f"/admin/requests/{last.id}", "/admin/?start=2026-11-01&end=2026-11-02"]:
         page.goto(installation.url + path)
@@ -175,10 +196,10 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, installation: Installat
 # ---- who may listen
 
 
-def test_the_feed_is_for_staff_of_this_origin_only(browser: Browser, installation: Installation, session: Any) -> None:
-    listen = (
-        "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
-    )
+def test_the_feed_is_for_staff_of_this_origin_only(
+    browser: Browser, installation: Installation, session: Any
+) -> None:
+    listen = "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
     feed = installation.url.replace("http", "ws") + "/admin/live/feed"
     stranger, operator = browser.new_context(), browser.new_context(storage_state=session)
     for context, path in ((stranger, "/"), (operator, "/admin/")):
@@ -188,7 +209,10 @@ def test_the_feed_is_for_staff_of_this_origin_only(browser: Browser, installatio
         assert (told is None) == (context is stranger)
     assert json.loads(told).keys() == {"now_ms", "rows", "gone"}
     elsewhere = operator.new_page()
-    elsewhere.route("**/*", lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>Elsewhere</title>"))
+    elsewhere.route(
+        "**/*",
+        lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>Elsewhere</title>"),
+    )
     elsewhere.goto("http://elsewhere.test/")
     assert elsewhere.evaluate(listen, feed) is None
     stranger.close()

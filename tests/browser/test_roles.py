@@ -1,4 +1,6 @@
-"""A new organization's owner: invited by the operator, in by the link, at work on what is theirs, and blind to the rest."""
+"""A new organization's owner: invited by the operator, in by the link, at work on what is theirs, and blind
+to the rest.
+"""
 
 import json
 import re
@@ -15,9 +17,7 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
 PASSPHRASE = "correct horse battery"
 PAGES = ["/admin/", "/admin/live/", "/admin/requests/", "/admin/accounts/member/", "/admin/accounts/apikey/"]
-LISTEN = (
-    "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
-)
+LISTEN = "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
 
 
 def sign_in(page: Page, name: str, password: str) -> None:
@@ -30,7 +30,9 @@ def sign_in(page: Page, name: str, password: str) -> None:
 
 @pytest.fixture(scope="module")
 def session(browser: Browser, installation: Installation) -> Any:
-    """The owner's cookies: the operator makes an organization and invites her; she chooses a password and signs in."""
+    """The owner's cookies: the operator makes an organization and invites her; she chooses a password and
+    signs in.
+    """
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{installation.url}/admin/accounts/organization/add/")
@@ -67,7 +69,9 @@ def _accepted(browser: Browser, link: str) -> Any:
 def test_an_owner_sets_her_organization_up_and_sees_only_that(page: Page, installation: Installation) -> None:
     url = installation.url
     with OpenAI(base_url=f"{url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as others:
-        theirs = others.chat.completions.create(model="sandbox", messages=[{"role": "user", "content": "hello"}])
+        theirs = others.chat.completions.create(
+            model="sandbox", messages=[{"role": "user", "content": "hello"}]
+        )
     page.goto(f"{url}/admin/")
     expect(page.get_by_text("Nothing has been asked yet")).to_be_visible()
     page.goto(f"{url}/admin/accounts/project/add/")
@@ -93,19 +97,31 @@ def test_an_owner_sets_her_organization_up_and_sees_only_that(page: Page, instal
     assert theirs.id != own.id
 
 
-def test_what_others_run_is_not_in_her_feed(browser: Browser, installation: Installation, session: Any) -> None:
+def test_what_others_run_is_not_in_her_feed(
+    browser: Browser, installation: Installation, session: Any
+) -> None:
     context = browser.new_context(storage_state=session)
     page = context.new_page()
     page.goto(f"{installation.url}/admin/live/")
-    asked: dict[str, Any] = {"model": "sandbox", "messages": [{"role": "user", "content": "hello [sandbox tokens=100 delay_ms=50]"}]}
+    asked: dict[str, Any] = {
+        "model": "sandbox",
+        "messages": [{"role": "user", "content": "hello [sandbox tokens=100 delay_ms=50]"}],
+    }
     with (
-        OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as others,
+        OpenAI(
+            base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
+        ) as others,
         others.chat.completions.create(**asked, stream=True) as stream,
     ):
         next(iter(stream))
         told = page.evaluate(LISTEN, installation.url.replace("http", "ws") + "/admin/live/feed")
         assert json.loads(told)["rows"] == []
-        assert page.request.get(f"{installation.url}/admin/requests/{stream.response.headers['x-generation-id']}").status == 404
+        assert (
+            page.request.get(
+                f"{installation.url}/admin/requests/{stream.response.headers['x-generation-id']}"
+            ).status
+            == 404
+        )
     context.close()
 
 

@@ -65,9 +65,14 @@ def client(installation: Installation, tmp_path_factory: pytest.TempPathFactory)
     """Of a key that is called at length, as all that belongs to it."""
     file: Path = tmp_path_factory.mktemp("catalog") / "catalog.toml"
     file.write_text(CATALOG)
-    loaded, made = installation.manage("loadcatalog", str(file)), installation.manage("shell", "--no-imports", "-c", MAKE)
+    loaded, made = (
+        installation.manage("loadcatalog", str(file)),
+        installation.manage("shell", "--no-imports", "-c", MAKE),
+    )
     assert (loaded.returncode, made.returncode) == (0, 0), loaded.stderr + made.stderr
-    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=json.loads(made.stdout), max_retries=0) as client:
+    with OpenAI(
+        base_url=f"{installation.url}/openai/v1", api_key=json.loads(made.stdout), max_retries=0
+    ) as client:
         yield client
 
 
@@ -76,7 +81,9 @@ def running(installation: Installation, client: OpenAI) -> Iterator[str]:
     """A generation that runs until the end of the tests, beside one that is settled; its id."""
 
     def ask(content: str) -> Any:
-        return client.chat.completions.create(model=LONG_MODEL, messages=[{"role": "user", "content": content}], stream=True)
+        return client.chat.completions.create(
+            model=LONG_MODEL, messages=[{"role": "user", "content": content}], stream=True
+        )
 
     list(ask("hello"))
     with ask("hello [sandbox tokens=4000 delay_ms=50]") as stream:
@@ -94,7 +101,9 @@ def test_no_list_loses_a_column(page: Page, installation: Installation, running:
     assert {path: cells for path, cells in lost.items() if cells} == {}
 
 
-def test_what_runs_is_seen_and_stopped_on_a_phone(page: Page, installation: Installation, running: str) -> None:
+def test_what_runs_is_seen_and_stopped_on_a_phone(
+    page: Page, installation: Installation, running: str
+) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{installation.url}/admin/live/")
     row = page.locator(f"[data-id={running}]")
@@ -103,13 +112,17 @@ def test_what_runs_is_seen_and_stopped_on_a_phone(page: Page, installation: Inst
     expect(row.get_by_role("button", name="Stop")).to_be_in_viewport(ratio=1)
 
 
-def test_a_table_that_is_too_wide_shows_it_and_scrolls_by_keyboard(page: Page, installation: Installation, running: str) -> None:
+def test_a_table_that_is_too_wide_shows_it_and_scrolls_by_keyboard(
+    page: Page, installation: Installation, running: str
+) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{installation.url}/admin/")
     page.get_by_text("These numbers as a table").click()
     box = page.get_by_role("region", name="The chart's numbers")
     box.locator("table").evaluate("(table) => { table.style.width = '60rem'; }")
-    assert "local" in box.evaluate("(box) => getComputedStyle(box).backgroundAttachment"), "no shadow at the edge"
+    assert "local" in box.evaluate("(box) => getComputedStyle(box).backgroundAttachment"), (
+        "no shadow at the edge"
+    )
     box.focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_function("(box) => box.scrollLeft > 0", arg=box.element_handle())

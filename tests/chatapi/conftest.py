@@ -1,4 +1,6 @@
-"""One installation for all tests of what a client sees: real processes, and an upstream that behaves as the model's name says."""
+"""One installation for all tests of what a client sees: real processes, and an upstream that behaves as the
+model's name says.
+"""
 
 import json
 from collections.abc import Iterator
@@ -40,14 +42,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "ends-without-finish": {"finish_reason": "none", "fin_without_done": True},
     # breaks off after three tokens
     "breaks-by-page": {"error_frame": 3, "error_code": "bad_request", "error_message": PAGE},
-    "breaks-by-error": {"error_frame": 3, "error_type": "server_error", "error_message": "CUDA error at 10.0.0.7"},
+    "breaks-by-error": {
+        "error_frame": 3,
+        "error_type": "server_error",
+        "error_message": "CUDA error at 10.0.0.7",
+    },
     # at a rate, because a reset takes with it what the kernel has received and not yet handed over
     "breaks-by-reset": {"rst_after": 3, "rate": 10},
     "breaks-by-close": {"fin_after": 3},
     "breaks-by-bad-json": {"bad_json": 3},
     "breaks-by-huge-frame": {"huge_frame": 3},
     # refused before the first token
-    "status-400": {"status": 400, "error_message": "temperature is too high", "error_code": "bad_temperature"},
+    "status-400": {
+        "status": 400,
+        "error_message": "temperature is too high",
+        "error_code": "bad_temperature",
+    },
     "status-400-page": {"status": 400, "error_message": PAGE, "error_code": "bad_request"},
     "status-400-context": {"status": 400, "error_message": "This model's maximum context length is 8 tokens"},
     "status-401": {"status": 401, "error_message": "Incorrect API key provided: sk-upstreamsecret"},

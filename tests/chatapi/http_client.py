@@ -1,4 +1,6 @@
-"""A plain HTTP client for the tests: it sees every byte of an answer as it comes, and can leave at any moment."""
+"""A plain HTTP client for the tests: it sees every byte of an answer as it comes, and can leave at any
+moment.
+"""
 
 import json
 import time
@@ -105,13 +107,17 @@ class Client:
         self.key = key
 
     @contextmanager
-    def exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]) -> Iterator[Exchange]:
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
+    ) -> Iterator[Exchange]:
         """Send a request; the connection is closed in the end. A header that is None is left out."""
         named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
         connection = HTTPConnection(self._address, timeout=self._timeout_s)
         exchange = Exchange(connection)
         try:
-            connection.request(method, path, body, {name: value for name, value in named.items() if value is not None})
+            connection.request(
+                method, path, body, {name: value for name, value in named.items() if value is not None}
+            )
             yield exchange
         finally:
             exchange.leave()
@@ -123,12 +129,20 @@ class Client:
 
     @contextmanager
     def asking(
-        self, model: str, *, dialect: str = "", header: str | None = None, idempotency_key: str | None = None, **parameters: Any
+        self,
+        model: str,
+        *,
+        dialect: str = "",
+        header: str | None = None,
+        idempotency_key: str | None = None,
+        **parameters: Any,
     ) -> Iterator[Exchange]:
         """Ask for a completion; `dialect` is the URL's prefix, `header` is X-ChatAPI-Dialect."""
         path = f"/{dialect}/v1/chat/completions" if dialect else "/v1/chat/completions"
         body = json.dumps({"model": model, "messages": HELLO, **parameters}).encode()
-        with self.exchange("POST", path, body, {"X-ChatAPI-Dialect": header, "Idempotency-Key": idempotency_key}) as exchange:
+        with self.exchange(
+            "POST", path, body, {"X-ChatAPI-Dialect": header, "Idempotency-Key": idempotency_key}
+        ) as exchange:
             yield exchange
 
     def complete(self, model: str, **parameters: Any) -> Answer:

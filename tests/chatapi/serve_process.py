@@ -1,4 +1,6 @@
-"""A `manage.py serve` for tests: started with a state folder of its own, read line by line, signalled by its process id."""
+"""A `manage.py serve` for tests: started with a state folder of its own, read line by line, signalled by its
+process id.
+"""
 
 import os
 import re
@@ -21,7 +23,9 @@ class Serve:
     def __init__(self, state_dir: Path, port: int, *arguments: str, **environment: str) -> None:
         self.state_dir = state_dir
         self.port = port
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)
+        }
         self.environment |= {"CHATAPI_STATE_DIR": str(state_dir), "CHATAPI_DRAIN_MS": "4000"} | environment
         self.lines: list[str] = []
         self.process = subprocess.Popen(
@@ -88,7 +92,13 @@ class Serve:
     def run(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the project's folder with the settings of this service."""
         return subprocess.run(
-            command, cwd=ROOT, env=self.environment | environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command,
+            cwd=ROOT,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     def snippet(self, beginning: str) -> str:

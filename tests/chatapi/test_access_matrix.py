@@ -1,7 +1,9 @@
-"""Who gets what on every page of the admin, and on the organization's usage routes: a page that this file does not know fails it.
+"""Who gets what on every page of the admin, and on the organization's usage routes: a page that this file
+does not know fails it.
 
-Each page has the least role that may read it, and the least that may send its form. Acme's pages are asked for by everyone: operators,
-Acme's own people by role, Umbrella's owner, someone who belongs nowhere, a visitor and an API key.
+Each page has the least role that may read it, and the least that may send its form. Acme's pages are asked
+for by everyone: operators, Acme's own people by role, Umbrella's owner, someone who belongs nowhere, a
+visitor and an API key.
 """
 
 import re
@@ -23,7 +25,16 @@ from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, join, run
-from usage.models import Budget, BudgetLimit, Credit, Discount, HourlyUsage, LedgerEntry, Price, RefusedRequests
+from usage.models import (
+    Budget,
+    BudgetLimit,
+    Credit,
+    Discount,
+    HourlyUsage,
+    LedgerEntry,
+    Price,
+    RefusedRequests,
+)
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
 
@@ -118,12 +129,19 @@ TABLE: dict[str, tuple[str | None, str | None]] = PAGES | dict(_by_model())
 
 
 def routes(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every page's name and path; leaves out Django's redirects from old addresses and the one for what is no page."""
+    """Every page's name and path; leaves out Django's redirects from old addresses and the one for what is no
+    page.
+    """
     for each in resolver.url_patterns:
         path = prefix + str(each.pattern)
         if isinstance(each, URLResolver):
             yield from routes(each, path)
-        elif isinstance(each, URLPattern) and each.name and path.startswith("admin/") and not re.search("_history$|app_list", each.name):
+        elif (
+            isinstance(each, URLPattern)
+            and each.name
+            and path.startswith("admin/")
+            and not re.search("_history$|app_list", each.name)
+        ):
             yield each.name, path
 
 
@@ -141,11 +159,17 @@ class House:
     def __init__(self, acme: Organization, alice: Person, bob: Person, model: ServedModel) -> None:
         generation = run(alice)
         RateLimit.objects.create(project=alice.project, requests_per_minute=60)
-        BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**12)
+        BudgetLimit.objects.create(
+            scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**12
+        )
         Credit.objects.create(organization=acme)
         Discount.objects.create(organization=acme, effective_from=generation.admitted_at, basis_points=100)
-        refused_requests.add(generation.admitted_at, [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}])
-        APIKey.objects.filter(pk=alice.api_key.pk).update(previous_public="x" * 12, previous_expires_at="2099-01-01T00:00:00Z")
+        refused_requests.add(
+            generation.admitted_at, [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}]
+        )
+        APIKey.objects.filter(pk=alice.api_key.pk).update(
+            previous_public="x" * 12, previous_expires_at="2099-01-01T00:00:00Z"
+        )
         self.of: dict[str, Model] = {
             "accounts_organization": acme,
             "accounts_project": alice.project,
@@ -156,7 +180,18 @@ class House:
             "auth_user": bob.user,
             "auth_group": Group.objects.create(name="clerks"),
         }
-        for shown in (RateLimit, BudgetLimit, Credit, Discount, Price, LedgerEntry, HourlyUsage, RefusedRequests, Budget, Deployment):
+        for shown in (
+            RateLimit,
+            BudgetLimit,
+            Credit,
+            Discount,
+            Price,
+            LedgerEntry,
+            HourlyUsage,
+            RefusedRequests,
+            Budget,
+            Deployment,
+        ):
             row = shown._default_manager.first()
             assert row is not None
             self.of[f"{shown._meta.app_label}_{shown._meta.model_name}"] = row
@@ -176,7 +211,9 @@ class House:
             "content_type_id": "1",
         }
         if unknown:
-            names = {"generation_id": "chatcmpl-" + "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15} | dict.fromkeys(list(names)[1:], never)
+            names = {
+                "generation_id": "chatcmpl-" + "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
+            } | dict.fromkeys(list(names)[1:], never)
         names |= {"form": "csv", "app_label": "accounts", "model_name": "project"}
         path = re.sub(r"<(?:\w+:)?(\w+)>", lambda part: names[part[1]], ROUTES[name])
         query = "?app_label=accounts&model_name=apikey&field_name=project" if name == "autocomplete" else ""
@@ -223,7 +260,13 @@ def expected(who: str, least: str | None, *, about_a_row: bool) -> set[str]:
         return {"forbidden", "not found"}
     role = "owner" if who == "stranger" else who
     may = role == "operator" or (role in LEAST_FIRST and least in LEAST_FIRST[: LEAST_FIRST.index(role) + 1])
-    return {"let in"} if may and least != NOBODY else {"forbidden", "not found"} if least == NOBODY else {"forbidden"}
+    return (
+        {"let in"}
+        if may and least != NOBODY
+        else {"forbidden", "not found"}
+        if least == NOBODY
+        else {"forbidden"}
+    )
 
 
 @pytest.fixture
@@ -237,12 +280,18 @@ def test_every_page_is_known() -> None:
 
 
 def test_pages_of_tenants_rows_are_bounded_by_roles() -> None:
-    assert [page for model, page in admin.site._registry.items() if access.is_tenants(model) and not isinstance(page, TenantAdmin)] == []
+    assert [
+        page
+        for model, page in admin.site._registry.items()
+        if access.is_tenants(model) and not isinstance(page, TenantAdmin)
+    ] == []
 
 
 @pytest.mark.parametrize("who", INSIDE + OUTSIDE)
 @pytest.mark.usefixtures("unrendered")
-def test_everyone_gets_exactly_what_they_may(house: House, acme: Organization, charlie: Person, alice: Person, who: str) -> None:
+def test_everyone_gets_exactly_what_they_may(
+    house: House, acme: Organization, charlie: Person, alice: Person, who: str
+) -> None:
     wrong = []
     client = Client()
     if who not in {"visitor", "API key"}:
@@ -258,7 +307,9 @@ def test_everyone_gets_exactly_what_they_may(house: House, acme: Organization, c
 
 
 def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person, charlie: Person) -> None:
-    """Acme's rows and rows that there never were look the same, and no page names Acme, its people or its keys."""
+    """Acme's rows and rows that there never were look the same, and no page names Acme, its people or its
+    keys.
+    """
     client = client_of(charlie.user)
     for name in TABLE:
         shown = _without_ids(house, name, client.get(house.path(name)))
@@ -289,11 +340,19 @@ def _without_ids(house: House, name: str, response: Any) -> str:
 
 
 @pytest.mark.parametrize("path", ["/v1/organization/usage/completions", "/v1/organization/costs"])
-def test_the_organizations_usage_is_for_its_admin_keys(house: House, alice: Person, charlie: Person, path: str) -> None:
+def test_the_organizations_usage_is_for_its_admin_keys(
+    house: House, alice: Person, charlie: Person, path: str
+) -> None:
     asked = f"{path}?start_time=1700000000&group_by=project_id&limit=1"
     viewer = client_of(alice.user)
-    assert (Client().get(asked).status_code, viewer.get(asked).status_code, alice.get(asked).status_code) == (401, 401, 403)
+    assert (Client().get(asked).status_code, viewer.get(asked).status_code, alice.get(asked).status_code) == (
+        401,
+        401,
+        403,
+    )
     APIKey.objects.filter(pk__in=[alice.api_key.pk, charlie.api_key.pk]).update(is_admin=True)
     assert (alice.get(asked).status_code, charlie.get(asked).status_code) == (200, 200)
-    others = [charlie.get(f"{asked}&project_ids={project}").content for project in (alice.project.pk, 999_999_999)]
+    others = [
+        charlie.get(f"{asked}&project_ids={project}").content for project in (alice.project.pk, 999_999_999)
+    ]
     assert others[0] == others[1]

@@ -18,7 +18,17 @@ from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
 from usage.database.clock import database_now
-from usage.models import Budget, BudgetLimit, Credit, Generation, HourlyUsage, LedgerEntry, Outcome, Price, RefusedRequests
+from usage.models import (
+    Budget,
+    BudgetLimit,
+    Credit,
+    Generation,
+    HourlyUsage,
+    LedgerEntry,
+    Outcome,
+    Price,
+    RefusedRequests,
+)
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
 
@@ -40,11 +50,21 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
     """Something of every kind."""
     for person in (alice, bob, charlie):
         run(person)
-    run(alice, outcome=Outcome.FAILED, error_code="upstream_timeout", error_message="<b>It</b> took too long.", finish_reason="")
+    run(
+        alice,
+        outcome=Outcome.FAILED,
+        error_code="upstream_timeout",
+        error_message="<b>It</b> took too long.",
+        finish_reason="",
+    )
     admit(bob)
     refused_requests.add(database_now(), [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 2}])
-    BudgetLimit.objects.create(scope="organization", scope_id=alice.project.organization_id, period="month", limit_nanodollars=10**9)
-    BudgetLimit.objects.create(scope="key", scope_id=charlie.api_key.pk, period="day", limit_nanodollars=5 * 10**8)
+    BudgetLimit.objects.create(
+        scope="organization", scope_id=alice.project.organization_id, period="month", limit_nanodollars=10**9
+    )
+    BudgetLimit.objects.create(
+        scope="key", scope_id=charlie.api_key.pk, period="day", limit_nanodollars=5 * 10**8
+    )
     ServedModel.objects.create(id="unserved")
 
 
@@ -92,7 +112,9 @@ def test_an_empty_list_is_a_page(root: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_a_list_with_rows_is_a_page_and_can_be_searched_and_sorted(root: Client, house: None, path: str) -> None:
+def test_a_list_with_rows_is_a_page_and_can_be_searched_and_sorted(
+    root: Client, house: None, path: str
+) -> None:
     for query in ("", "?q=acme", "?q=%00", "?o=1", "?o=-2", "?p=99999"):
         assert root.get(path + query).status_code in {200, 302}
 
@@ -115,7 +137,12 @@ def test_a_longer_list_costs_no_more_queries(
 
 
 @pytest.mark.parametrize(
-    "path", [each + "add/" for each in LISTS if not any(f"/{row._meta.model_name}/" in each for row in [*RECORDS, Credit])]
+    "path",
+    [
+        each + "add/"
+        for each in LISTS
+        if not any(f"/{row._meta.model_name}/" in each for row in [*RECORDS, Credit])
+    ],
 )
 def test_what_can_be_made_has_a_form(root: Client, house: None, path: str) -> None:
     assert root.get(path).status_code == 200
@@ -149,7 +176,10 @@ def test_a_price_cannot_be_changed_or_deleted(root: Client, small: ServedModel) 
 
 def test_the_page_of_a_generation_is_its_receipt(root: Client, alice: Person) -> None:
     shown = text(root.get(page(run(alice))))
-    assert "input 600 $0.15 $0.00009 cached input 400 $0.075 $0.00003 output 200 $0.60 $0.00012 Total $0.00024" in shown
+    assert (
+        "input 600 $0.15 $0.00009 cached input 400 $0.075 $0.00003 output 200 $0.60 $0.00012 Total $0.00024"
+        in shown
+    )
 
 
 def test_an_error_text_is_shown_as_text(root: Client, house: None) -> None:
@@ -157,16 +187,28 @@ def test_an_error_text_is_shown_as_text(root: Client, house: None) -> None:
     assert "&lt;b&gt;It&lt;/b&gt; took too long." in root.get(page(failed)).content.decode()
 
 
-@pytest.mark.parametrize("form", ["chatcmpl-{hex}", "cmpl-{hex}", "stream:chat:{uuid}", "{uuid}", '"id": "chatcmpl-{hex}"', " {hex} "])
+@pytest.mark.parametrize(
+    "form",
+    ["chatcmpl-{hex}", "cmpl-{hex}", "stream:chat:{uuid}", "{uuid}", '"id": "chatcmpl-{hex}"', " {hex} "],
+)
 def test_a_generation_is_found_by_its_id_in_any_form(root: Client, alice: Person, form: str) -> None:
     wanted, other = run(alice), run(alice)
-    found = root.get("/admin/usage/generation/", {"q": form.format(hex=wanted.id.hex, uuid=wanted.id)}).content.decode()
+    found = root.get(
+        "/admin/usage/generation/", {"q": form.format(hex=wanted.id.hex, uuid=wanted.id)}
+    ).content.decode()
     assert page(wanted) in found
     assert page(other) not in found
 
 
 @pytest.mark.parametrize(
-    "wish", ["outcome__exact=completed", "state__exact=settled", "model=small", "usage_source__exact=upstream", "is_test__exact=0"]
+    "wish",
+    [
+        "outcome__exact=completed",
+        "state__exact=settled",
+        "model=small",
+        "usage_source__exact=upstream",
+        "is_test__exact=0",
+    ],
 )
 def test_generations_can_be_filtered(root: Client, house: None, wish: str) -> None:
     shown = root.get(f"/admin/usage/generation/?{wish}").content.decode()
@@ -199,7 +241,12 @@ def secret_in(response: Any) -> str:
 def test_a_new_key_is_shown_once_and_works(root: Client, alice: Person, made: Any) -> None:
     secret, row = secret_in(made), APIKey.objects.get(name="backend")
     caller = look_up(secret)
-    assert (caller.api_key_id, caller.project_id, caller.is_test, caller.default_dialect) == (row.pk, alice.project.pk, True, "openai")
+    assert (caller.api_key_id, caller.project_id, caller.is_test, caller.default_dialect) == (
+        row.pk,
+        alice.project.pk,
+        True,
+        "openai",
+    )
     assert "no-store" in made.headers["cache-control"]
     assert secret not in str(made.cookies)
 
@@ -238,7 +285,9 @@ def test_a_keys_nature_cannot_be_changed(root: Client, alice: Person, bob: Perso
 
 
 def test_selected_keys_are_revoked(root: Client, alice: Person, bob: Person) -> None:
-    root.post("/admin/accounts/apikey/", {"action": "revoke_selected", "_selected_action": [alice.api_key.pk]})
+    root.post(
+        "/admin/accounts/apikey/", {"action": "revoke_selected", "_selected_action": [alice.api_key.pk]}
+    )
     with pytest.raises(NotAuthenticated):
         look_up(alice.key)
     assert look_up(bob.key)
@@ -264,17 +313,32 @@ def test_keys_are_not_deleted(root: Client, alice: Person) -> None:
 
 def test_a_price_is_typed_in_dollars(root: Client, small: ServedModel) -> None:
     form = {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00"}
-    amounts = {"input_per_mtok_nanodollars": "0.2", "cached_input_per_mtok_nanodollars": "$0.05", "output_per_mtok_nanodollars": "1"}
+    amounts = {
+        "input_per_mtok_nanodollars": "0.2",
+        "cached_input_per_mtok_nanodollars": "$0.05",
+        "output_per_mtok_nanodollars": "1",
+    }
     assert root.post("/admin/usage/price/add/", form | amounts).status_code == 302
     price = Price.objects.latest("effective_from")
-    assert (price.model, price.input_per_mtok_nanodollars, price.output_per_mtok_nanodollars) == ("small", 200_000_000, 1_000_000_000)
+    assert (price.model, price.input_per_mtok_nanodollars, price.output_per_mtok_nanodollars) == (
+        "small",
+        200_000_000,
+        1_000_000_000,
+    )
     assert "upcoming" in text(root.get("/admin/usage/price/"))
 
 
 def test_a_price_without_one_for_cached_input_is_as_input(root: Client, small: ServedModel) -> None:
-    form = {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00", "output_per_mtok_nanodollars": "1"}
+    form = {
+        "model": "small",
+        "effective_from_0": "2027-01-01",
+        "effective_from_1": "00:00:00",
+        "output_per_mtok_nanodollars": "1",
+    }
     assert "This field is required" in text(root.post("/admin/usage/price/add/", form))
-    assert root.post("/admin/usage/price/add/", form | {"input_per_mtok_nanodollars": "0.2"}).status_code == 302
+    assert (
+        root.post("/admin/usage/price/add/", form | {"input_per_mtok_nanodollars": "0.2"}).status_code == 302
+    )
     price = Price.objects.latest("effective_from")
     assert price.cached_input_per_mtok_nanodollars == price.input_per_mtok_nanodollars == 200_000_000
 
@@ -288,9 +352,19 @@ def test_what_is_no_amount_is_refused(root: Client, alice: Person, typed: str) -
 
 def test_a_limit_is_set_and_changed_in_dollars(root: Client, alice: Person) -> None:
     add = "/admin/usage/budgetlimit/add/"
-    assert root.post(add, {"project": alice.project.pk, "period": "month", "limit_nanodollars": "12.5"}).status_code == 302
+    assert (
+        root.post(
+            add, {"project": alice.project.pk, "period": "month", "limit_nanodollars": "12.5"}
+        ).status_code
+        == 302
+    )
     limit = BudgetLimit.objects.get()
-    assert (limit.scope, limit.scope_id, limit.period, limit.limit_nanodollars) == ("project", alice.project.pk, "month", 12_500_000_000)
+    assert (limit.scope, limit.scope_id, limit.period, limit.limit_nanodollars) == (
+        "project",
+        alice.project.pk,
+        "month",
+        12_500_000_000,
+    )
     assert "Acme / default" in text(root.get("/admin/usage/budgetlimit/"))
     assert root.post(page(limit), {"limit_nanodollars": "20", "scope": "key"}).status_code == 302
     changed = BudgetLimit.objects.get()
@@ -313,13 +387,27 @@ def test_a_limit_is_for_exactly_one_and_once(root: Client, alice: Person) -> Non
 def test_a_name_that_is_taken_is_told(root: Client, alice: Person, small: ServedModel) -> None:
     organization = alice.project.organization
     Project.objects.create(organization=organization, name="taken")
-    first, taken = (Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken"))
+    first, taken = (
+        Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken")
+    )
     form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, "on_disconnect": "cancel"}
-    answers = [client_of(alice.user).post(page(alice.project), {"name": "taken"}), root.post(page(first), form)]
+    answers = [
+        client_of(alice.user).post(page(alice.project), {"name": "taken"}),
+        root.post(page(first), form),
+    ]
     assert ["already exists" in text(answer) for answer in answers] == [True, True]
-    inline = {"id": small.pk, "context_window": 10, "max_output_tokens": 5, "deployments-TOTAL_FORMS": 2, "deployments-INITIAL_FORMS": 2}
+    inline = {
+        "id": small.pk,
+        "context_window": 10,
+        "max_output_tokens": 5,
+        "deployments-TOTAL_FORMS": 2,
+        "deployments-INITIAL_FORMS": 2,
+    }
     for number, row in enumerate([first, taken]):
-        inline |= {f"deployments-{number}-{name}": value for name, value in (form | {"id": row.pk, "model": small.pk}).items()}
+        inline |= {
+            f"deployments-{number}-{name}": value
+            for name, value in (form | {"id": row.pk, "model": small.pk}).items()
+        }
     assert "already exists" in text(root.post(page(small), inline))
     assert root.post(page(first), form | {"name": "free"}).status_code == 302
     assert client_of(alice.user).post(page(alice.project), {"name": "free"}).status_code == 302
@@ -329,10 +417,19 @@ def test_projects_do_not_change_names_with_each_other(root: Client, alice: Perso
     """One of them would have the other's for a moment."""
     owner = alice.project.organization
     rows = [alice.project, Project.objects.create(organization=owner, name="second")]
-    form = {"name": owner.name, "time_zone": "UTC", "is_active": "on", "projects-TOTAL_FORMS": 2, "projects-INITIAL_FORMS": 2}
+    form = {
+        "name": owner.name,
+        "time_zone": "UTC",
+        "is_active": "on",
+        "projects-TOTAL_FORMS": 2,
+        "projects-INITIAL_FORMS": 2,
+    }
     form |= {"members-TOTAL_FORMS": 0, "members-INITIAL_FORMS": 0}
     for number, (row, other) in enumerate([rows, rows[::-1]]):
-        form |= {f"projects-{number}-{name}": value for name, value in (("id", row.pk), ("organization", owner.pk), ("name", other.name))}
+        form |= {
+            f"projects-{number}-{name}": value
+            for name, value in (("id", row.pk), ("organization", owner.pk), ("name", other.name))
+        }
     assert "already exists" in text(root.post(page(owner), form))
     form |= {"projects-0-name": "first", "projects-1-name": "another"}
     assert root.post(page(owner), form).status_code == 302
@@ -349,5 +446,10 @@ def test_every_page_forbids_scripts_that_stand_in_a_page(root: Client) -> None:
 def test_changes_need_the_forms_token(alice: Person) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_superuser("root"))
-    assert client.post("/admin/accounts/apikey/", {"action": "revoke_selected", "_selected_action": [alice.api_key.pk]}).status_code == 403
+    assert (
+        client.post(
+            "/admin/accounts/apikey/", {"action": "revoke_selected", "_selected_action": [alice.api_key.pk]}
+        ).status_code
+        == 403
+    )
     assert look_up(alice.key)

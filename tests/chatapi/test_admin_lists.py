@@ -1,4 +1,6 @@
-"""The admin's lists: filters for thousands of organizations, what is said where there is nothing, and how dates are written."""
+"""The admin's lists: filters for thousands of organizations, what is said where there is nothing, and how
+dates are written.
+"""
 
 import re
 from typing import Any
@@ -37,10 +39,14 @@ def text_of(response: Any) -> str:
 
 
 @pytest.mark.parametrize(("path", "name"), BY_ORGANIZATION.items())
-def test_a_list_is_filtered_by_a_name_that_is_typed(root: Any, alice: Person, charlie: Person, path: str, name: str) -> None:
+def test_a_list_is_filtered_by_a_name_that_is_typed(
+    root: Any, alice: Person, charlie: Person, path: str, name: str
+) -> None:
     for person in (alice, charlie):
         run(person)
-    acme, umbrella = (root.get(f"/admin/{path}/?{name}__name__exact={each}").context["cl"] for each in ("Acme", "Umbrella"))
+    acme, umbrella = (
+        root.get(f"/admin/{path}/?{name}__name__exact={each}").context["cl"] for each in ("Acme", "Umbrella")
+    )
     assert acme.queryset.exists()
     assert set(acme.queryset).isdisjoint(umbrella.queryset)
     assert not root.get(f"/admin/{path}/?{name}__name__exact=Acm").context["cl"].queryset.exists()
@@ -82,7 +88,9 @@ def test_nobody_enumerates_other_organizations_by_searching(
     everything = root.get(address, query).json()["results"]
     assert any("Umbrella" in row["text"] or "charlie" in row["text"] for row in everything)
     for term in ("", "Umbrella", "charlie", "U", str(charlie.project.organization_id)):
-        assert "Umbrella" not in str(found := client_of(alice.user).get(address, query | {"term": term}).json())
+        assert "Umbrella" not in str(
+            found := client_of(alice.user).get(address, query | {"term": term}).json()
+        )
         assert "charlie" not in str(found)
 
 
@@ -102,7 +110,10 @@ def test_people_are_not_searched_for_by_members(alice: Person) -> None:
     ("path", "said"),
     [
         ("usage/budgetlimit", "Nothing limits what may be spent. Add budget limit"),
-        ("usage/credit", "Nobody has paid in advance. Whoever is granted credit has a balance here. Grant credit"),
+        (
+            "usage/credit",
+            "Nobody has paid in advance. Whoever is granted credit has a balance here. Grant credit",
+        ),
         ("accounts/ratelimit", "Everyone may ask as often as they like. Add rate limit"),
         ("accounts/organization", "An organization is who pays."),
         ("accounts/apikey", "Whoever calls the API needs a key. Add API key"),
@@ -135,7 +146,9 @@ def test_dates_are_written_as_everywhere_else(root: Any, alice: Person) -> None:
 
 
 def test_a_limit_of_a_key_is_a_keys_and_nothing_is_said_in_words(root: Any, alice: Person) -> None:
-    limit = BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", soft_limit_nanodollars=1)
+    limit = BudgetLimit.objects.create(
+        scope="key", scope_id=alice.api_key.pk, period="day", soft_limit_nanodollars=1
+    )
     run(alice)
     Credit.objects.all().delete()
     for path in ("usage/budgetlimit/", "usage/budget/", f"usage/budgetlimit/{limit.pk}/change/"):
@@ -149,7 +162,9 @@ def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person
     assert f"{home}/invite-member" in root.get(f"{home}/change/").content.decode()
     form = root.get(f"{home}/invite-member/", follow=True).content.decode()
     assert "Acme" in form
-    assert "Members" not in root.get("/admin/accounts/organization/add/").content.decode().partition("<main")[2]
+    assert (
+        "Members" not in root.get("/admin/accounts/organization/add/").content.decode().partition("<main")[2]
+    )
 
 
 # ---- where one is

@@ -46,14 +46,21 @@ def error(response: Any, status: int) -> dict[str, Any]:
 def test_it_lists_what_is_served(alice: Person, small: ServedModel, prefix: str) -> None:
     body = alice.get(f"{prefix}/v1/models").json()
     created = int(small.created_at.timestamp())
-    assert body == {"object": "list", "data": [{"id": "small", "object": "model", "created": created, "owned_by": "acme"}]}
+    assert body == {
+        "object": "list",
+        "data": [{"id": "small", "object": "model", "created": created, "owned_by": "acme"}],
+    }
 
 
 def test_a_model_that_is_not_served_is_not_listed(alice: Person, small: ServedModel) -> None:
     unpriced = ServedModel.objects.create(id="unpriced")
     Deployment.objects.create(model=unpriced, name="sandbox", engine="sandbox")
-    Deployment.objects.create(model=ServedModel.objects.create(id="inactive", is_active=False), name="sandbox", engine="sandbox")
-    Deployment.objects.create(model=ServedModel.objects.create(id="stopped"), name="sandbox", engine="sandbox", is_active=False)
+    Deployment.objects.create(
+        model=ServedModel.objects.create(id="inactive", is_active=False), name="sandbox", engine="sandbox"
+    )
+    Deployment.objects.create(
+        model=ServedModel.objects.create(id="stopped"), name="sandbox", engine="sandbox", is_active=False
+    )
     for name in ("inactive", "stopped", "undeployed"):
         prices.change(name, FREE)
     ServedModel.objects.create(id="undeployed")
@@ -86,12 +93,16 @@ def test_a_models_id_may_contain_slashes(alice: Person, prefix: str) -> None:
     assert alice.get(f"{prefix}/v1/models/meta-llama/Llama-3:8b@x").json()["id"] == model.id
 
 
-@pytest.mark.parametrize("name", ["nothing", "small/", "SMALL", "%00", "%ED%A0%80", "a%0Ab", "'--", "x" * 8_000])
+@pytest.mark.parametrize(
+    "name", ["nothing", "small/", "SMALL", "%00", "%ED%A0%80", "a%0Ab", "'--", "x" * 8_000]
+)
 def test_an_unknown_model_is_a_404(alice: Person, small: ServedModel, name: str) -> None:
     assert error(alice.get(f"/v1/models/{name}"), 404)["code"] in {"model_not_found", "unknown_url"}
 
 
-def test_a_model_that_is_deleted_meanwhile_is_a_404(alice: Person, small: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_deleted_meanwhile_is_a_404(
+    alice: Person, small: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served_ids = views._served_ids
 
     def served_until_now(caller: Caller) -> set[str]:
@@ -109,7 +120,10 @@ def test_a_model_that_is_deleted_meanwhile_is_a_404(alice: Person, small: Served
 
 def test_a_key_learns_who_it_is(alice: Person) -> None:
     body = alice.get("/v1/key").json()
-    shown = {name: body[name] for name in ("id", "name", "redacted", "organization", "project", "is_test", "is_admin", "expires_at")}
+    shown = {
+        name: body[name]
+        for name in ("id", "name", "redacted", "organization", "project", "is_test", "is_admin", "expires_at")
+    }
     assert shown == {
         "id": alice.api_key.pk,
         "name": "alice",
@@ -125,7 +139,9 @@ def test_a_key_learns_who_it_is(alice: Person) -> None:
 
 
 def test_a_key_sees_what_it_spent_and_holds(alice: Person) -> None:
-    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="month", limit_nanodollars=5_000_000_000)
+    BudgetLimit.objects.create(
+        scope="key", scope_id=alice.api_key.pk, period="month", limit_nanodollars=5_000_000_000
+    )
     charged = run(alice).amount_nanodollars
     held = admit(alice).reserved_nanodollars
     budgets = {(each["scope"], each["period"]): each for each in alice.get("/v1/key").json()["budgets"]}
@@ -140,7 +156,12 @@ def test_a_key_sees_what_it_spent_and_holds(alice: Person) -> None:
 def test_a_colleagues_spending_is_told_only_where_it_limits(alice: Person, bob: Person) -> None:
     run(bob)
     assert {each["scope"] for each in alice.get("/v1/key").json()["budgets"]} == {"key"}
-    BudgetLimit.objects.create(scope="organization", scope_id=alice.project.organization_id, period="ever", limit_nanodollars=1_000_000)
+    BudgetLimit.objects.create(
+        scope="organization",
+        scope_id=alice.project.organization_id,
+        period="ever",
+        limit_nanodollars=1_000_000,
+    )
     shared = alice.get("/v1/key").json()["budgets"][0]
     assert (shared["scope"], shared["posted_nanodollars"]) == ("organization", 240_000)
 
@@ -155,8 +176,14 @@ def test_a_key_sees_what_else_can_refuse_it(alice: Person) -> None:
     RateLimit.objects.create(organization=organization, requests_per_minute=60, concurrent_requests=2)
     RateLimit.objects.create(api_key=alice.api_key, model="small", tokens_per_day=1_000)
     body = alice.get("/v1/key").json()
-    assert body["credit"] == {"available_usd": to_usd(5_000_000_000 - held), "available_nanodollars": 5_000_000_000 - held}
-    assert {(each["scope"], each["model"], each["counts"], each["per"], each["limit"]) for each in body["rate_limits"]} == {
+    assert body["credit"] == {
+        "available_usd": to_usd(5_000_000_000 - held),
+        "available_nanodollars": 5_000_000_000 - held,
+    }
+    assert {
+        (each["scope"], each["model"], each["counts"], each["per"], each["limit"])
+        for each in body["rate_limits"]
+    } == {
         ("organization", None, "requests", "minute", 60),
         ("organization", None, "concurrent_requests", None, 2),
         ("key", "small", "tokens", "day", 1_000),
@@ -170,8 +197,17 @@ def test_a_key_sees_what_else_can_refuse_it(alice: Person) -> None:
 def test_a_receipt_tells_what_was_charged(alice: Person, prefix: str) -> None:
     generation = run(alice)
     body = alice.get(f"{prefix}/v1/generations/{generation}").json()
-    assert (body["id"], body["object"], body["model"]) == (f"chatcmpl-{generation.id.hex}", "generation", "small")
-    assert (body["state"], body["outcome"], body["finish_reason"], body["error"]) == ("settled", "completed", "stop", None)
+    assert (body["id"], body["object"], body["model"]) == (
+        f"chatcmpl-{generation.id.hex}",
+        "generation",
+        "small",
+    )
+    assert (body["state"], body["outcome"], body["finish_reason"], body["error"]) == (
+        "settled",
+        "completed",
+        "stop",
+        None,
+    )
     assert body["usage_source"] == "upstream"
     assert body["usage"] == {
         "prompt_tokens": 1_000,
@@ -185,8 +221,15 @@ def test_a_receipt_tells_what_was_charged(alice: Person, prefix: str) -> None:
 
 def test_the_line_items_add_up(alice: Person) -> None:
     body = alice.get(f"/v1/generations/{run(alice)}").json()
-    lines = [(line["name"], line["tokens"], line["price_per_mtok_usd"], line["amount_usd"]) for line in body["line_items"]]
-    assert lines == [("input", 600, "0.15", "0.00009"), ("cached_input", 400, "0.075", "0.00003"), ("output", 200, "0.6", "0.00012")]
+    lines = [
+        (line["name"], line["tokens"], line["price_per_mtok_usd"], line["amount_usd"])
+        for line in body["line_items"]
+    ]
+    assert lines == [
+        ("input", 600, "0.15", "0.00009"),
+        ("cached_input", 400, "0.075", "0.00003"),
+        ("output", 200, "0.6", "0.00012"),
+    ]
     assert sum(line["amount_nanodollars"] for line in body["line_items"]) == body["amount_nanodollars"]
 
 
@@ -200,7 +243,8 @@ def test_a_receipt_keeps_the_price_of_its_day(alice: Person, small: ServedModel)
 def test_a_receipt_has_its_times(alice: Person) -> None:
     timings = alice.get(f"/v1/generations/{run(alice)}").json()["timings"]
     assert all(
-        re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", timings[name]) for name in ("admitted_at", "claimed_at", "settled_at")
+        re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", timings[name])
+        for name in ("admitted_at", "claimed_at", "settled_at")
     )
     assert timings["admitted_at"] <= timings["claimed_at"] <= timings["settled_at"]
     assert (timings["first_token_ms"], timings["last_token_ms"]) == (40, 900)
@@ -208,8 +252,15 @@ def test_a_receipt_has_its_times(alice: Person) -> None:
 
 
 def test_a_waived_generation_costs_nothing_and_has_no_lines(alice: Person) -> None:
-    ending = {"outcome": Outcome.FAILED, "error_code": "upstream_timeout", "error_message": "It took too long.", "finish_reason": ""}
-    body = alice.get(f"/v1/generations/{run(alice, tokens=Tokens(1_000), usage_source=UsageSource.COUNTED, **ending)}").json()
+    ending = {
+        "outcome": Outcome.FAILED,
+        "error_code": "upstream_timeout",
+        "error_message": "It took too long.",
+        "finish_reason": "",
+    }
+    body = alice.get(
+        f"/v1/generations/{run(alice, tokens=Tokens(1_000), usage_source=UsageSource.COUNTED, **ending)}"
+    ).json()
     assert body["error"] == {"code": "upstream_timeout", "message": "It took too long."}
     assert (body["is_waived"], body["amount_usd"], body["line_items"]) == (True, "0", [])
     assert body["usage"] == {"prompt_tokens": 1_000, "completion_tokens": 0, "total_tokens": 1_000}
@@ -217,7 +268,13 @@ def test_a_waived_generation_costs_nothing_and_has_no_lines(alice: Person) -> No
 
 def test_an_open_generation_has_no_usage_and_no_amount_yet(alice: Person) -> None:
     body = alice.get(f"/v1/generations/{admit(alice)}").json()
-    assert (body["state"], body["outcome"], body["usage"], body["amount_usd"], body["line_items"]) == ("admitted", None, None, None, [])
+    assert (body["state"], body["outcome"], body["usage"], body["amount_usd"], body["line_items"]) == (
+        "admitted",
+        None,
+        None,
+        None,
+        [],
+    )
     assert (body["timings"]["claimed_at"], body["timings"]["queue_ms"]) == (None, None)
 
 
@@ -228,14 +285,18 @@ def test_the_id_may_be_in_any_form(alice: Person) -> None:
 
 
 @pytest.mark.parametrize("who", ["bob", "charlie"])
-def test_anothers_receipt_is_as_unknown_as_a_random_id(alice: Person, who: str, request: pytest.FixtureRequest) -> None:
+def test_anothers_receipt_is_as_unknown_as_a_random_id(
+    alice: Person, who: str, request: pytest.FixtureRequest
+) -> None:
     other: Person = request.getfixturevalue(who)
     real, unknown = other.get(f"/v1/generations/{run(alice)}"), other.get(f"/v1/generations/{RANDOM_ID}")
     assert error(real, 404) == error(unknown, 404)
     assert error(real, 404)["code"] == "generation_not_found"
 
 
-@pytest.mark.parametrize("name", ["1", "chatcmpl-", "%00", "..", "chatcmpl-" + "g" * 32, RANDOM_ID + "0", "x" * 8_000])
+@pytest.mark.parametrize(
+    "name", ["1", "chatcmpl-", "%00", "..", "chatcmpl-" + "g" * 32, RANDOM_ID + "0", "x" * 8_000]
+)
 def test_what_is_no_id_is_not_found(alice: Person, name: str) -> None:
     error(alice.get(f"/v1/generations/{name}"), 404)
 
@@ -243,7 +304,9 @@ def test_what_is_no_id_is_not_found(alice: Person, name: str) -> None:
 # ---- who is let in
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/small", "/v1/key", f"/v1/generations/{RANDOM_ID}", "/openai/v1/key"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/small", "/v1/key", f"/v1/generations/{RANDOM_ID}", "/openai/v1/key"]
+)
 def test_every_refusal_of_a_key_looks_the_same(alice: Person, path: str) -> None:
     revoked, key = keys.create_key(alice.project, name="revoked")
     keys.revoke(APIKey.objects.filter(pk=revoked.pk))
@@ -255,7 +318,9 @@ def test_every_refusal_of_a_key_looks_the_same(alice: Person, path: str) -> None
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Basic YTpi"])
-def test_who_sends_no_key_is_told_so(db: None, header: str | None, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_who_sends_no_key_is_told_so(
+    db: None, header: str | None, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     with django_assert_num_queries(0):
         told = error(Client().get("/v1/models", headers={"authorization": header} if header else {}), 401)
     assert (told["code"], told["message"].partition(".")[0]) == ("invalid_api_key", "No API key was sent")
@@ -284,13 +349,27 @@ def test_a_key_does_not_open_the_admin(alice: Person) -> None:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/nothing", "/v1/models/", "/v1/generations/", "/v1/key/", "/v1//models", "/v1/admin/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1",
+        "/v1/",
+        "/v1/nothing",
+        "/v1/models/",
+        "/v1/generations/",
+        "/v1/key/",
+        "/v1//models",
+        "/v1/admin/",
+    ],
+)
 def test_an_unknown_route_is_an_envelope(db: None, prefix: str, path: str) -> None:
     assert error(Client().get(prefix + path), 404)["code"] == "unknown_url"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/small", "/v1/key", f"/opentoken/v1/generations/{RANDOM_ID}"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/small", "/v1/key", f"/opentoken/v1/generations/{RANDOM_ID}"]
+)
 def test_other_methods_are_refused_with_those_that_are_allowed(db: None, method: str, path: str) -> None:
     response = Client(enforce_csrf_checks=True).generic(method, path, "{}", "application/json")
     assert error(response, 405)["code"] == "method_not_allowed"
@@ -302,7 +381,9 @@ def test_a_head_request_has_no_body(alice: Person) -> None:
     assert (response.status_code, response.content) == (200, b"")
 
 
-@pytest.mark.parametrize("accept", ["text/event-stream", "text/html", "*/*;q=x", "image/png", "", "application/xml, */*"])
+@pytest.mark.parametrize(
+    "accept", ["text/event-stream", "text/html", "*/*;q=x", "image/png", "", "application/xml, */*"]
+)
 def test_the_answer_is_json_whatever_is_accepted(alice: Person, small: ServedModel, accept: str) -> None:
     assert alice.get("/v1/models?format=xml", accept=accept).headers["content-type"] == "application/json"
     error(alice.get("/v1/nothing", accept=accept), 404)
@@ -327,7 +408,9 @@ def test_the_apis_answers_say_their_version_and_time(db: None, path: str) -> Non
 
 @pytest.mark.parametrize("wish", ["", "a b", "x" * 65, "a\nb", "é", "<script>"])
 def test_any_other_request_id_is_replaced(db: None, wish: str) -> None:
-    ids = {Client().get("/v1/models", headers={"x-request-id": wish}).headers["x-request-id"] for _ in range(2)}
+    ids = {
+        Client().get("/v1/models", headers={"x-request-id": wish}).headers["x-request-id"] for _ in range(2)
+    }
     assert len(ids) == 2
     assert all(re.fullmatch("req_[0-9a-f]{32}", each) for each in ids)
 
@@ -338,23 +421,37 @@ HOSTS = ["web:8000", "10.1.2.3:8000", "chat_api", "evil.example", "a b/c@d", ""]
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_the_api_answers_under_any_host_as_its_hot_routes_do(alice: Person, small: ServedModel, prefix: str, host: str) -> None:
+def test_the_api_answers_under_any_host_as_its_hot_routes_do(
+    alice: Person, small: ServedModel, prefix: str, host: str
+) -> None:
     generation = run(alice)
     for path in ("models", "models/small", "key", f"generations/{generation}"):
         assert alice.get(f"{prefix}/v1/{path}", host=host).json() == alice.get(f"{prefix}/v1/{path}").json()
-    assert error(Client().get(f"{prefix}/v1/models", headers={"host": host}), 401)["code"] == "invalid_api_key"
+    assert (
+        error(Client().get(f"{prefix}/v1/models", headers={"host": host}), 401)["code"] == "invalid_api_key"
+    )
     assert error(Client().get(f"{prefix}/v1/nothing", headers={"host": host}), 404)["code"] == "unknown_url"
 
 
 def test_an_unlisted_host_appears_in_no_answer_of_the_api(db: None) -> None:
-    for path in ("/v1/models", "/v1/models/", "/v1", "/klingon/v1/models", "/docs", "/docs?script", "/openapi.json"):
+    for path in (
+        "/v1/models",
+        "/v1/models/",
+        "/v1",
+        "/klingon/v1/models",
+        "/docs",
+        "/docs?script",
+        "/openapi.json",
+    ):
         response = Client().get(path, headers={"host": "evil.example"})
         assert response.status_code < 405
         assert b"evil" not in response.content
         assert "evil" not in str(response.headers) + str(response.cookies)
 
 
-@pytest.mark.parametrize("path", ["/", "/admin/", "/admin/login/", "/admin/v1/", "/admin/v1/models", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/admin/", "/admin/login/", "/admin/v1/", "/admin/v1/models", "/nothing"]
+)
 def test_a_page_under_a_foreign_host_is_refused(db: None, path: str) -> None:
     page = Client().get(path, headers={"host": "evil.example"})
     assert (page.status_code, page.headers["content-type"]) == (400, "text/html; charset=utf-8")
@@ -369,7 +466,9 @@ def test_an_unknown_dialects_prefix_is_told_the_known_ones(db: None, method: str
     assert "/bitseek/v1, /llama/v1, /openai/v1, /opentoken/v1" in told["message"]
 
 
-def test_a_failure_inside_tells_nothing(alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_inside_tells_nothing(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("secret detail")
 

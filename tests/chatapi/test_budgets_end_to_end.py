@@ -1,4 +1,6 @@
-"""What a client with a limited budget sees: 402 and 429, never more admitted than fits, and its spending in /v1/key."""
+"""What a client with a limited budget sees: 402 and 429, never more admitted than fits, and its spending in
+/v1/key.
+"""
 
 import re
 from contextlib import ExitStack
@@ -28,8 +30,12 @@ def wait_until_nothing_is_held(client: Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("whose", "told"), [("key", "API key"), ("project", "project"), ("organization", "organization")])
-def test_a_budget_without_room_is_402(installation: Installation, keys: dict[str, str], whose: str, told: str, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("whose", "told"), [("key", "API key"), ("project", "project"), ("organization", "organization")]
+)
+def test_a_budget_without_room_is_402(
+    installation: Installation, keys: dict[str, str], whose: str, told: str, stream: bool
+) -> None:
     client = Client(installation.url, keys[f"poor {whose}"])
     calls = len(installation.calls("five"))
     answer = client.complete("five", stream=stream)
@@ -37,16 +43,23 @@ def test_a_budget_without_room_is_402(installation: Installation, keys: dict[str
     assert (answer.error["type"], answer.error["code"]) == ("insufficient_quota", "insufficient_quota")
     assert f"Your {told}'s budget" in answer.error["message"]
     assert re.search(r": up to \$0\.\d+, and \$0(\.\d+)? is left\.", answer.error["message"])
-    wait_for(lambda: f"{answer.headers['x-request-id']} of key " in installation.log("web"), "the operator to be told")
+    wait_for(
+        lambda: f"{answer.headers['x-request-id']} of key " in installation.log("web"),
+        "the operator to be told",
+    )
     assert answer.headers["x-should-retry"] == "false"
     assert len(installation.calls("five")) == calls
 
 
-def test_a_test_key_costs_nothing_however_poor_it_is(installation: Installation, keys: dict[str, str]) -> None:
+def test_a_test_key_costs_nothing_however_poor_it_is(
+    installation: Installation, keys: dict[str, str]
+) -> None:
     assert Client(installation.url, keys["poor tester"]).complete("five").status == 200
 
 
-def test_a_budget_held_by_a_running_request_is_429_until_that_ends(installation: Installation, keys: dict[str, str]) -> None:
+def test_a_budget_held_by_a_running_request_is_429_until_that_ends(
+    installation: Installation, keys: dict[str, str]
+) -> None:
     client = Client(installation.url, keys["room for one"])
     with client.asking("steady", stream=True, max_tokens=MAX_TOKENS) as first:
         next(first.texts())
@@ -58,15 +71,24 @@ def test_a_budget_held_by_a_running_request_is_429_until_that_ends(installation:
     assert client.complete("five", max_tokens=MAX_TOKENS).status == 200
 
 
-def test_of_many_at_once_exactly_as_many_are_admitted_as_fit(installation: Installation, keys: dict[str, str]) -> None:
+def test_of_many_at_once_exactly_as_many_are_admitted_as_fit(
+    installation: Installation, keys: dict[str, str]
+) -> None:
     client = Client(installation.url, keys["room for four"])
     with ExitStack() as connections:
-        asked = [connections.enter_context(client.asking("steady", stream=True, max_tokens=MAX_TOKENS)) for _ in range(12)]
+        asked = [
+            connections.enter_context(client.asking("steady", stream=True, max_tokens=MAX_TOKENS))
+            for _ in range(12)
+        ]
         statuses = [exchange.response.status for exchange in asked]
         assert sorted(statuses) == [200] * 4 + [429] * 8
         budget = day_of(client)
         assert 4 * 900_000 < budget["pending_nanodollars"] <= budget["limit_nanodollars"]
-        ids = [exchange.response.headers["x-generation-id"] for exchange in asked if exchange.response.status == 200]
+        ids = [
+            exchange.response.headers["x-generation-id"]
+            for exchange in asked
+            if exchange.response.status == 200
+        ]
     assert_spent(client, installation, ids)
 
 

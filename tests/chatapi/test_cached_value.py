@@ -40,7 +40,12 @@ async def test_who_wants_a_newer_one_has_it_read_again(source: Source) -> None:
     recent = CachedValue(source.read)
     for answer in ("catalog", "newer"):
         source.answers.put_nowait(answer)
-    assert [await recent.get(), await recent.get(60), await recent.get(0), await recent.get()] == ["catalog", "catalog", "newer", "newer"]
+    assert [await recent.get(), await recent.get(60), await recent.get(0), await recent.get()] == [
+        "catalog",
+        "catalog",
+        "newer",
+        "newer",
+    ]
     assert source.readings == 2
 
 

@@ -1,7 +1,8 @@
-"""What must leave no trace: keys anywhere, and what was said once a stream is not kept any more. Each is a word that occurs nowhere else.
+"""What must leave no trace: keys anywhere, and what was said once a stream is not kept any more. Each is a
+word that occurs nowhere else.
 
-Keys are sent in every way that there is, good and bad; everything is said in every way that ends. Then all of the database, all of
-Valkey and every log are searched. That no page shows a key: tests/chatapi/test_admin.py.
+Keys are sent in every way that there is, good and bad; everything is said in every way that ends. Then all of
+the database, all of Valkey and every log are searched. That no page shows a key: tests/chatapi/test_admin.py.
 """
 
 import json
@@ -39,8 +40,14 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """One that logs all it can, forgets streams soon, and whose first admission fails inside."""
-    settings = {"CHATAPI_LOG_LEVEL": "DEBUG", "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS), "CHATAPI_TICKET_TTL_MS": "1000"}
-    installation = Installation(tmp_path_factory.mktemp("canaries"), CHATAPI_FAILPOINTS="admit.before_commit=raise@1", **settings)
+    settings = {
+        "CHATAPI_LOG_LEVEL": "DEBUG",
+        "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS),
+        "CHATAPI_TICKET_TTL_MS": "1000",
+    }
+    installation = Installation(
+        tmp_path_factory.mktemp("canaries"), CHATAPI_FAILPOINTS="admit.before_commit=raise@1", **settings
+    )
     try:
         installation.start(MODELS)
         assert ask(installation, "says-it").status == 500
@@ -65,12 +72,17 @@ def secrets_of(key: str) -> list[bytes]:
 
 
 def ask(installation: Installation, model: str) -> Answer:
-    return Client(installation.url, installation.keys["live"]).complete(model, messages=[{"role": "user", "content": PROMPT}])
+    return Client(installation.url, installation.keys["live"]).complete(
+        model, messages=[{"role": "user", "content": PROMPT}]
+    )
 
 
 def say_everything(installation: Installation) -> None:
     """Requests that hold the word, with every end that there is."""
-    client, messages = Client(installation.url, installation.keys["live"]), [{"role": "user", "content": PROMPT}]
+    client, messages = (
+        Client(installation.url, installation.keys["live"]),
+        [{"role": "user", "content": PROMPT}],
+    )
     for model in (*MODELS, "sandbox-echo", "sandbox", "no-such-model"):
         for stream in (True, False):
             client.complete(model, messages=messages, stream=stream, user=PROMPT, metadata={"a": PROMPT})
@@ -78,17 +90,31 @@ def say_everything(installation: Installation) -> None:
     client.send("POST", "/v1/chat/completions", body, idempotency_key=PROMPT, x_request_id=PROMPT)
     client.send("POST", "/v1/chat/completions", body, prefer="respond-async")
     client.send("POST", "/v1/chat/completions/tickets", body)
-    client.send("POST", "/v1/completions", json.dumps({"model": "sandbox", "prompt": PROMPT, "echo": True}).encode())
-    client.send("POST", "/v1/completions", json.dumps({"model": "sandbox", "prompt": PROMPT + " hello" * 200_000}).encode())
+    client.send(
+        "POST", "/v1/completions", json.dumps({"model": "sandbox", "prompt": PROMPT, "echo": True}).encode()
+    )
+    client.send(
+        "POST",
+        "/v1/completions",
+        json.dumps({"model": "sandbox", "prompt": PROMPT + " hello" * 200_000}).encode(),
+    )
     narrow = Client(installation.url, installation.keys["narrow"])
-    narrow.send("POST", "/v1/chat/completions", body.replace(b"sandbox", PROMPT.encode()), x_request_id=PROMPT)
-    for wrong in (b'{"model": "sandbox", "messages": [{"role": "%b"}]}', b'{"%b"', b'{"model": "sandbox", "messages": "%b", "n": "x"}'):
+    narrow.send(
+        "POST", "/v1/chat/completions", body.replace(b"sandbox", PROMPT.encode()), x_request_id=PROMPT
+    )
+    for wrong in (
+        b'{"model": "sandbox", "messages": [{"role": "%b"}]}',
+        b'{"%b"',
+        b'{"model": "sandbox", "messages": "%b", "n": "x"}',
+    ):
         client.send("POST", "/v1/chat/completions", wrong.replace(b"%b", PROMPT.encode()))
     with client.asking("stalls", messages=messages, stream=True) as exchange:
         next(exchange.texts())  # and leave
 
 
-def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(installation: Installation, valkey: Redis) -> None:
+def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(
+    installation: Installation, valkey: Redis
+) -> None:
     assert ask(installation, "says-it").json["choices"][0]["message"]["content"] == SAID
     assert SAID.encode() in held_by(valkey)
     say_everything(installation)
@@ -98,7 +124,9 @@ def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(installat
     assert found([PROMPT.encode(), SAID.encode()], installation, valkey) == []
 
 
-@pytest.mark.parametrize(("model", "carrier", "failpoint"), [("says-it", "worker", "settle"), ("stalls", "reaper", "reaper")])
+@pytest.mark.parametrize(
+    ("model", "carrier", "failpoint"), [("says-it", "worker", "settle"), ("stalls", "reaper", "reaper")]
+)
 def test_what_was_said_is_nowhere_though_whoever_settled_it_died(
     installation: Installation, valkey: Redis, model: str, carrier: str, failpoint: str
 ) -> None:
@@ -129,8 +157,18 @@ def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:
         ("POST", "/v1/chat/completions", chat, {"Authorization": f"Bearer {key[:-1]}!"}),
         ("POST", "/v1/chat/completions", chat, {"Authorization": f"Bearer {key}x"}),
         ("POST", "/v1/chat/completions", chat, {"Authorization": f"Basic {key}"}),
-        ("POST", "/v1/chat/completions", chat, {"Authorization": None, "X-Api-Key": key, "Cookie": f"sessionid={key}"}),
-        ("POST", "/v1/chat/completions", chat, {"Idempotency-Key": key, "X-Request-Id": key, "OpenAI-Organization": key}),
+        (
+            "POST",
+            "/v1/chat/completions",
+            chat,
+            {"Authorization": None, "X-Api-Key": key, "Cookie": f"sessionid={key}"},
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            chat,
+            {"Idempotency-Key": key, "X-Request-Id": key, "OpenAI-Organization": key},
+        ),
         ("POST", "/v1/chat/completions", chat, {"X-ChatAPI-Dialect": key, "Content-Type": key}),
         ("GET", f"/v1/chat/completions?ticket={key}", b"", {}),
         ("GET", f"/v1/models?api_key={key}", b"", {"Authorization": None}),
@@ -159,4 +197,6 @@ def test_the_search_finds_what_is_there(installation: Installation, valkey: Redi
     public = installation.keys["test"].split("_")[2]
     valkey.set("canary:search", "x" * 100 + public, px=10_000)
     (installation.folder / "canary.log").write_text(public)
-    assert found([public.encode()], installation, valkey) == [f"{public} in {place}" for place in ("database", "Valkey", "logs")]
+    assert found([public.encode()], installation, valkey) == [
+        f"{public} in {place}" for place in ("database", "Valkey", "logs")
+    ]

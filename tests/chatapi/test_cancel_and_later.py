@@ -58,10 +58,14 @@ def test_what_has_ended_is_not_cancelled(client: Client) -> None:
     assert cancel(client, generation_id).json["state"] == "settled"
 
 
-def test_nobody_elses_generation_can_be_cancelled(installation: Installation, client: Client, keys: dict[str, str]) -> None:
+def test_nobody_elses_generation_can_be_cancelled(
+    installation: Installation, client: Client, keys: dict[str, str]
+) -> None:
     with client.asking("steady", stream=True) as exchange:
         next(exchange.texts())
-        answer = cancel(Client(installation.url, keys["stranger"]), exchange.response.headers["x-generation-id"])
+        answer = cancel(
+            Client(installation.url, keys["stranger"]), exchange.response.headers["x-generation-id"]
+        )
         assert (answer.status, answer.error["code"]) == (404, "generation_not_found")
         next(exchange.texts())
 

@@ -63,7 +63,14 @@ ADD = "/admin/chatapi/deployment/add/"
 
 def form(model: ServedModel, **changes: object) -> dict[str, object]:
     """What a browser sends for a new deployment."""
-    usual = {"model": model.pk, "name": "new", "engine": "openai_compatible", "base_url": "http://vllm:8000/v1", "weight": 1, "priority": 0}
+    usual = {
+        "model": model.pk,
+        "name": "new",
+        "engine": "openai_compatible",
+        "base_url": "http://vllm:8000/v1",
+        "weight": 1,
+        "priority": 0,
+    }
     return {**usual, "on_disconnect": "cancel", **changes}
 
 
@@ -71,7 +78,10 @@ def test_timeouts_and_parameters_are_typed_as_numbers_and_names(root: Client, sm
     typed = {"connect_ms": "100", "total_ms": "5000", "extra_parameters": " top_k, min_p top_k "}
     assert root.post(ADD, form(small, **typed)).status_code == 302
     row = Deployment.objects.get(name="new")
-    assert (row.timeouts, row.extra_parameters) == ({"connect_ms": 100, "total_ms": 5_000}, ["top_k", "min_p"])
+    assert (row.timeouts, row.extra_parameters) == (
+        {"connect_ms": 100, "total_ms": 5_000},
+        ["top_k", "min_p"],
+    )
     page = root.get(reverse("admin:chatapi_deployment_change", args=[row.pk])).content.decode()
     assert re.search(r'name="connect_ms" value="100"', page)
     assert re.search(r'name="extra_parameters" value="top_k min_p"', page)
@@ -84,8 +94,12 @@ def test_empty_timeouts_and_parameters_are_none(root: Client, small: ServedModel
 
 
 def test_a_timeout_that_is_emptied_is_gone_and_the_others_stay(root: Client, small: ServedModel) -> None:
-    row = Deployment.objects.create(model=small, name="new", engine="sandbox", timeouts={"connect_ms": 1, "total_ms": 2})
-    root.post(reverse("admin:chatapi_deployment_change", args=[row.pk]), form(small, connect_ms="", total_ms="2"))
+    row = Deployment.objects.create(
+        model=small, name="new", engine="sandbox", timeouts={"connect_ms": 1, "total_ms": 2}
+    )
+    root.post(
+        reverse("admin:chatapi_deployment_change", args=[row.pk]), form(small, connect_ms="", total_ms="2")
+    )
     row.refresh_from_db()
     assert row.timeouts == {"total_ms": 2}
 
@@ -96,27 +110,44 @@ def test_a_timeout_that_is_emptied_is_gone_and_the_others_stay(root: Client, sma
         ({"connect_ms": "soon"}, "Enter a whole number."),
         ({"total_ms": "0"}, "greater than or equal to 1"),
         ({"total_ms": "86400001"}, "less than or equal to 86400000"),
-        ({"extra_parameters": '{"top_k": 1}'}, "is none of the engine parameters that can be passed on, such as top_k"),
+        (
+            {"extra_parameters": '{"top_k": 1}'},
+            "is none of the engine parameters that can be passed on, such as top_k",
+        ),
         ({"extra_parameters": "top_k api_key"}, "&#x27;api_key&#x27; is none of the engine parameters"),
         ({"weight": "0"}, "greater than or equal to 1"),
-        ({"api_key_env": "sk-proj-123"}, "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself"),
+        (
+            {"api_key_env": "sk-proj-123"},
+            "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself",
+        ),
         ({"api_key_env": "CHATAPI_KEY_PEPPER"}, "must not be a variable of this server&#x27;s own settings"),
         ({"base_url": "vllm:8000"}, "must be a URL such as"),
         ({"engine": "sandbox"}, "the sandbox engine has none"),
     ],
 )
-def test_what_no_engine_could_work_with_is_refused_in_words(root: Client, small: ServedModel, typed: Any, says: str) -> None:
+def test_what_no_engine_could_work_with_is_refused_in_words(
+    root: Client, small: ServedModel, typed: Any, says: str
+) -> None:
     assert says in root.post(ADD, form(small, **typed)).content.decode()
     assert not Deployment.objects.filter(name="new").exists()
 
 
 def test_the_same_is_refused_inside_a_model_s_page(root: Client, small: ServedModel) -> None:
     row = small.deployments.get()
-    sent = {f"deployments-0-{name}": value for name, value in form(small, id=row.pk, connect_ms="soon", extra_parameters="nope").items()}
+    sent = {
+        f"deployments-0-{name}": value
+        for name, value in form(small, id=row.pk, connect_ms="soon", extra_parameters="nope").items()
+    }
     counts = {"deployments-TOTAL_FORMS": 1, "deployments-INITIAL_FORMS": 1}
     model = {"context_window": 100, "max_output_tokens": 200, "owned_by": "me"}
-    shown = root.post(reverse("admin:chatapi_servedmodel_change", args=["small"]), {**sent, **counts, **model}).content.decode()
-    for says in ("Enter a whole number.", "&#x27;nope&#x27; is none", "Must be at most the context window, 100."):
+    shown = root.post(
+        reverse("admin:chatapi_servedmodel_change", args=["small"]), {**sent, **counts, **model}
+    ).content.decode()
+    for says in (
+        "Enter a whole number.",
+        "&#x27;nope&#x27; is none",
+        "Must be at most the context window, 100.",
+    ):
         assert says in shown
 
 
@@ -131,7 +162,9 @@ def test_the_same_is_refused_inside_a_model_s_page(root: Client, small: ServedMo
         ({"connect_ms": 1.5}, "connect_ms must be a whole number"),
     ],
 )
-def test_the_row_itself_names_the_timeout_and_what_is_allowed(small: ServedModel, timeouts: Any, says: str) -> None:
+def test_the_row_itself_names_the_timeout_and_what_is_allowed(
+    small: ServedModel, timeouts: Any, says: str
+) -> None:
     row = small.deployments.get()
     row.timeouts = timeouts
     with pytest.raises(Exception, match=re.escape(says)):
@@ -152,7 +185,9 @@ def deployed(model: ServedModel, url: str, script: str = "", **changes: Any) -> 
     return reverse("admin:deployment_test", args=[row.pk])
 
 
-def test_a_test_asks_for_one_token_and_shows_what_came(root: Client, small: ServedModel, upstream: Upstream) -> None:
+def test_a_test_asks_for_one_token_and_shows_what_came(
+    root: Client, small: ServedModel, upstream: Upstream
+) -> None:
     page = deployed(small, upstream.url)
     assert "Test now" in text(root.get(page))
     assert upstream.calls == []
@@ -162,7 +197,9 @@ def test_a_test_asks_for_one_token_and_shows_what_came(root: Client, small: Serv
     assert (call.body["model"], call.body["max_tokens"], call.tokens) == ("fake:", 1, 1)
 
 
-def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(root: Client, small: ServedModel, upstream: Upstream) -> None:
+def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(
+    root: Client, small: ServedModel, upstream: Upstream
+) -> None:
     root.post(deployed(small, upstream.url, "status=503"))
     assert (Generation.objects.count(), LedgerEntry.objects.count()) == (0, 0)
     entry = AuditEntry.objects.get(action="tested")
@@ -181,7 +218,9 @@ def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(root: Clie
         ("no_usage", "Tokens not told"),
     ],
 )
-def test_a_failure_is_shown_as_clients_would_be_told(root: Client, small: ServedModel, upstream: Upstream, script: str, says: str) -> None:
+def test_a_failure_is_shown_as_clients_would_be_told(
+    root: Client, small: ServedModel, upstream: Upstream, script: str, says: str
+) -> None:
     assert says in text(root.post(deployed(small, upstream.url, script)))
     assert len(upstream.calls) == 1
 
@@ -207,7 +246,10 @@ def test_a_key_is_sent_to_its_upstream_and_shown_to_nobody(
     root: Client, small: ServedModel, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_KEY", "topsecretvalue")
-    upstream.name_script("tells-the-key", Script(status=400, error_message="topsecretvalue is wrong", error_code="topsecretvalue"))
+    upstream.name_script(
+        "tells-the-key",
+        Script(status=400, error_message="topsecretvalue is wrong", error_code="topsecretvalue"),
+    )
     page = deployed(small, upstream.url, api_key_env="FAKE_KEY", upstream_model="tells-the-key")
     answers = [root.get(page), root.post(page)]
     assert upstream.calls[0].headers["Authorization"] == "Bearer topsecretvalue"
@@ -217,7 +259,9 @@ def test_a_key_is_sent_to_its_upstream_and_shown_to_nobody(
     assert "topsecret" not in str(AuditEntry.objects.values_list())
 
 
-def test_a_key_that_is_not_set_is_told_and_nothing_is_sent(root: Client, small: ServedModel, upstream: Upstream) -> None:
+def test_a_key_that_is_not_set_is_told_and_nothing_is_sent(
+    root: Client, small: ServedModel, upstream: Upstream
+) -> None:
     assert "NOT_SET_ANYWHERE" not in os.environ
     shown = text(root.post(deployed(small, upstream.url, api_key_env="NOT_SET_ANYWHERE")))
     assert "NOT_SET_ANYWHERE is not set in this web process" in shown
@@ -226,27 +270,43 @@ def test_a_key_that_is_not_set_is_told_and_nothing_is_sent(root: Client, small: 
 
 def test_only_the_saved_address_is_called(root: Client, small: ServedModel, upstream: Upstream) -> None:
     page = deployed(small, "http://127.0.0.1:9/v1")
-    sent = {"base_url": upstream.url, "url": upstream.url, "upstream_model": "fake:", "engine": "openai_compatible", "name": "tested"}
+    sent = {
+        "base_url": upstream.url,
+        "url": upstream.url,
+        "upstream_model": "fake:",
+        "engine": "openai_compatible",
+        "name": "tested",
+    }
     root.post(f"{page}?base_url={upstream.url}", sent)
     assert upstream.calls == []
 
 
-def test_a_row_that_was_never_checked_is_not_called(root: Client, small: ServedModel, upstream: Upstream) -> None:
-    shown = text(root.post(deployed(small, upstream.url, timeouts={"connect": 1}, api_key_env="CHATAPI_SECRET_KEY")))
+def test_a_row_that_was_never_checked_is_not_called(
+    root: Client, small: ServedModel, upstream: Upstream
+) -> None:
+    shown = text(
+        root.post(deployed(small, upstream.url, timeouts={"connect": 1}, api_key_env="CHATAPI_SECRET_KEY"))
+    )
     assert "It can't be called as it is." in shown
     assert "timeouts: &#x27;connect&#x27; is none of" in shown
     assert os.environ["CHATAPI_SECRET_KEY"] not in shown
     assert upstream.calls == []
 
 
-def test_a_test_needs_the_permission_and_the_form_s_token(root: Client, small: ServedModel, upstream: Upstream) -> None:
+def test_a_test_needs_the_permission_and_the_form_s_token(
+    root: Client, small: ServedModel, upstream: Upstream
+) -> None:
     page = deployed(small, upstream.url)
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.add(Permission.objects.get(codename="view_deployment"))
     viewer, careless = Client(), Client(enforce_csrf_checks=True)
     viewer.force_login(clerk)
     careless.force_login(User.objects.get(username="root"))
-    assert [viewer.get(page).status_code, viewer.post(page).status_code, careless.post(page).status_code] == [403, 403, 403]
+    assert [viewer.get(page).status_code, viewer.post(page).status_code, careless.post(page).status_code] == [
+        403,
+        403,
+        403,
+    ]
     assert Client().post(page).status_code == 302
     assert (root.put(page).status_code, root.post("/admin/deployments/999999/test").status_code) == (405, 404)
     assert upstream.calls == []

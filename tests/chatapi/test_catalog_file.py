@@ -32,8 +32,12 @@ nanodollars = st.integers(0, MAX_USD_PER_MTOK * NANODOLLARS)
 upstreams = st.fixed_dictionaries(
     {
         "engine": st.just("openai_compatible"),
-        "base_url": st.sampled_from(["http://vllm:8000/v1", "https://[::1]:8443/v1", "http://häuser.example/v1"]),
-        "api_key_env": st.from_regex(r"([A-Z_][A-Z0-9_]{0,20})?", fullmatch=True).filter(lambda name: not api_key_env_mistake(name)),
+        "base_url": st.sampled_from(
+            ["http://vllm:8000/v1", "https://[::1]:8443/v1", "http://häuser.example/v1"]
+        ),
+        "api_key_env": st.from_regex(r"([A-Z_][A-Z0-9_]{0,20})?", fullmatch=True).filter(
+            lambda name: not api_key_env_mistake(name)
+        ),
     }
 )
 sandboxes = st.fixed_dictionaries({"engine": st.just("sandbox")})
@@ -57,16 +61,21 @@ models = st.fixed_dictionaries(
         "context_window": st.integers(1_000, MAX_NUMBER),
         "is_active": st.booleans(),
         "deployments": st.dictionaries(names, deployments, max_size=3),
-        "price": st.none() | st.builds(PriceValue, nanodollars, nanodollars, nanodollars, st.none() | nanodollars),
+        "price": st.none()
+        | st.builds(PriceValue, nanodollars, nanodollars, nanodollars, st.none() | nanodollars),
     }
 )
-catalogs = st.dictionaries(st.from_regex(r"[A-Za-z0-9._:/@+-]{1,20}", fullmatch=True), models, min_size=1, max_size=4)
+catalogs = st.dictionaries(
+    st.from_regex(r"[A-Za-z0-9._:/@+-]{1,20}", fullmatch=True), models, min_size=1, max_size=4
+)
 
 
 def make(catalog: dict[str, dict[str, Any]]) -> None:
     """The catalog as rows."""
     for key, values in catalog.items():
-        row = ServedModel(id=key, **{name: value for name, value in values.items() if name not in ("deployments", "price")})
+        row = ServedModel(
+            id=key, **{name: value for name, value in values.items() if name not in ("deployments", "price")}
+        )
         row.full_clean()
         row.save()
         for name, fields in values["deployments"].items():
@@ -80,9 +89,14 @@ def make(catalog: dict[str, dict[str, Any]]) -> None:
 def rows() -> tuple[list[Any], list[Any], dict[str, PriceValue]]:
     """All that a file says."""
     deployments = [
-        {key: value for key, value in row.items() if key != "id"} for row in Deployment.objects.order_by("model", "name").values()
+        {key: value for key, value in row.items() if key != "id"}
+        for row in Deployment.objects.order_by("model", "name").values()
     ]
-    return list(ServedModel.objects.order_by("id").defer("created_at").values_list(*_SAID)), deployments, prices.current()
+    return (
+        list(ServedModel.objects.order_by("id").defer("created_at").values_list(*_SAID)),
+        deployments,
+        prices.current(),
+    )
 
 
 _SAID = ("id", "context_window", "max_output_tokens", "owned_by", "is_active")
@@ -95,7 +109,11 @@ def forget() -> None:
 
 
 @given(catalogs)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_what_is_written_is_read_back_to_the_same_rows(catalog: dict[str, dict[str, Any]]) -> None:
     forget()
     make(catalog)
@@ -156,7 +174,9 @@ engine = "sandbox"
 """
 
 
-def test_a_plan_says_what_loading_does_and_does_nothing(small: ServedModel, django_assert_max_num_queries: Any) -> None:
+def test_a_plan_says_what_loading_does_and_does_nothing(
+    small: ServedModel, django_assert_max_num_queries: Any
+) -> None:
     catalog = file.parse(MODEL + MODEL.replace("small", "large"))
     before = rows()
     with django_assert_max_num_queries(4):  # PostgreSQL is asked for the time
@@ -176,7 +196,9 @@ def test_what_was_planned_is_not_done_when_the_catalog_is_another_by_then(small:
 
 def test_a_model_without_an_active_deployment_is_loaded_with_a_warning(db: None) -> None:
     unserved = MODEL.replace('engine = "sandbox"', 'engine = "sandbox"\nis_active = false')
-    assert loading.load(file.parse(unserved)).lines == ["small: created (it has no deployment, so its requests are refused)"]
+    assert loading.load(file.parse(unserved)).lines == [
+        "small: created (it has no deployment, so its requests are refused)"
+    ]
 
 
 # ---- mistakes
@@ -186,13 +208,37 @@ def test_a_model_without_an_active_deployment_is_loaded_with_a_warning(db: None)
     ("right", "wrong", "says"),
     [
         ("4096", "true", "models[0].max_output_tokens: must be a whole number, got true or false (line 5)"),
-        ('"0.40"', '"-1"', "models[0].price.output_per_mtok: '-1' must be between 0 and 1000000 US dollars (line 8)"),
-        ("sandbox", "vllm", "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox (line 10)"),
+        (
+            '"0.40"',
+            '"-1"',
+            "models[0].price.output_per_mtok: '-1' must be between 0 and 1000000 US dollars (line 8)",
+        ),
+        (
+            "sandbox",
+            "vllm",
+            "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox (line 10)",
+        ),
         ("[[models.d", "[[models.x", "models[0]: unknown field x"),
-        ('"sandbox"', '"sandbox"\nname = "\\u0000"', "models[0].deployments[0].name: must be text without a NUL character (line 11)"),
-        ('"sandbox"', '"sandbox"\napi_key_env = "CHATAPI_SECRET_KEY"', "must not be a variable of this server's own settings"),
-        ('"sandbox"', '"sandbox"\ntimeouts = { total_ms = 0 }', "timeouts.total_ms: must be a whole number >= 1 (line 11)"),
-        ('"sandbox"', f'"openai_compatible"\nbase_url = "http://{"h" * 129}"', "is too long to be a name: give its deployment one"),
+        (
+            '"sandbox"',
+            '"sandbox"\nname = "\\u0000"',
+            "models[0].deployments[0].name: must be text without a NUL character (line 11)",
+        ),
+        (
+            '"sandbox"',
+            '"sandbox"\napi_key_env = "CHATAPI_SECRET_KEY"',
+            "must not be a variable of this server's own settings",
+        ),
+        (
+            '"sandbox"',
+            '"sandbox"\ntimeouts = { total_ms = 0 }',
+            "timeouts.total_ms: must be a whole number >= 1 (line 11)",
+        ),
+        (
+            '"sandbox"',
+            f'"openai_compatible"\nbase_url = "http://{"h" * 129}"',
+            "is too long to be a name: give its deployment one",
+        ),
         ('"sandbox"', '"openai_compatible"\nbase_url = "http://a b/v1"', "must be a URL such as"),
         ('"sandbox"', "[" * 5_000, "it is nested too deeply"),
         ('"sandbox"', '"sandbox"\n"x - at `$a[" = 1', "models[0].deployments[0]: unknown field `x - at `$a["),

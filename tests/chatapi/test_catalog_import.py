@@ -48,7 +48,10 @@ def upload(client: Client, text: str | bytes, **more: str) -> Any:
 def agreed(preview: Any) -> dict[str, str]:
     """What the preview's form sends, as a browser does."""
     page = preview.content.decode()
-    sent = {name: html.unescape(value) for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)}
+    sent = {
+        name: html.unescape(value)
+        for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)
+    }
     (text,) = re.findall(r'<textarea name="text" hidden readonly>\n(.*?)</textarea>', page, re.DOTALL)
     return sent | {"text": html.unescape(text).replace("\n", "\r\n")}
 
@@ -87,13 +90,20 @@ def test_who_waits_too_long_for_another_import_is_told_so(root: Client, small: S
 
 def test_who_imported_what_is_in_the_audit_log(root: Client, small: ServedModel) -> None:
     root.post(IMPORT, agreed(upload(root, MODEL)))
-    entries = {(entry.action, entry.object_type, entry.object_name): entry for entry in AuditEntry.objects.filter(actor="root")}
+    entries = {
+        (entry.action, entry.object_type, entry.object_name): entry
+        for entry in AuditEntry.objects.filter(actor="root")
+    }
     assert ("changed", "chatapi.servedmodel", "small") in entries
     assert ("created", "chatapi.deployment", "small by <b>vllm</b>") in entries
-    assert entries["changed", "chatapi.deployment", "small by sandbox"].changes == {"is_active": [True, False]}
+    assert entries["changed", "chatapi.deployment", "small by sandbox"].changes == {
+        "is_active": [True, False]
+    }
 
 
-def test_a_preview_that_is_out_of_date_is_shown_again_and_does_nothing(root: Client, small: ServedModel) -> None:
+def test_a_preview_that_is_out_of_date_is_shown_again_and_does_nothing(
+    root: Client, small: ServedModel
+) -> None:
     form = agreed(upload(root, MODEL))
     ServedModel.objects.update(context_window=5_000, max_output_tokens=1_000)
     again = root.post(IMPORT, form)
@@ -111,7 +121,9 @@ def test_what_was_not_previewed_is_not_applied(root: Client) -> None:
 
 
 @pytest.mark.parametrize(("wish", "is_served"), [({}, True), ({"deactivate_missing": "on"}, False)])
-def test_models_that_the_file_lacks_are_told_and_stop_when_asked(root: Client, small: ServedModel, wish: Any, is_served: bool) -> None:
+def test_models_that_the_file_lacks_are_told_and_stop_when_asked(
+    root: Client, small: ServedModel, wish: Any, is_served: bool
+) -> None:
     preview = upload(root, MODEL.replace("small", "large"), **wish)
     assert ("left as they are: small" in text(preview)) == is_served
     assert ("so their service ends: small" in text(preview)) != is_served
@@ -119,7 +131,9 @@ def test_models_that_the_file_lacks_are_told_and_stop_when_asked(root: Client, s
     assert ServedModel.objects.get(id="small").is_active == is_served
 
 
-def test_a_file_that_changes_nothing_says_so_and_has_nothing_to_apply(root: Client, small: ServedModel) -> None:
+def test_a_file_that_changes_nothing_says_so_and_has_nothing_to_apply(
+    root: Client, small: ServedModel
+) -> None:
     preview = upload(root, root.get(EXPORT).content)
     assert "Nothing: the catalog is what the file says." in text(preview)
     assert "Apply" not in text(preview)
@@ -127,14 +141,20 @@ def test_a_file_that_changes_nothing_says_so_and_has_nothing_to_apply(root: Clie
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_a_file_from_another_system_is_read(root: Client, mark: bytes) -> None:
-    assert root.post(IMPORT, agreed(upload(root, mark + MODEL.replace("\n", "\r\n").encode()))).status_code == 302
+    assert (
+        root.post(IMPORT, agreed(upload(root, mark + MODEL.replace("\n", "\r\n").encode()))).status_code
+        == 302
+    )
     assert ServedModel.objects.get().id == "small"
 
 
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
-        (MODEL.replace("8192", '"8192"'), "models[0].context_window: must be a whole number, got text in quotes (line 4)"),
+        (
+            MODEL.replace("8192", '"8192"'),
+            "models[0].context_window: must be a whole number, got text in quotes (line 4)",
+        ),
         (MODEL + "context_window", "(at end of document)"),
         ("[[models]", "(at line 1, column 9)"),
         (b"\xff", "The file is not UTF-8 text: byte 0 is not."),
@@ -154,7 +174,11 @@ def test_a_mistake_in_a_file_is_told_with_its_place(root: Client, sent: str | by
 
 
 def test_nothing_sent_is_a_mistake_and_not_an_error(root: Client) -> None:
-    for sent in ({}, {"text": "#" * (MAX_FILE_BYTES + 1), "expected": "0"}, {"text": "\x00", "expected": "0"}):
+    for sent in (
+        {},
+        {"text": "#" * (MAX_FILE_BYTES + 1), "expected": "0"},
+        {"text": "\x00", "expected": "0"},
+    ):
         assert root.post(IMPORT, sent).status_code == 400
 
 
@@ -163,11 +187,15 @@ def test_nothing_sent_is_a_mistake_and_not_an_error(root: Client) -> None:
 
 def test_the_export_is_a_file_that_the_import_takes(root: Client, small: ServedModel) -> None:
     response = root.get(EXPORT)
-    assert re.fullmatch(r'attachment; filename="catalog-\d{4}-\d\d-\d\d\.toml"', response.headers["content-disposition"])
+    assert re.fullmatch(
+        r'attachment; filename="catalog-\d{4}-\d\d-\d\d\.toml"', response.headers["content-disposition"]
+    )
     assert 'output_per_mtok = "0.6"' in response.content.decode()
     Deployment.objects.all().delete()
     root.post(IMPORT, agreed(upload(root, response.content)))
-    assert root.get(EXPORT).content.decode().partition("[[")[2] == response.content.decode().partition("[[")[2]
+    assert (
+        root.get(EXPORT).content.decode().partition("[[")[2] == response.content.decode().partition("[[")[2]
+    )
 
 
 def test_a_catalog_that_no_file_can_say_is_a_message(root: Client, small: ServedModel) -> None:

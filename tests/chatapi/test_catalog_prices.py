@@ -35,7 +35,9 @@ def history(small: ServedModel) -> None:
     """A price of last month, today's of the model, and two to come."""
     now = timezone.now()
     prices.change("small", PriceValue(300_000_000, 75_000_000, 1_200_000_000), now - timedelta(days=30))
-    prices.change("small", PriceValue(180_000_000, 75_000_000, 600_000_000, 900_000_000), now + timedelta(days=10))
+    prices.change(
+        "small", PriceValue(180_000_000, 75_000_000, 600_000_000, 900_000_000), now + timedelta(days=10)
+    )
     prices.change("small", FREE, now + timedelta(days=20))
 
 
@@ -47,7 +49,9 @@ def text(response: Any) -> str:
 
 def test_the_timeline_says_what_counts_when_and_what_it_was(root: Client, history: None) -> None:
     shown = text(root.get(PAGE))
-    assert [re.findall(r"\b(upcoming|in effect|past)\b(?= Input)", shown)] == [["upcoming", "upcoming", "in effect", "past"]]
+    assert [re.findall(r"\b(upcoming|in effect|past)\b(?= Input)", shown)] == [
+        ["upcoming", "upcoming", "in effect", "past"]
+    ]
     assert "Input $0.15 → to $0.18 +20 % Cached input $0.075 unchanged Output $0.60 unchanged" in shown
     assert "Reasoning as output → to $0.90 +50 %" in shown
     assert "Input $0.30 → to $0.15 −50 %" in shown
@@ -67,7 +71,11 @@ def test_the_chart_s_curves_are_whole_and_within_the_plot(history: None) -> None
     assert chart is not None
     for line in chart.lines:
         assert all(0 <= float(place.rstrip("%")) <= 100 for place in (line.x1, line.x2, line.y1, line.y2))
-    steps = [line for line in chart.lines if line.style.startswith("colour-0") and line.y1 == line.y2 and line.x1 != line.x2]
+    steps = [
+        line
+        for line in chart.lines
+        if line.style.startswith("colour-0") and line.y1 == line.y2 and line.x1 != line.x2
+    ]
     assert (steps[0].x1, steps[-1].x2) == ("0.000%", "100.000%")
     assert [step.x2 for step in steps[:-1]] == [step.x1 for step in steps[1:]]
     assert ["upcoming" in step.style for step in steps] == [False, True, True, True]
@@ -103,7 +111,8 @@ def test_a_long_history_is_cut_and_still_compared(small: ServedModel, root: Clie
     now = timezone.now()
     starts = [now - timedelta(days=day) for day in range(1, MAX_PRICES + 2)]
     Price.objects.bulk_create(
-        Price(model="small", effective_from=start, **dict.fromkeys(_NAMES, 10**6 * (number + 1))) for number, start in enumerate(starts)
+        Price(model="small", effective_from=start, **dict.fromkeys(_NAMES, 10**6 * (number + 1)))
+        for number, start in enumerate(starts)
     )
     page = root.get(PAGE).content.decode()
     assert page.count('<dl class="amounts">') == MAX_PRICES
@@ -128,7 +137,9 @@ def test_a_change_is_told_in_percent_or_in_words(before: int, after: int, says: 
 def test_prices_of_one_moment_on_are_in_effect_from_it(small: ServedModel) -> None:
     row = Price.objects.get()
     assert [entry.state for entry in entries([row], row.effective_from)] == ["in effect"]
-    assert [entry.state for entry in entries([row], row.effective_from - timedelta(microseconds=1))] == ["upcoming"]
+    assert [entry.state for entry in entries([row], row.effective_from - timedelta(microseconds=1))] == [
+        "upcoming"
+    ]
 
 
 def test_the_list_tells_the_change_and_leads_to_the_timeline(root: Client, history: None) -> None:
@@ -147,7 +158,12 @@ def test_a_new_price_begins_with_what_the_model_costs_now(root: Client, small: S
 
 
 def test_two_prices_from_one_moment_on_are_refused_in_words(root: Client, small: ServedModel) -> None:
-    form = {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00", **dict.fromkeys(_NAMES, "1")}
+    form = {
+        "model": "small",
+        "effective_from_0": "2027-01-01",
+        "effective_from_1": "00:00:00",
+        **dict.fromkeys(_NAMES, "1"),
+    }
     assert root.post("/admin/usage/price/add/", form).status_code == 302
     assert "already exists" in text(root.post("/admin/usage/price/add/", form))
     assert Price.objects.count() == 2

@@ -1,4 +1,6 @@
-"""chatapi behind chatapi: whatever dialect the two speak with each other, the client gets what it would get directly."""
+"""chatapi behind chatapi: whatever dialect the two speak with each other, the client gets what it would get
+directly.
+"""
 
 import json
 from collections.abc import Iterator
@@ -22,13 +24,26 @@ FINISH_REASONS = {
     "llama": {"content_filter": "stop", "function_call": "tool_calls"},
 }
 """What becomes of a finish reason where the dialect between the two has no word for it."""
-TEXT_FINISH_REASONS = {"bitseek": {"length": "stop", "content_filter": "stop"}, "llama": {"content_filter": "stop"}}
+TEXT_FINISH_REASONS = {
+    "bitseek": {"length": "stop", "content_filter": "stop"},
+    "llama": {"content_filter": "stop"},
+}
 
 TOOLS = [
-    {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    },
     {"type": "custom", "custom": {"name": "shell"}},
 ]
-SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}, "seats": {"type": "integer"}}, "required": ["title", "seats"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "seats": {"type": "integer"}},
+    "required": ["title", "seats"],
+}
 
 CHATS: dict[str, dict[str, Any]] = {
     "text": {"said": "[sandbox tokens=40]"},
@@ -48,7 +63,9 @@ CHATS: dict[str, dict[str, Any]] = {
     "legacy functions": {"functions": [{"name": "weather"}], "function_call": {"name": "weather"}},
     "log probabilities": {"said": "[sandbox tokens=4]", "logprobs": True, "top_logprobs": 2},
     "log probabilities of a refusal": {"model": "sandbox-refusal", "logprobs": True},
-    "structured": {"response_format": {"type": "json_schema", "json_schema": {"name": "event", "schema": SCHEMA}}},
+    "structured": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "event", "schema": SCHEMA}}
+    },
 }
 TEXTS: dict[str, dict[str, Any]] = {
     "text": {"prompt": "Once [sandbox tokens=9]"},
@@ -56,7 +73,12 @@ TEXTS: dict[str, dict[str, Any]] = {
     "token ids": {"prompt": [[9906, 1917]], "max_tokens": 4},
     "length": {"prompt": "Once", "max_tokens": 3},
     "echo": {"prompt": "A prompt of rather more tokens than the answer has [sandbox tokens=2]", "echo": True},
-    "echo alone": {"prompt": "A prompt whose log probabilities matter", "echo": True, "max_tokens": 0, "logprobs": 1},
+    "echo alone": {
+        "prompt": "A prompt whose log probabilities matter",
+        "echo": True,
+        "max_tokens": 0,
+        "logprobs": 1,
+    },
     "log probabilities": {"prompt": "Once [sandbox tokens=4]", "logprobs": 2},
     "content filter": {"prompt": "[sandbox tokens=3 finish=content_filter]"},
 }
@@ -92,7 +114,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def _put_behind(second: Installation, first: Installation) -> None:
     """Give the second a model `<dialect>/<model>` for each model of the first and each way to ask for it."""
     catalog = second.folder / "chain.toml"
-    catalog.write_text("\n".join(_model(first, dialect, model) for dialect in DIALECTS for model in UPSTREAM_MODELS))
+    catalog.write_text(
+        "\n".join(_model(first, dialect, model) for dialect in DIALECTS for model in UPSTREAM_MODELS)
+    )
     done = second.manage("loadcatalog", str(catalog))
     assert done.returncode == 0, done.stderr
     client = Client(second.url, second.keys["live"])
@@ -100,7 +124,9 @@ def _put_behind(second: Installation, first: Installation) -> None:
 
 
 def _model(first: Installation, dialect: str, model: str) -> str:
-    deployment = f'engine = "openai_compatible", base_url = "{first.url}/{dialect}/v1", upstream_model = "{model}"'
+    deployment = (
+        f'engine = "openai_compatible", base_url = "{first.url}/{dialect}/v1", upstream_model = "{model}"'
+    )
     return (
         f'[[models]]\nid = "{dialect}/{model}"\ncontext_window = 131072\nmax_output_tokens = 16384\n'
         'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }\n'
@@ -108,7 +134,9 @@ def _model(first: Installation, dialect: str, model: str) -> str:
     )
 
 
-def ask_chat(client: Client, prefix: str = "", said: str = "", model: str = "sandbox", **parameters: Any) -> Answer:
+def ask_chat(
+    client: Client, prefix: str = "", said: str = "", model: str = "sandbox", **parameters: Any
+) -> Answer:
     """A chat completion; `prefix` goes before the model's name."""
     messages = [{"role": "user", "content": f"Hello {said}"}]
     return client.complete(prefix + model, dialect="openai", **{"messages": messages, **parameters})
@@ -116,7 +144,9 @@ def ask_chat(client: Client, prefix: str = "", said: str = "", model: str = "san
 
 def ask_text(client: Client, prefix: str = "", **parameters: Any) -> Answer:
     """A text completion."""
-    return client.send("POST", "/openai/v1/completions", json.dumps({"model": f"{prefix}sandbox", **parameters}).encode())
+    return client.send(
+        "POST", "/openai/v1/completions", json.dumps({"model": f"{prefix}sandbox", **parameters}).encode()
+    )
 
 
 def read(answer: Answer, *, is_text: bool = False) -> Completion:
@@ -134,7 +164,10 @@ def spoken(choice: Choice, finish_reasons: dict[str, str]) -> dict[str, Any]:
 
 def in_words_of(finish_reasons: dict[str, str], body: dict[str, Any]) -> list[dict[str, Any]]:
     """A body's choices, with the finish reasons that are left of their own."""
-    return [choice | {"finish_reason": finish_reasons.get(choice["finish_reason"], choice["finish_reason"])} for choice in body["choices"]]
+    return [
+        choice | {"finish_reason": finish_reasons.get(choice["finish_reason"], choice["finish_reason"])}
+        for choice in body["choices"]
+    ]
 
 
 # What is the same
@@ -154,7 +187,10 @@ def test_a_chats_body_is_the_same_as_direct(pair: Pair, dialect: str, case: str)
 @pytest.mark.parametrize("case", CHATS)
 def test_a_chats_stream_is_the_same_as_direct(pair: Pair, dialect: str, case: str) -> None:
     parameters = CHATS[case] | {"stream": True, "stream_options": {"include_usage": True}}
-    direct, chained = read(ask_chat(pair.direct, **parameters)), read(ask_chat(pair.chained, f"{dialect}/", **parameters))
+    direct, chained = (
+        read(ask_chat(pair.direct, **parameters)),
+        read(ask_chat(pair.chained, f"{dialect}/", **parameters)),
+    )
     assert [spoken(choice, {}) for choice in chained.choices.values()] == [
         spoken(choice, FINISH_REASONS.get(dialect, {})) for choice in direct.choices.values()
     ]
@@ -165,7 +201,10 @@ def test_a_chats_stream_is_the_same_as_direct(pair: Pair, dialect: str, case: st
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("case", TEXTS)
 def test_a_texts_body_is_the_same_as_direct(pair: Pair, dialect: str, case: str) -> None:
-    direct, chained = ask_text(pair.direct, **TEXTS[case]).json, ask_text(pair.chained, f"{dialect}/", **TEXTS[case]).json
+    direct, chained = (
+        ask_text(pair.direct, **TEXTS[case]).json,
+        ask_text(pair.chained, f"{dialect}/", **TEXTS[case]).json,
+    )
     assert chained["choices"] == in_words_of(TEXT_FINISH_REASONS.get(dialect, {}), direct)
     assert chained["usage"] == direct["usage"]
 
@@ -184,10 +223,18 @@ def test_a_texts_stream_is_the_same_as_direct(pair: Pair, dialect: str, case: st
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
 def test_a_stream_has_the_same_pieces_as_direct(pair: Pair, dialect: str) -> None:
-    parameters: dict[str, Any] = {"said": "[sandbox reasoning_tokens=2 tool_calls=2]", "tools": TOOLS, "stream": True}
-    bodies = [ask_chat(pair.direct, **parameters).body, ask_chat(pair.chained, f"{dialect}/", **parameters).body]
+    parameters: dict[str, Any] = {
+        "said": "[sandbox reasoning_tokens=2 tool_calls=2]",
+        "tools": TOOLS,
+        "stream": True,
+    }
+    bodies = [
+        ask_chat(pair.direct, **parameters).body,
+        ask_chat(pair.chained, f"{dialect}/", **parameters).body,
+    ]
     direct, chained = (
-        [json.loads(event.data)["choices"] for event in Parser().feed(body) if event.data.startswith(b"{")] for body in bodies
+        [json.loads(event.data)["choices"] for event in Parser().feed(body) if event.data.startswith(b"{")]
+        for body in bodies
     )
     assert chained == direct
 
@@ -227,13 +274,25 @@ def test_how_long_to_wait_is_passed_on(pair: Pair, dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(
     ("error", "code"),
-    [("server_error", "upstream_error"), ("context_length", "context_length_exceeded"), ("rate_limit", "upstream_rate_limited")],
+    [
+        ("server_error", "upstream_error"),
+        ("context_length", "context_length_exceeded"),
+        ("rate_limit", "upstream_rate_limited"),
+    ],
 )
-def test_a_failure_after_the_first_token_comes_after_the_same_text(pair: Pair, dialect: str, error: str, code: str) -> None:
+def test_a_failure_after_the_first_token_comes_after_the_same_text(
+    pair: Pair, dialect: str, error: str, code: str
+) -> None:
     parameters: dict[str, Any] = {"said": f"[sandbox tokens=9 error={error} after=3]", "stream": True}
-    bodies = [ask_chat(pair.direct, **parameters).body, ask_chat(pair.chained, f"{dialect}/", **parameters).body]
+    bodies = [
+        ask_chat(pair.direct, **parameters).body,
+        ask_chat(pair.chained, f"{dialect}/", **parameters).body,
+    ]
     direct, chained = ([json.loads(event.data) for event in Parser().feed(body)[:-1]] for body in bodies)
-    texts = [[choice["delta"].get("content") for chunk in chunks[:-1] for choice in chunk["choices"]] for chunks in (direct, chained)]
+    texts = [
+        [choice["delta"].get("content") for chunk in chunks[:-1] for choice in chunk["choices"]]
+        for chunks in (direct, chained)
+    ]
     assert len(texts[0]) == 4
     assert texts[0] == texts[1]
     assert chained[-1]["error"]["code"] == code

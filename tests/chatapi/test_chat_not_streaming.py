@@ -35,7 +35,9 @@ def test_an_answer_is_one_object_with_usage(client: Client, dialect: str, stream
 
 
 @pytest.mark.parametrize("model", ["five", "reasons", "tells-no-usage", "tells-zero-usage"])
-def test_usage_is_what_the_receipt_and_the_stream_say(client: Client, installation: Installation, model: str) -> None:
+def test_usage_is_what_the_receipt_and_the_stream_say(
+    client: Client, installation: Installation, model: str
+) -> None:
     body = completion(client.complete(model))
     receipt = installation.receipt(body["id"])
     assert body["usage"] == receipt["usage"] == client.stream(model)[-1]["usage"]
@@ -53,7 +55,9 @@ def test_the_answers_headers(client: Client) -> None:
 def test_tool_calls_are_put_together(client: Client) -> None:
     (choice,) = completion(client.complete("calls-tools"))["choices"]
     function = {"name": "lookup", "arguments": '{"city":" the"}'}
-    assert choice["message"]["tool_calls"] == [{"id": f"call_up_{number}", "type": "function", "function": function} for number in (0, 1)]
+    assert choice["message"]["tool_calls"] == [
+        {"id": f"call_up_{number}", "type": "function", "function": function} for number in (0, 1)
+    ]
     assert choice["message"]["content"] is None
     assert choice["finish_reason"] == "tool_calls"
 
@@ -87,7 +91,9 @@ def test_a_model_id_may_have_a_slash(client: Client) -> None:
     assert completion(client.complete("org/with-slash"))["model"] == "org/with-slash"
 
 
-def test_a_failure_after_some_tokens_is_an_error_and_they_are_charged(client: Client, installation: Installation) -> None:
+def test_a_failure_after_some_tokens_is_an_error_and_they_are_charged(
+    client: Client, installation: Installation
+) -> None:
     answer = client.complete("breaks-by-reset")
     assert answer.status == 502
     assert answer.error["code"] == "upstream_disconnected"

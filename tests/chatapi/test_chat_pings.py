@@ -78,12 +78,16 @@ def follow(client: Client, model: str) -> Answer:
 
 def accepted(client: Client, model: str) -> dict[str, str]:
     body = json.dumps({"model": model, "messages": HELLO, "stream": True}).encode()
-    found: dict[str, str] = client.send("POST", "/openai/v1/chat/completions", body, prefer="respond-async").json
+    found: dict[str, str] = client.send(
+        "POST", "/openai/v1/chat/completions", body, prefer="respond-async"
+    ).json
     return found
 
 
 def test_who_follows_gets_the_head_before_the_first_token(installation: Installation) -> None:
-    client = Client(installation.url, installation.keys["live"])  # at the usual web process, which pings only after 15 s
+    client = Client(
+        installation.url, installation.keys["live"]
+    )  # at the usual web process, which pings only after 15 s
     address = accepted(client, "slow-to-begin")["stream_url"]
     began = time.monotonic()
     with client.exchange("GET", address, None, {}) as exchange:
@@ -107,19 +111,33 @@ def test_who_follows_is_pinged_with_blank_lines_only_before_the_first_id(client:
 def test_what_follows_a_ping_is_the_same_stream(client: Client) -> None:
     accepted_one = accepted(client, "pauses")
     pinged = client.send("GET", accepted_one["stream_url"]).body
-    assert pinged.replace(b": ping\n\n", b"").replace(b": ping\n", b"") == client.send("GET", accepted_one["stream_url"]).body
+    assert (
+        pinged.replace(b": ping\n\n", b"").replace(b": ping\n", b"")
+        == client.send("GET", accepted_one["stream_url"]).body
+    )
 
 
 def test_openais_client_does_not_notice_pings_behind_ids(client: Client, impatient: Installation) -> None:
-    with OpenAI(base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0) as openai:
+    with OpenAI(
+        base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0
+    ) as openai:
         path = accepted(client, "pauses")["stream_url"].removeprefix("/openai/v1")
-        chunks = list(openai.get(path, cast_to=ChatCompletionChunk, stream=True, stream_cls=Stream[ChatCompletionChunk]))
-    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == " the of and to"
+        chunks = list(
+            openai.get(path, cast_to=ChatCompletionChunk, stream=True, stream_cls=Stream[ChatCompletionChunk])
+        )
+    assert (
+        "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+        == " the of and to"
+    )
 
 
 def test_openais_client_does_not_notice(impatient: Installation) -> None:
-    with OpenAI(base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0) as client:
-        helper = client.chat.completions.stream(model="begins-late", messages=[{"role": "user", "content": "hello"}])
+    with OpenAI(
+        base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0
+    ) as client:
+        helper = client.chat.completions.stream(
+            model="begins-late", messages=[{"role": "user", "content": "hello"}]
+        )
         with helper as stream:
             completion = stream.get_final_completion()
     assert completion.choices[0].message.content == " the of and to in"

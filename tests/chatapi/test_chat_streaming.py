@@ -45,7 +45,9 @@ def test_a_stream_is_role_content_finish_usage_done(client: Client) -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True}])
-def test_opentoken_sends_one_usage_chunk_whatever_stream_options_say(client: Client, options: dict[str, Any] | None) -> None:
+def test_opentoken_sends_one_usage_chunk_whatever_stream_options_say(
+    client: Client, options: dict[str, Any] | None
+) -> None:
     chunks = client.stream("five", dialect="opentoken", stream_options=options)
     assert [chunk["choices"] for chunk in chunks if "usage" in chunk] == [[]]
     assert "usage" in chunks[-1]
@@ -62,7 +64,9 @@ def test_openai_sends_no_usage_unasked(client: Client, options: dict[str, Any] |
 
 
 def test_openai_sends_usage_when_asked_and_null_before(client: Client) -> None:
-    *chunks, usage = [published(chunk) for chunk in client.stream("five", dialect="openai", stream_options=INCLUDE_USAGE)]
+    *chunks, usage = [
+        published(chunk) for chunk in client.stream("five", dialect="openai", stream_options=INCLUDE_USAGE)
+    ]
     assert [chunk["usage"] for chunk in chunks] == [None] * 7
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] == 5
@@ -86,7 +90,12 @@ def test_openai_sends_usage_when_asked_and_null_before(client: Client) -> None:
     ],
 )
 def test_the_dialect_is_the_headers_then_the_prefixs_then_the_keys_then_the_servers(
-    installation: Installation, keys: dict[str, str], key: str, dialect: str, header: str | None, is_opentoken: bool
+    installation: Installation,
+    keys: dict[str, str],
+    key: str,
+    dialect: str,
+    header: str | None,
+    is_opentoken: bool,
 ) -> None:
     client = Client(installation.url, {**keys, **installation.keys}[key])
     chunks = client.stream("five", dialect=dialect, header=header)
@@ -108,15 +117,22 @@ def test_id_created_and_model_never_change(client: Client, dialect: str) -> None
     assert (kind, model) == ("chat.completion.chunk", "reasons")
 
 
-@pytest.mark.parametrize("model", ["five", "reasons", "tells-no-usage", "tells-zero-usage", "tells-usage-always", "calls-tools"])
-def test_the_usage_chunk_is_what_the_receipt_says(client: Client, installation: Installation, model: str) -> None:
+@pytest.mark.parametrize(
+    "model", ["five", "reasons", "tells-no-usage", "tells-zero-usage", "tells-usage-always", "calls-tools"]
+)
+def test_the_usage_chunk_is_what_the_receipt_says(
+    client: Client, installation: Installation, model: str
+) -> None:
     *_, last = client.stream(model)
     receipt = installation.receipt(last["id"])
     assert last["usage"] == receipt["usage"]
     assert receipt["outcome"] == "completed"
     assert receipt["usage_source"] == ("counted" if model == "tells-no-usage" else "upstream")
     assert receipt["stream"] is True
-    assert receipt["amount_nanodollars"] == 1_000 * last["usage"]["prompt_tokens"] + 2_000 * last["usage"]["completion_tokens"]
+    assert (
+        receipt["amount_nanodollars"]
+        == 1_000 * last["usage"]["prompt_tokens"] + 2_000 * last["usage"]["completion_tokens"]
+    )
 
 
 def test_what_the_upstream_says_about_usage_counts_even_when_it_is_zero(client: Client) -> None:
@@ -154,7 +170,12 @@ def test_a_streams_headers_forbid_buffering_and_caching(client: Client) -> None:
 def test_reasoning_comes_before_the_text(client: Client) -> None:
     chunks = [published(chunk) for chunk in client.stream("reasons", dialect="openai")]
     reasoning = [{"reasoning_content": word} for word in FIVE_WORDS[:3]]
-    assert deltas(chunks) == [{"role": "assistant"}, *reasoning, *({"content": word} for word in FIVE_WORDS), {}]
+    assert deltas(chunks) == [
+        {"role": "assistant"},
+        *reasoning,
+        *({"content": word} for word in FIVE_WORDS),
+        {},
+    ]
 
 
 def test_a_refusal_is_told_as_a_refusal(client: Client) -> None:
@@ -174,14 +195,23 @@ def test_tool_calls_come_in_fragments_with_id_and_name_once(client: Client) -> N
 def test_each_choice_has_its_role_its_text_and_its_finish(client: Client) -> None:
     *chunks, usage = client.stream("five", n=2)
     for index in (0, 1):
-        assert deltas(chunks, index) == [{"role": "assistant"}, *({"content": word} for word in FIVE_WORDS), {}]
+        assert deltas(chunks, index) == [
+            {"role": "assistant"},
+            *({"content": word} for word in FIVE_WORDS),
+            {},
+        ]
     assert finish_reasons(chunks)[-2:] == ["stop", "stop"]
     assert usage["usage"]["completion_tokens"] == 10
 
 
 def test_log_probabilities_come_with_their_tokens(client: Client) -> None:
     chunks = [published(chunk) for chunk in client.stream("five", dialect="openai", logprobs=True)]
-    tokens = [token["token"] for chunk in chunks if (logprobs := chunk["choices"][0].get("logprobs")) for token in logprobs["content"]]
+    tokens = [
+        token["token"]
+        for chunk in chunks
+        if (logprobs := chunk["choices"][0].get("logprobs"))
+        for token in logprobs["content"]
+    ]
     assert tokens == FIVE_WORDS
 
 
@@ -214,7 +244,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("model", "code"), BROKEN.items())
-def test_a_failure_in_mid_stream_is_one_error_frame_and_done(client: Client, installation: Installation, model: str, code: str) -> None:
+def test_a_failure_in_mid_stream_is_one_error_frame_and_done(
+    client: Client, installation: Installation, model: str, code: str
+) -> None:
     *chunks, failure = client.stream(model)
     assert [delta.get("content") for delta in deltas(chunks)] == [None, *FIVE_WORDS[:3]]
     assert failure["error"].keys() == {"message", "type", "code"}
@@ -228,7 +260,10 @@ def test_a_failure_in_mid_stream_is_one_error_frame_and_done(client: Client, ins
 
 def test_a_page_in_an_error_frame_is_not_passed_on(client: Client) -> None:
     *_, failure = client.stream("breaks-by-page")
-    assert (failure["error"]["code"], failure["error"]["message"]) == ("bad_request", "The upstream refused the request.")
+    assert (failure["error"]["code"], failure["error"]["message"]) == (
+        "bad_request",
+        "The upstream refused the request.",
+    )
     assert client.complete("breaks-by-page").error["message"] == "The upstream refused the request."
 
 

@@ -1,4 +1,6 @@
-"""A client that leaves: its upstream is cut within two seconds, and it pays for what the upstream had sent by then."""
+"""A client that leaves: its upstream is cut within two seconds, and it pays for what the upstream had sent by
+then.
+"""
 
 import math
 import signal
@@ -65,7 +67,9 @@ def test_a_running_stream_is_charged_for_no_more_than_two_seconds_beyond_what_wa
     assert seen <= charged <= call["tokens"] <= seen + math.ceil(40 * CUT_WITHIN_S)
 
 
-def test_an_answer_in_one_piece_is_cut_too(client: Client, installation: Installation, open_generations: OpenGenerations) -> None:
+def test_an_answer_in_one_piece_is_cut_too(
+    client: Client, installation: Installation, open_generations: OpenGenerations
+) -> None:
     with client.asking("three-then-silence") as exchange:
         generation_id = new_generation(open_generations)
         wait_for(lambda: open_generations.has_published(generation_id, "the of and"), "three tokens")
@@ -105,7 +109,9 @@ def test_leaving_the_queue_calls_no_upstream(
     assert len(installation.calls("five")) == calls
 
 
-def test_a_deployment_that_drains_finishes_what_it_has_begun(client: Client, installation: Installation) -> None:
+def test_a_deployment_that_drains_finishes_what_it_has_begun(
+    client: Client, installation: Installation
+) -> None:
     with client.asking("drains", stream=True) as exchange:
         assert len(list(islice(exchange.texts(), 2))) == 2
         exchange.leave()

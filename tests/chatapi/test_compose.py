@@ -46,7 +46,9 @@ def test_every_command_exists(name: str) -> None:
 def test_every_setting_is_read_by_the_settings(name: str) -> None:
     source = Path(settings.__file__).read_text()
     names = set(SERVICES[name]["environment"]) - {"OPENAI_API_KEY"}
-    assert [setting for setting in names if f'"{setting}"' not in source and setting not in local_secrets.NAMES] == []
+    assert [
+        setting for setting in names if f'"{setting}"' not in source and setting not in local_secrets.NAMES
+    ] == []
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -66,7 +68,9 @@ def test_there_is_more_time_to_stop_than_a_drain_takes(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_nothing_starts_before_what_it_needs(name: str) -> None:
     for needed, how in SERVICES[name].get("depends_on", {}).items():
-        assert how["condition"] == ("service_completed_successfully" if needed == "migrate" else "service_healthy")
+        assert how["condition"] == (
+            "service_completed_successfully" if needed == "migrate" else "service_healthy"
+        )
 
 
 def test_valkey_never_evicts() -> None:
@@ -82,7 +86,11 @@ def test_valkey_keeps_what_was_said_on_no_disk_and_in_no_log() -> None:
 
 
 def test_the_image_holds_what_runs_and_is_not_root() -> None:
-    copied = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     assert {"accounts", "chatapi", "usage", "docs", "manage.py", "requirements"} == copied
     assert all((ROOT / path).exists() for path in copied)
     assert "USER chatapi" in (ROOT / "Dockerfile").read_text()

@@ -1,4 +1,5 @@
-"""What docker-compose.yml tells one to type, typed: its own commands and health checks, on what the image holds, without Docker.
+"""What docker-compose.yml tells one to type, typed: its own commands and health checks, on what the image
+holds, without Docker.
 
 SQLite and a Valkey on a socket take the place of the two services that are not ours.
 """
@@ -31,7 +32,8 @@ STATE_DIR = "/var/lib/chatapi"
 VARIABLES = {"CHATAPI_SECRET_KEY": "s" * 64, "CHATAPI_KEY_PEPPER": "p" * 64, "POSTGRES_PASSWORD": "unused"}
 """What the header's first command writes into .env."""
 SUPERUSER = {
-    f"DJANGO_SUPERUSER_{name}": value for name, value in (("USERNAME", "root"), ("PASSWORD", "a good 1"), ("EMAIL", "r@a.example"))
+    f"DJANGO_SUPERUSER_{name}": value
+    for name, value in (("USERNAME", "root"), ("PASSWORD", "a good 1"), ("EMAIL", "r@a.example"))
 }
 
 
@@ -44,19 +46,39 @@ class Project:
     """The compose project's own services as processes of this machine."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
-        self.port, self.folder, self.image, self._state_dir = free_port(), folder, folder / "image", folder / "state"
+        self.port, self.folder, self.image, self._state_dir = (
+            free_port(),
+            folder,
+            folder / "image",
+            folder / "state",
+        )
         self._stand_ins = {"DATABASE_URL": f"sqlite:///{folder}/books.sqlite3", "REDIS_URL": redis_url}
         self._processes: list[subprocess.Popen[bytes]] = []
-        for name in ("accounts", "chatapi", "docs", "usage"):  # what .dockerignore lets through, without requirements
+        for name in (
+            "accounts",
+            "chatapi",
+            "docs",
+            "usage",
+        ):  # what .dockerignore lets through, without requirements
             shutil.copytree(ROOT / name, self.image / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "manage.py", self.image)
         self._state_dir.mkdir()
 
     def environment(self, service: str) -> dict[str, str]:
         """What compose would give the service, with the stand-ins."""
-        usual = {name: value for name, value in os.environ.items() if not name.startswith(("CHATAPI_", "REDIS_", "DATABASE_", "DJANGO_"))}
+        usual = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CHATAPI_", "REDIS_", "DATABASE_", "DJANGO_"))
+        }
         given = {name: substituted(value) for name, value in SERVICES[service]["environment"].items()}
-        return {**usual, **given, **self._stand_ins, "CHATAPI_STATE_DIR": str(self._state_dir), "HOME": str(self._state_dir)}
+        return {
+            **usual,
+            **given,
+            **self._stand_ins,
+            "CHATAPI_STATE_DIR": str(self._state_dir),
+            "HOME": str(self._state_dir),
+        }
 
     def run(self, service: str, command: list[str], **environment: str) -> str:
         """Run it in the service to its end; fails unless it succeeds."""
@@ -77,14 +99,21 @@ class Project:
         port = ["--port", str(self.port)] if service == "web" else []
         command = [*self._here(SERVICES[service]["command"]), *port]
         with (self.folder / f"{service}.log").open("wb") as log:
-            options: dict[str, Any] = {"cwd": self.image, "env": self.environment(service), "stdout": log, "stderr": log}
+            options: dict[str, Any] = {
+                "cwd": self.image,
+                "env": self.environment(service),
+                "stdout": log,
+                "stderr": log,
+            }
             self._processes.append(subprocess.Popen(command, preexec_fn=die_with_parent, **options))  # noqa: PLW1509
 
     def is_healthy(self, service: str) -> bool:
         """What its health check says."""
         kind, *check = SERVICES[service]["healthcheck"]["test"]
         command = ["sh", "-c", *check] if kind == "CMD-SHELL" else check
-        done = subprocess.run(self._here(command), env=self.environment(service), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            self._here(command), env=self.environment(service), capture_output=True, timeout=60, check=False
+        )
         return done.returncode == 0
 
     def down(self) -> None:
@@ -100,7 +129,10 @@ class Project:
 
     def _here(self, command: list[str]) -> list[str]:
         python = {"python": sys.executable}
-        return [python.get(word, word).replace(":8000", f":{self.port}").replace(STATE_DIR, str(self._state_dir)) for word in command]
+        return [
+            python.get(word, word).replace(":8000", f":{self.port}").replace(STATE_DIR, str(self._state_dir))
+            for word in command
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +172,10 @@ def test_who_follows_the_header_has_an_administrator_models_and_a_key(project: P
     assert ask(project, key[0]) == (200, "chat.completion")
     who = f"authenticate(username='root', password={SUPERUSER['DJANGO_SUPERUSER_PASSWORD']!r}).is_superuser"
     signed_in = f"from django.contrib.auth import authenticate; print({who})"
-    assert project.run("web", ["python", "manage.py", "shell", "--no-imports", "-c", signed_in]).strip() == "True"
+    assert (
+        project.run("web", ["python", "manage.py", "shell", "--no-imports", "-c", signed_in]).strip()
+        == "True"
+    )
 
 
 def ask(project: Project, key: str) -> tuple[int, str]:

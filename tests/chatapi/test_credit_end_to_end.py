@@ -1,4 +1,6 @@
-"""What a client sees whose organization has to pay in advance: 402 without credit, 429 while it is held, 200 after a grant."""
+"""What a client sees whose organization has to pay in advance: 402 without credit, 429 while it is held, 200
+after a grant.
+"""
 
 import json
 from collections.abc import Callable
@@ -70,7 +72,9 @@ def test_without_the_credit_it_needs_an_organization_is_refused_for_nothing_unti
     assert (len(installation.calls("five")), budget(client)) == (calls + 1, (7 * 1_000 + 5 * 2_000, 0))
 
 
-def test_credit_held_by_a_running_request_is_429_until_that_ends(installation: Installation, prepaid: Prepaid) -> None:
+def test_credit_held_by_a_running_request_is_429_until_that_ends(
+    installation: Installation, prepaid: Prepaid
+) -> None:
     client = prepaid("Thrifty")
     grant(installation, "Thrifty", ROOM_FOR_ONE_USD)
     calls = len(installation.calls("five"))
@@ -89,7 +93,9 @@ def test_credit_held_by_a_running_request_is_429_until_that_ends(installation: I
     assert client.complete("five", max_tokens=MAX_TOKENS).status == 200
 
 
-def test_what_is_spent_comes_off_the_credit_until_that_covers_no_request_any_more(installation: Installation, prepaid: Prepaid) -> None:
+def test_what_is_spent_comes_off_the_credit_until_that_covers_no_request_any_more(
+    installation: Installation, prepaid: Prepaid
+) -> None:
     client = prepaid("Frugal")
     grant(installation, "Frugal", ROOM_FOR_ONE_USD)
     answers = [client.complete("five", max_tokens=MAX_TOKENS) for _ in range(40)]

@@ -18,7 +18,16 @@ WORDS = [" the", " of", " and", " to", " in"]
 
 
 def command(installation: Installation, path: str, *options: str) -> list[str]:
-    return [CURL, "-sS", "--max-time", "15", "-H", f"Authorization: Bearer {installation.keys['live']}", *options, installation.url + path]
+    return [
+        CURL,
+        "-sS",
+        "--max-time",
+        "15",
+        "-H",
+        f"Authorization: Bearer {installation.keys['live']}",
+        *options,
+        installation.url + path,
+    ]
 
 
 def body(model: str, **more: object) -> tuple[str, ...]:
@@ -32,7 +41,9 @@ def curl(installation: Installation) -> Curl:
     """Runs curl with a key; the path comes first."""
 
     def run(path: str, *options: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(command(installation, path, *options), capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(
+            command(installation, path, *options), capture_output=True, text=True, timeout=30, check=False
+        )
 
     return run
 
@@ -49,7 +60,9 @@ def test_a_stream(curl: Curl, version: str) -> None:
     assert done.returncode == 0, done.stderr
     *chunks, end, rest = done.stdout.split("\n\n")
     assert (end, rest) == ("data: [DONE]", "")
-    deltas = [choice["delta"] for chunk in chunks for choice in json.loads(chunk.removeprefix("data: "))["choices"]]
+    deltas = [
+        choice["delta"] for chunk in chunks for choice in json.loads(chunk.removeprefix("data: "))["choices"]
+    ]
     assert [delta["content"] for delta in deltas if "content" in delta] == WORDS
 
 
@@ -89,7 +102,13 @@ def test_ctrl_c_cuts_the_upstream(installation: Installation) -> None:
     line = command(installation, "/v1/chat/completions", "-N", *body("steady", stream=True))
     # Whoever runs the tests in the background has them, and what they start, ignore SIGINT.
     heed_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_sigint) as process:  # noqa: PLW1509
+    with subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_sigint,  # noqa: PLW1509
+    ) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline().removeprefix("data: "))
         wait_for(lambda: bool(installation.calls("steady")[-1]["tokens"] >= 3), "three tokens")

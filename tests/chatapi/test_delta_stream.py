@@ -59,8 +59,12 @@ def texts(first: int, last: int) -> list[AnyDelta]:
     return [Text(f"{number} ") for number in range(first, last + 1)]
 
 
-def entry(generation_id: UUID, first_seq: int, batch: list[AnyDelta], *, fence: int = 1, inbox: str = "web") -> Entry:
-    return Entry(generation_id, fence, first_seq, deltas.encode(batch), inbox, is_last=isinstance(batch[-1], TERMINAL))
+def entry(
+    generation_id: UUID, first_seq: int, batch: list[AnyDelta], *, fence: int = 1, inbox: str = "web"
+) -> Entry:
+    return Entry(
+        generation_id, fence, first_seq, deltas.encode(batch), inbox, is_last=isinstance(batch[-1], TERMINAL)
+    )
 
 
 async def to_the_end(follower: Follower) -> list[AnyDelta]:
@@ -138,7 +142,9 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
     assert max(map(len, parts)) <= PART_FRAMES
 
 
-async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(stream: DeltaStream, slow_follower: Follower) -> None:
+async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
+    stream: DeltaStream, slow_follower: Follower
+) -> None:
     for seq in range(1, 10):
         await stream.publish([entry(slow_follower.id, seq, texts(seq, seq), inbox="")])
         slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
@@ -149,7 +155,9 @@ async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(stream: De
     assert await slow_follower.next() == texts(10, 10)
 
 
-async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(stream: DeltaStream, slow_follower: Follower) -> None:
+async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(
+    stream: DeltaStream, slow_follower: Follower
+) -> None:
     for seq in range(1, 10):
         slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
     await stream.publish([entry(slow_follower.id, 5, texts(5, 9), inbox="")])
@@ -169,7 +177,9 @@ async def test_what_the_inbox_has_missed_comes_from_the_log(stream: DeltaStream,
     assert await to_the_end(follower) == [*texts(1, 4), END]
 
 
-async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     assert await follower.next() == texts(1, 2)
@@ -184,7 +194,9 @@ async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(stream: Del
 async def test_a_failure_behind_lost_deltas_is_handed_out_once(stream: DeltaStream, inbox: Inbox) -> None:
     follower, lost = inbox.follow(identity.new_id(), 1), Failed("lost")
     batches: dict[int, list[AnyDelta]] = {1: texts(1, 1), 2: texts(2, 2), 3: texts(3, 3), 9: [lost]}
-    await stream.publish([entry(follower.id, first_seq, batch, inbox="") for first_seq, batch in batches.items()])
+    await stream.publish(
+        [entry(follower.id, first_seq, batch, inbox="") for first_seq, batch in batches.items()]
+    )
     for first_seq in (1, 3, 9):  # the inbox has missed the second
         follower.feed(Frame(b"", first_seq, deltas.encode(batches[first_seq])))
     assert await follower.next() == [*texts(1, 3), lost]
@@ -200,7 +212,9 @@ async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream
     assert await stream.cancelled_among([other]) == {other: Cancellation.ASKED}
 
 
-async def test_what_arrived_before_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_what_arrived_before_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 5, texts(5, 6), inbox="")])
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
@@ -213,7 +227,9 @@ async def test_what_arrived_before_a_gap_that_nobody_can_fill_is_not_taken_for_h
     assert await follower.next() == []
 
 
-async def test_what_arrived_before_a_gap_is_handed_out_with_what_fills_it_later(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_what_arrived_before_a_gap_is_handed_out_with_what_fills_it_later(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
     follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
@@ -233,7 +249,9 @@ async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStrea
     assert await to_the_end(follower) == [*texts(1, 3), END]
 
 
-async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(valkey: Valkey, stream: DeltaStream) -> None:
+async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(
+    valkey: Valkey, stream: DeltaStream
+) -> None:
     generation_id = identity.new_id()
     await stream.publish([entry(generation_id, 1, texts(1, 3))])
     valkey.client.config_set("maxmemory", 1)
@@ -254,17 +272,27 @@ async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: I
 
 async def test_it_replays_from_any_delta(stream: DeltaStream) -> None:
     generation_id = identity.new_id()
-    await stream.publish([entry(generation_id, 1, texts(1, 3)), entry(generation_id, 4, texts(4, 4)), entry(generation_id, 5, [END])])
+    await stream.publish(
+        [
+            entry(generation_id, 1, texts(1, 3)),
+            entry(generation_id, 4, texts(4, 4)),
+            entry(generation_id, 5, [END]),
+        ]
+    )
     assert await stream.replay(generation_id) == [*texts(1, 4), END]
     assert await stream.replay(generation_id, 2) == [*texts(3, 4), END]
     assert await stream.replay(generation_id, 5) == []
 
 
-async def test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
     follower, untouched = inbox.follow(identity.new_id(), 1), identity.new_id()
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     await stream.seal(follower.id, 2)
-    assert await stream.publish([entry(follower.id, 3, texts(3, 4)), entry(untouched, 1, texts(1, 1))]) == {follower.id}
+    assert await stream.publish([entry(follower.id, 3, texts(3, 4)), entry(untouched, 1, texts(1, 1))]) == {
+        follower.id
+    }
     lost = Failed("lost")
     await stream.publish([entry(follower.id, 3, [lost], fence=2)])
     assert await to_the_end(follower) == [*texts(1, 2), lost]
@@ -301,7 +329,9 @@ async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: Delt
     assert await stream.jobs([generation_id]) == [(None, None)]
 
 
-async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhere_else(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhere_else(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
     follower, lost = inbox.follow(identity.new_id(), 1), Failed("lost")
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     await stream.publish([entry(follower.id, 5, [lost])])
@@ -340,8 +370,12 @@ async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) ->
     assert await stream.redis.pttl(stream.key("inbox", "dead")) > 0
 
 
-async def test_nothing_stays_in_an_inbox_that_has_been_read(stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a process to which nothing more comes: the last words of its last answers would stay as long as it lives."""
+async def test_nothing_stays_in_an_inbox_that_has_been_read(
+    stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process to which nothing more comes: the last words of its last answers would stay as long as it
+    lives.
+    """
     monkeypatch.setattr(Presence, "SAY_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
@@ -381,7 +415,9 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: 
     assert await stream.jobs([generation_id]) == [(None, why)]
 
 
-async def test_everything_goes_on_when_valkey_comes_back_empty(valkey: Valkey, stream: DeltaStream, inbox: Inbox) -> None:
+async def test_everything_goes_on_when_valkey_comes_back_empty(
+    valkey: Valkey, stream: DeltaStream, inbox: Inbox
+) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     assert await follower.next() == texts(1, 2)
@@ -455,7 +491,9 @@ async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pyt
     assert await stream.replay(generation_id, 38) == texts(39, 40)
 
 
-async def test_a_late_event_loop_takes_no_living_valkey_for_a_dead_one(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_a_late_event_loop_takes_no_living_valkey_for_a_dead_one(
+    stream: DeltaStream, inbox: Inbox
+) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await asyncio.sleep(0.1)  # the inbox waits for its next entry
     time.sleep(Inbox.LOST_AFTER_S + 1)  # noqa: ASYNC251  it is the whole loop that stands still

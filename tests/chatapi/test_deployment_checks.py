@@ -1,4 +1,5 @@
-"""`check --deploy` has nothing to say about production settings; HTTPS is known from trusted proxies, and nothing is redirected.
+"""`check --deploy` has nothing to say about production settings; HTTPS is known from trusted proxies, and
+nothing is redirected.
 
 Only pages of the admin, whose theme needs it, may evaluate text as a script.
 """
@@ -51,16 +52,20 @@ def behind_https(settings: Settings) -> None:
 @pytest.mark.usefixtures("behind_https")
 @pytest.mark.parametrize("path", ["/docs", "/admin/login/"])
 @pytest.mark.parametrize(
-    ("peer", "proto", "is_secure"), [("10.0.0.5", "https", True), ("10.0.0.5", "http", False), ("10.0.0.6", "https", False)]
+    ("peer", "proto", "is_secure"),
+    [("10.0.0.5", "https", True), ("10.0.0.5", "http", False), ("10.0.0.6", "https", False)],
 )
-def test_only_a_trusted_proxy_says_that_a_request_is_secure(db: None, path: str, peer: str, proto: str, is_secure: bool) -> None:
+def test_only_a_trusted_proxy_says_that_a_request_is_secure(
+    db: None, path: str, peer: str, proto: str, is_secure: bool
+) -> None:
     response: Any = Client().get(path, headers={"x-forwarded-proto": proto}, REMOTE_ADDR=peer)
     assert response.status_code == 200, "a scraper inside a cluster speaks plain HTTP"
     assert ("strict-transport-security" in response.headers) == is_secure
 
 
 @pytest.mark.parametrize(
-    ("path", "may_evaluate"), [("/admin/login/", True), ("/", False), ("/docs", False), ("/nowhere", False), ("/v1/key", False)]
+    ("path", "may_evaluate"),
+    [("/admin/login/", True), ("/", False), ("/docs", False), ("/nowhere", False), ("/v1/key", False)],
 )
 def test_only_the_admins_theme_may_evaluate_text(db: None, path: str, may_evaluate: bool) -> None:
     policy = Client().get(path).headers["content-security-policy"]

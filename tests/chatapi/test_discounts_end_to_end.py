@@ -1,4 +1,6 @@
-"""What an organization with a discount sees: less is held, less is charged, and its receipts show the price that it pays."""
+"""What an organization with a discount sees: less is held, less is charged, and its receipts show the price
+that it pays.
+"""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +26,9 @@ print(json.dumps({name: create_key(project, name=name)[1] for name, project in p
 
 @pytest.fixture(scope="module")
 def clients(installation: Installation) -> Iterator[dict[str, Client]]:
-    """Of two organizations, one with a quarter off; their web process has not read the discounts before there was this one."""
+    """Of two organizations, one with a quarter off; their web process has not read the discounts before there
+    was this one.
+    """
     made = installation.manage("shell", "--no-imports", "-c", MAKE)
     assert made.returncode == 0, made.stderr
     with installation.another_web() as web:
@@ -55,7 +59,8 @@ def test_a_quarter_less_is_held(clients: dict[str, Client]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("whose", "input_usd", "output_usd", "lines"), [("Patrons", "0.75", "1.5", [5_250, 7_500]), ("Passers-by", "1", "2", [7_000, 10_000])]
+    ("whose", "input_usd", "output_usd", "lines"),
+    [("Patrons", "0.75", "1.5", [5_250, 7_500]), ("Passers-by", "1", "2", [7_000, 10_000])],
 )
 def test_who_has_a_discount_is_charged_less_and_nobody_else(
     clients: dict[str, Client], whose: str, input_usd: str, output_usd: str, lines: list[int], stream: bool

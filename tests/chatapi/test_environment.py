@@ -15,7 +15,9 @@ def test_it_refuses_what_is_no_whole_number(monkeypatch: pytest.MonkeyPatch, tex
         Environment().int(VARIABLE, default=1)
 
 
-@pytest.mark.parametrize(("text", "value"), [("True", True), ("on", True), ("1", True), ("off", False), ("NO", False)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("True", True), ("on", True), ("1", True), ("off", False), ("NO", False)]
+)
 def test_it_reads_yes_and_no_in_any_case(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
     monkeypatch.setenv(VARIABLE, text)
     assert Environment().bool(VARIABLE, default=not value) is value
@@ -27,15 +29,27 @@ def test_it_refuses_what_is_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) 
         Environment().bool(VARIABLE, default=False)
 
 
-@pytest.mark.parametrize("url", ["mysql://root:hunter2@localhost/x", "hunter2", "postgres://u:hunter2@h:port/x"])
-def test_it_refuses_other_databases_without_showing_the_password(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["mysql://root:hunter2@localhost/x", "hunter2", "postgres://u:hunter2@h:port/x"]
+)
+def test_it_refuses_other_databases_without_showing_the_password(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     monkeypatch.setenv(VARIABLE, url)
     with pytest.raises(ImproperlyConfigured, match=VARIABLE):
         Environment().database(VARIABLE, default="")
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "postgres://", "postgres://u:hunter2@h:1", "postgres://h/"]
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "postgres://",
+        "postgres://u:hunter2@h:1",
+        "postgres://h/",
+    ],
 )
 def test_it_refuses_a_database_without_a_name(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv(VARIABLE, url)

@@ -65,7 +65,9 @@ WRONG = [
 
 @BOTH_WAYS
 @pytest.mark.parametrize(("change", "code", "param"), WRONG, ids=[str(change) for change, _, _ in WRONG])
-def test_a_wrong_parameter_is_named(client: Client, change: dict[str, Any], code: str, param: str, stream: bool) -> None:
+def test_a_wrong_parameter_is_named(
+    client: Client, change: dict[str, Any], code: str, param: str, stream: bool
+) -> None:
     body = {"model": "five", "messages": HELLO, "stream": stream, **change}
     answer = client.send("POST", CHAT, json.dumps(body).encode())
     assert told(answer) == (400, "invalid_request_error", code, param)
@@ -80,7 +82,12 @@ def test_a_missing_parameter_is_named(client: Client, missing: str) -> None:
 
 
 def test_an_unknown_dialect_is_400(client: Client) -> None:
-    assert told(client.complete("five", header="klingon")) == (400, "invalid_request_error", "unknown_dialect", None)
+    assert told(client.complete("five", header="klingon")) == (
+        400,
+        "invalid_request_error",
+        "unknown_dialect",
+        None,
+    )
 
 
 # ---- 401
@@ -89,10 +96,17 @@ def test_an_unknown_dialect_is_400(client: Client) -> None:
 def test_every_reason_to_refuse_a_key_sounds_the_same(client: Client, keys: dict[str, str]) -> None:
     unknown = api_keys.generate(is_test=False)
     mistyped = client.key[:-1] + ("a" if client.key[-1] != "a" else "b")
-    refused = ["x", mistyped, unknown, *(keys[name] for name in ("revoked", "expired", "closed project", "closed organization"))]
+    refused = [
+        "x",
+        mistyped,
+        unknown,
+        *(keys[name] for name in ("revoked", "expired", "closed project", "closed organization")),
+    ]
     answers = [client.send("POST", CHAT, GOOD, authorization=f"Bearer {key}") for key in refused]
     assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
-    assert {answer.error["message"].partition(" Send")[0] for answer in answers} == {"Incorrect API key provided."}
+    assert {answer.error["message"].partition(" Send")[0] for answer in answers} == {
+        "Incorrect API key provided."
+    }
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
 
@@ -100,7 +114,9 @@ def test_who_sends_no_key_is_told_so(client: Client) -> None:
     headers = [None, "", "Bearer", "Bearer ", f"Basic {client.key}", client.key]
     answers = [client.send("POST", CHAT, GOOD, authorization=header) for header in headers]
     assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
-    assert {answer.error["message"] for answer in answers} == {"No API key was sent. Send a valid key as 'Authorization: Bearer <key>'."}
+    assert {answer.error["message"] for answer in answers} == {
+        "No API key was sent. Send a valid key as 'Authorization: Bearer <key>'."
+    }
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
 
@@ -125,21 +141,32 @@ def test_an_unknown_model_is_404(client: Client, stream: bool, dialect: str) -> 
     assert "gpt-99" in answer.error["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/openai/v1/nothing", "/v1/chat/completions/", "/v1/", "/v1/chat"])
+@pytest.mark.parametrize(
+    "path", ["/v1/nothing", "/openai/v1/nothing", "/v1/chat/completions/", "/v1/", "/v1/chat"]
+)
 def test_an_unknown_route_is_404(client: Client, path: str) -> None:
     assert told(client.send("POST", path, GOOD)) == (404, "invalid_request_error", "unknown_url", None)
 
 
 @pytest.mark.parametrize("generation_id", ["chatcmpl-00000000000070008000000000000000", "nonsense", "%00"])
 def test_an_unknown_generation_is_404(client: Client, generation_id: str) -> None:
-    assert told(client.send("GET", f"/v1/generations/{generation_id}"))[:3] == (404, "invalid_request_error", "generation_not_found")
+    assert told(client.send("GET", f"/v1/generations/{generation_id}"))[:3] == (
+        404,
+        "invalid_request_error",
+        "generation_not_found",
+    )
 
 
-def test_a_strangers_generation_is_as_unknown_as_none(client: Client, installation: Installation, keys: dict[str, str]) -> None:
+def test_a_strangers_generation_is_as_unknown_as_none(
+    client: Client, installation: Installation, keys: dict[str, str]
+) -> None:
     stranger = Client(installation.url, keys["stranger"])
     path = f"/v1/generations/{client.complete('five').json['id']}"
     assert client.send("GET", path).status == 200
-    assert stranger.send("GET", path).body == stranger.send("GET", "/v1/generations/chatcmpl-00000000000070008000000000000000").body
+    assert (
+        stranger.send("GET", path).body
+        == stranger.send("GET", "/v1/generations/chatcmpl-00000000000070008000000000000000").body
+    )
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -161,7 +188,10 @@ def test_a_body_over_the_cap_is_413(client: Client) -> None:
     assert told(answer) == (413, "invalid_request_error", "request_too_large", None)
 
 
-@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+@pytest.mark.parametrize(
+    "content_type",
+    [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"],
+)
 def test_another_content_type_is_415(client: Client, content_type: str | None) -> None:
     answer = client.send("POST", CHAT, GOOD, content_type=content_type)
     assert told(answer) == (415, "invalid_request_error", "unsupported_media_type", None)
@@ -194,13 +224,27 @@ UPSTREAM = {
 
 @BOTH_WAYS
 @pytest.mark.parametrize("model", UPSTREAM)
-def test_an_upstreams_refusal_has_its_own_status(client: Client, installation: Installation, model: str, stream: bool) -> None:
+def test_an_upstreams_refusal_has_its_own_status(
+    client: Client, installation: Installation, model: str, stream: bool
+) -> None:
     answer = client.complete(model, stream=stream)
     assert told(answer) == UPSTREAM[model]
-    for secret in (b"nginx", b"db-internal", b"10.0.0.7", b"<html", b"sk-upstreamsecret", b"Traceback", installation.upstream_url.encode()):
+    for secret in (
+        b"nginx",
+        b"db-internal",
+        b"10.0.0.7",
+        b"<html",
+        b"sk-upstreamsecret",
+        b"Traceback",
+        installation.upstream_url.encode(),
+    ):
         assert secret not in answer.body
     receipt = installation.receipt(answer.headers["x-generation-id"])
-    assert (receipt["outcome"], receipt["amount_nanodollars"], receipt["usage_source"]) == ("failed", 0, "none")
+    assert (receipt["outcome"], receipt["amount_nanodollars"], receipt["usage_source"]) == (
+        "failed",
+        0,
+        "none",
+    )
     # What an upstream says about a wrong request may quote it: only its client is told.
     kept = "The upstream refused the request." if answer.status == 400 else answer.error["message"]
     assert receipt["error"] == {"code": answer.error["code"], "message": kept}

@@ -1,4 +1,6 @@
-"""Exports of what a page shows: all of it, harmless in a spreadsheet, in bounded memory, and for those who may see the page."""
+"""Exports of what a page shows: all of it, harmless in a spreadsheet, in bounded memory, and for those who
+may see the page.
+"""
 
 import csv
 import io
@@ -66,7 +68,9 @@ def test_requests_are_exported_as_the_list_shows_them(root: Client, alice: Perso
     )  # fmt: skip
     assert (found[0]["amount_usd"], found[0]["state"], found[0]["is_stream"]) == ("", "admitted", "true")
     own = read_ndjson(root.get(f"{REQUESTS}.ndjson?key={bob.api_key.pk}&days=7"))
-    assert [(row["id"], row["prompt_tokens"], row["amount_usd"]) for row in own] == [(str(rows[2]), 1_000, "0.00024")]
+    assert [(row["id"], row["prompt_tokens"], row["amount_usd"]) for row in own] == [
+        (str(rows[2]), 1_000, "0.00024")
+    ]
 
 
 def test_every_page_of_requests_is_in_the_file_once(root: Client, alice: Person) -> None:
@@ -81,7 +85,10 @@ def test_every_page_of_requests_is_in_the_file_once(root: Client, alice: Person)
 
 def test_what_is_sent_says_what_it_is(root: Client, alice: Person) -> None:
     response = root.get(f"{REQUESTS}.csv?start=2026-01-01&end=2026-01-31")
-    assert response.headers["content-disposition"] == 'attachment; filename="requests_2026-01-01_to_2026-01-31.csv"'
+    assert (
+        response.headers["content-disposition"]
+        == 'attachment; filename="requests_2026-01-01_to_2026-01-31.csv"'
+    )
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
     assert "no-store" in response.headers["cache-control"]
     assert sent(response)[0].startswith(b"id,admitted_at,")
@@ -96,14 +103,21 @@ def books(alice: Person, bob: Person) -> None:
     for person in (alice, alice, bob):
         run(person)
     run(alice, outcome=Outcome.FAILED, tokens=Tokens(), finish_reason="")
-    corrections.correct(LedgerEntry.objects.order_by("id")[0].pk, -40_000, reason='=HYPERLINK("http://x")', recorded_by="@root")
+    corrections.correct(
+        LedgerEntry.objects.order_by("id")[0].pk,
+        -40_000,
+        reason='=HYPERLINK("http://x")',
+        recorded_by="@root",
+    )
     credit.grant(alice.project.organization, 5_000, Note("-5 days\r\nlate", "+root", "\tpay"))
     BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=10**9)
 
 
 def test_the_ledger_is_exported_as_it_is_filtered(root: Client, books: None) -> None:
     everything = read(root.get(f"{LEDGER}.csv"))
-    assert [int(row["entry"]) for row in everything] == list(LedgerEntry.objects.order_by("-id").values_list("id", flat=True))
+    assert [int(row["entry"]) for row in everything] == list(
+        LedgerEntry.objects.order_by("-id").values_list("id", flat=True)
+    )
     assert sum(int(row["amount_nanodollars"]) for row in everything) == 3 * 240_000 - 40_000 - 5_000
     assert {row["kind"] for row in read(root.get(f"{LEDGER}.csv?kind__exact=grant"))} == {"grant"}
     assert root.get(f"{LEDGER}.csv?nonsense__exact=1").status_code == 400
@@ -113,7 +127,11 @@ def test_no_text_is_a_formula_and_numbers_stay_numbers(root: Client, books: None
     grant, correction, *_ = read(root.get(f"{LEDGER}.csv"))
     assert (correction["reason"], correction["recorded_by"]) == ('\'=HYPERLINK("http://x")', "'@root")
     assert (correction["amount_nanodollars"], correction["amount_usd"]) == ("-40000", "-0.00004")
-    assert (grant["reason"], grant["recorded_by"], grant["reference"]) == ("'-5 days\r\nlate", "'+root", "'\tpay")
+    assert (grant["reason"], grant["recorded_by"], grant["reference"]) == (
+        "'-5 days\r\nlate",
+        "'+root",
+        "'\tpay",
+    )
     as_json = read_ndjson(root.get(f"{LEDGER}.ndjson?kind__exact=correction"))
     assert (as_json[0]["reason"], as_json[0]["amount_nanodollars"]) == ('=HYPERLINK("http://x")', -40_000)
 
@@ -205,5 +223,8 @@ def test_what_can_not_be_exported_is_told_so(root: Client, path: str, status: in
 def test_who_took_what_is_in_the_audit_log(root: Client, books: None) -> None:
     root.get(f"{REQUESTS}.csv?model=small&start=2026-01-01&end=2026-01-31")
     entry = AuditEntry.objects.get(action="exported")
-    assert (entry.actor, entry.changes["filters"]) == ("root", [None, "model=small&start=2026-01-01&end=2026-01-31"])
+    assert (entry.actor, entry.changes["filters"]) == (
+        "root",
+        [None, "model=small&start=2026-01-01&end=2026-01-31"],
+    )
     assert entry.changes["file"] == [None, "requests_2026-01-01_to_2026-01-31.csv"]

@@ -1,4 +1,6 @@
-"""A deployment that can't answer costs its request nothing but time: the next one is asked, and the operator sees both."""
+"""A deployment that can't answer costs its request nothing but time: the next one is asked, and the operator
+sees both.
+"""
 
 import json
 from typing import Any
@@ -29,7 +31,9 @@ print(json.dumps([row.deployment, row.attempts, row.attempt_log]))
 """
 
 
-def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(installation: Installation, client: Client) -> None:
+def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(
+    installation: Installation, client: Client
+) -> None:
     catalog = installation.folder / "fails-over.toml"
     catalog.write_text(MODEL.format(port=free_port(), upstream_url=installation.upstream_url))
     assert installation.manage("loadcatalog", str(catalog)).returncode == 0
@@ -38,10 +42,15 @@ def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(installation: 
     installation.receipt(answer.json["id"])
     deployment, attempts, log = read_row(installation)
     assert (deployment, attempts) == ("there", 2)
-    assert [(each["deployment"], each["error_code"]) for each in log] == [("gone", "upstream_unreachable"), ("there", "")]
+    assert [(each["deployment"], each["error_code"]) for each in log] == [
+        ("gone", "upstream_unreachable"),
+        ("there", ""),
+    ]
     assert all(0 <= each["duration_ms"] < 60_000 for each in log)
     generation = answer.json["id"].removeprefix("chatcmpl-")
-    assert f"{generation}: deployment gone of fails-over failed: upstream_unreachable" in installation.log("worker")
+    assert f"{generation}: deployment gone of fails-over failed: upstream_unreachable" in installation.log(
+        "worker"
+    )
 
 
 def read_row(installation: Installation) -> Any:

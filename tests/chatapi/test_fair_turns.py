@@ -37,7 +37,8 @@ async def test_an_iteration_does_no_more_than_its_bound() -> None:
     async with asyncio.timeout(10):
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0)
-            # A visit may end within an iteration's bound and begin there: its turns are small, so it passes the bound by less than a visit.
+            # A visit may end within an iteration's bound and begin there: its turns are small, so it passes
+            # the bound by less than a visit.
             assert len(done) - before < 8 + 4 + 4
             before = len(done)
     assert len(done) == 100
@@ -53,7 +54,8 @@ async def test_a_party_with_little_to_do_does_not_wait_for_one_with_much() -> No
     honest = asyncio.create_task(work(turns, "honest", 1, done, times=10))
     async with asyncio.timeout(10):
         await honest
-    # Each of its turns waits for one visit of the flood, and an iteration holds two of those; without turns it would wait for all 50.
+    # Each of its turns waits for one visit of the flood, and an iteration holds two of those; without turns
+    # it would wait for all 50.
     assert Counter(done[before:])["flood"] <= 10 * 5
     await finish(flood)
 
@@ -65,7 +67,8 @@ async def test_a_turn_that_is_too_large_is_owed() -> None:
     await asyncio.sleep(0)
     small = [asyncio.create_task(work(turns, "small", 1, done)) for _ in range(40)]
     await finish([*large, *small])
-    # The first was alone, the second has its turn before any small one waits, the third pays for the second: nine visits.
+    # The first was alone, the second has its turn before any small one waits, the third pays for the second:
+    # nine visits.
     assert [place for place, party in enumerate(done) if party == "large"][:2] == [0, 1]
     assert done[2:38] == ["small"] * 36
 

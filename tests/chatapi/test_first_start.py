@@ -57,15 +57,26 @@ def test_it_leaves_an_administrator_alone_that_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("host", "url"),
-    [("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("::", "http://[::1]:80"), ("::1", "http://[::1]:80")],
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+    ],
 )
 def test_the_greeting_names_an_address_that_one_can_open(host: str, url: str) -> None:
     assert base_url(host, 80) == url
     assert f"curl -N {url}/v1/chat/completions" in greeting(base_url(host, 80), None)
 
 
-@pytest.mark.parametrize(("allowed", "opens"), [(["127.0.0.1", "localhost"], True), (["*"], True), (["chat.example.com"], False)])
-def test_the_greeting_says_where_the_pages_do_not_open(settings: Settings, allowed: list[str], opens: bool) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "opens"), [(["127.0.0.1", "localhost"], True), (["*"], True), (["chat.example.com"], False)]
+)
+def test_the_greeting_says_where_the_pages_do_not_open(
+    settings: Settings, allowed: list[str], opens: bool
+) -> None:
     settings.ALLOWED_HOSTS = allowed
     said = greeting("http://127.0.0.1:8000", None)
-    assert ("in CHATAPI_ALLOWED_HOSTS (chat.example.com), and 127.0.0.1 is none of them.\n" in said) is not opens
+    assert (
+        "in CHATAPI_ALLOWED_HOSTS (chat.example.com), and 127.0.0.1 is none of them.\n" in said
+    ) is not opens

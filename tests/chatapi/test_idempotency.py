@@ -1,4 +1,6 @@
-"""The Idempotency-Key: the same request sent again is the same generation, running or finished, and charged once."""
+"""The Idempotency-Key: the same request sent again is the same generation, running or finished, and charged
+once.
+"""
 
 import json
 from collections.abc import Iterator
@@ -23,9 +25,13 @@ def key() -> str:
     return f"key-{uuid4()}"
 
 
-def ask(client: Client, key: str, model: str = "five", *, prefer: str | None = None, **parameters: Any) -> Answer:
+def ask(
+    client: Client, key: str, model: str = "five", *, prefer: str | None = None, **parameters: Any
+) -> Answer:
     body = {"model": model, "messages": HELLO, **parameters}
-    return client.send("POST", "/openai/v1/chat/completions", json.dumps(body).encode(), idempotency_key=key, prefer=prefer)
+    return client.send(
+        "POST", "/openai/v1/chat/completions", json.dumps(body).encode(), idempotency_key=key, prefer=prefer
+    )
 
 
 @contextmanager
@@ -46,7 +52,9 @@ def forget_stream(installation: Installation, generation_id: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_finished_answer_is_replayed(client: Client, installation: Installation, key: str, stream: bool) -> None:
+def test_a_finished_answer_is_replayed(
+    client: Client, installation: Installation, key: str, stream: bool
+) -> None:
     calls = len(installation.calls("five"))
     first, again = ask(client, key, stream=stream), ask(client, key, stream=stream)
     assert again.body == first.body
@@ -63,11 +71,15 @@ def test_many_at_once_are_one_generation(client: Client, installation: Installat
     assert len(installation.calls("begins-late")) == calls + 1
 
 
-def test_many_at_once_at_two_web_processes_are_one_generation(client: Client, installation: Installation, key: str) -> None:
+def test_many_at_once_at_two_web_processes_are_one_generation(
+    client: Client, installation: Installation, key: str
+) -> None:
     calls = len(installation.calls("begins-late"))
     with installation.another_web() as another, ThreadPoolExecutor(12) as pool:
         clients = [client, Client(another.url, client.key)]
-        answers = list(pool.map(lambda number: ask(clients[number % 2], key, "begins-late", stream=True), range(12)))
+        answers = list(
+            pool.map(lambda number: ask(clients[number % 2], key, "begins-late", stream=True), range(12))
+        )
     assert [answer.status for answer in answers] == [200] * 12
     assert len({answer.body for answer in answers}) == 1
     assert len(installation.calls("begins-late")) == calls + 1
@@ -110,7 +122,9 @@ def test_all_who_are_attached_hear_the_failure(client: Client, installation: Ins
         assert ask(client, key, "refuses-late").status == 200
 
 
-def test_a_failure_that_is_charged_is_repeated_and_not_worth_a_retry(client: Client, installation: Installation, key: str) -> None:
+def test_a_failure_that_is_charged_is_repeated_and_not_worth_a_retry(
+    client: Client, installation: Installation, key: str
+) -> None:
     first = ask(client, key, "breaks-by-error")
     assert installation.receipt(first.headers["x-generation-id"])["amount_nanodollars"] > 0
     again = ask(client, key, "breaks-by-error")
@@ -123,7 +137,9 @@ def test_a_failure_that_is_charged_is_repeated_and_not_worth_a_retry(client: Cli
 # ---- later, or too late
 
 
-def test_what_is_asked_for_later_is_one_generation_too(client: Client, installation: Installation, key: str) -> None:
+def test_what_is_asked_for_later_is_one_generation_too(
+    client: Client, installation: Installation, key: str
+) -> None:
     calls = len(installation.calls("begins-late"))
     first, again = [ask(client, key, "begins-late", prefer="respond-async", stream=True) for _ in range(2)]
     assert (first.status, again.status) == (202, 202)
@@ -136,7 +152,9 @@ def test_what_is_asked_for_later_is_one_generation_too(client: Client, installat
 
 
 @pytest.mark.parametrize("prefer", [None, "respond-async"])
-def test_a_stream_that_is_not_kept_any_more_is_named(client: Client, installation: Installation, key: str, prefer: str | None) -> None:
+def test_a_stream_that_is_not_kept_any_more_is_named(
+    client: Client, installation: Installation, key: str, prefer: str | None
+) -> None:
     generation_id = ask(client, key).headers["x-generation-id"]
     forget_stream(installation, generation_id)
     answer = ask(client, key, prefer=prefer)
@@ -153,13 +171,17 @@ def test_the_same_key_with_another_request_is_422(client: Client, key: str) -> N
     assert (refused.status, refused.error["code"]) == (422, "idempotency_key_reused")
 
 
-def test_keys_belong_to_an_api_key(client: Client, installation: Installation, keys: dict[str, str], key: str) -> None:
+def test_keys_belong_to_an_api_key(
+    client: Client, installation: Installation, keys: dict[str, str], key: str
+) -> None:
     mine, theirs = ask(client, key), ask(Client(installation.url, keys["stranger"]), key)
     assert theirs.status == 200
     assert theirs.headers["x-generation-id"] != mine.headers["x-generation-id"]
 
 
-def test_what_was_refused_may_be_tried_again(installation: Installation, keys: dict[str, str], key: str) -> None:
+def test_what_was_refused_may_be_tried_again(
+    installation: Installation, keys: dict[str, str], key: str
+) -> None:
     poor = Client(installation.url, keys["poor key"])
     assert [ask(poor, key).status for _ in range(2)] == [402, 402]
 

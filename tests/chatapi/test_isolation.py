@@ -1,7 +1,9 @@
-"""What belongs to another tenant does not exist, on every route: a route that this file does not know fails it.
+"""What belongs to another tenant does not exist, on every route: a route that this file does not know fails
+it.
 
-For each route and method an admin key of Acme names an object of Umbrella's, and then one that there never was: status, headers and body
-are the same, and Umbrella's rows are as before. What lists never shows any of it.
+For each route and method an admin key of Acme names an object of Umbrella's, and then one that there never
+was: status, headers and body are the same, and Umbrella's rows are as before. What lists never shows any of
+it.
 """
 
 import re
@@ -54,7 +56,7 @@ class Umbrella(NamedTuple):
 
 
 NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
-    "generation_id": lambda umbrella: (str(umbrella.generation), f"chatcmpl-{identity.new_id().hex}"),
+    "generation_id": lambda umbrella: (str(umbrella.generation), f"chatcmpl-{identity.new_id().hex}")
 }
 """For each name of a part of a path: Umbrella's, and one that there never was."""
 
@@ -67,7 +69,9 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
     APIKey.objects.filter(pk=person.api_key.pk).update(name=f"{CANARY} key")
     member = Member.objects.get(user=person.user)
     limit = RateLimit.objects.create(project=person.project, requests_per_day=98_765)
-    budget = BudgetLimit.objects.create(scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**12)
+    budget = BudgetLimit.objects.create(
+        scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**12
+    )
     return Umbrella(person, member, run(person), limit, budget)
 
 
@@ -102,13 +106,21 @@ def put_in(path: str, names: dict[str, str]) -> str:
 
 def ask(person: Person, method: str, path: str) -> Any:
     headers = {"authorization": f"Bearer {person.key}", "x-request-id": "same"}
-    return getattr(Client(), method)(path, **({} if method in {"get", "head"} else {"content_type": "application/json"}), headers=headers)
+    return getattr(Client(), method)(
+        path, **({} if method in {"get", "head"} else {"content_type": "application/json"}), headers=headers
+    )
 
 
 def seen(response: Any, name: str) -> tuple[int, bytes, dict[str, str]]:
     """All of an answer but the name that was asked for, and the time that it took."""
-    headers = {key.lower(): value for key, value in response.headers.items() if not key.lower().endswith("-ms")}
-    return response.status_code, response.content.replace(name.encode(), b"?"), headers | {"content-length": ""}
+    headers = {
+        key.lower(): value for key, value in response.headers.items() if not key.lower().endswith("-ms")
+    }
+    return (
+        response.status_code,
+        response.content.replace(name.encode(), b"?"),
+        headers | {"content-length": ""},
+    )
 
 
 def test_every_route_is_known() -> None:
@@ -120,7 +132,9 @@ def test_every_route_is_known() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("path", NAMED)
-def test_another_tenants_object_is_as_unknown_as_none(boss: Person, umbrella: Umbrella, path: str, method: str) -> None:
+def test_another_tenants_object_is_as_unknown_as_none(
+    boss: Person, umbrella: Umbrella, path: str, method: str
+) -> None:
     (part,) = [part for part in NAMES if f":{part}>" in path]
     before = [type(row)._default_manager.filter(pk=row.pk).values().get() for row in umbrella.rows]
     answers = [seen(ask(boss, method, put_in(path, {part: name})), name) for name in NAMES[part](umbrella)]
@@ -135,16 +149,23 @@ def test_what_lists_shows_nothing_of_another_tenant(boss: Person, umbrella: Umbr
     filters = [f"{name}={umbrella.person.project.pk}" for name in ("project_ids", "project_ids[]")]
     filters += [f"{name}={umbrella.person.api_key.pk}" for name in ("api_key_ids", "api_key_ids[]")]
     for query in ("start_time=0", *filters):
-        answer = ask(boss, "get", put_in(path, {"model": "small"}) + f"?start_time=0&{query}&group_by=api_key_id")
+        answer = ask(
+            boss, "get", put_in(path, {"model": "small"}) + f"?start_time=0&{query}&group_by=api_key_id"
+        )
         shown = answer.content.decode()
         assert [trace for trace in umbrella.traces if trace in shown] == []
         assert f'"{umbrella.person.api_key.pk}"' not in shown
 
 
 @pytest.mark.parametrize("path", [path for path in LISTING if "model" not in path])
-def test_a_filter_by_another_tenants_object_finds_nothing(boss: Person, umbrella: Umbrella, path: str) -> None:
+def test_a_filter_by_another_tenants_object_finds_nothing(
+    boss: Person, umbrella: Umbrella, path: str
+) -> None:
     for name, row in (("project_ids", umbrella.person.project), ("api_key_ids", umbrella.person.api_key)):
-        answers = [ask(boss, "get", put_in(path, {}) + f"?start_time=1700000000&{name}={pk}") for pk in (row.pk, 999_999_999)]
+        answers = [
+            ask(boss, "get", put_in(path, {}) + f"?start_time=1700000000&{name}={pk}")
+            for pk in (row.pk, 999_999_999)
+        ]
         assert seen(answers[0], "-") == seen(answers[1], "-")
 
 
@@ -162,7 +183,11 @@ HOT = {
 
 def test_every_hot_route_is_known() -> None:
     routes = cast(Any, application).application_mapping["http"].routes
-    found = {str(route.pattern).partition("v1/")[2].removesuffix("$") for route in routes if "v1/" in str(route.pattern)}
+    found = {
+        str(route.pattern).partition("v1/")[2].removesuffix("$")
+        for route in routes
+        if "v1/" in str(route.pattern)
+    }
     assert found == HOT.keys()
     assert len(routes) == len(found) + 3  # the probes, which are about nobody, and Django
 
@@ -170,7 +195,9 @@ def test_every_hot_route_is_known() -> None:
 # ---- who is let in at all
 
 
-@pytest.mark.parametrize(("path", "method"), [(path, method) for path, _ in ROUTES for method in ("get", "post", "delete")])
+@pytest.mark.parametrize(
+    ("path", "method"), [(path, method) for path, _ in ROUTES for method in ("get", "post", "delete")]
+)
 def test_no_route_answers_without_a_key(db: None, path: str, method: str) -> None:
     names = {part: uuid4().hex for part in (*SHARED, *NAMES)}
     response = getattr(Client(), method)(put_in(path, names))

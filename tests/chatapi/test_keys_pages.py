@@ -63,34 +63,70 @@ def is_let_in(secret: str) -> bool:
 
 
 def test_a_key_is_made_with_all_that_it_may_do(root: Client, alice: Person, small: ServedModel) -> None:
-    form = EMPTY | {"project": alice.project.pk, "name": "narrow", "scopes": ["completions", "models"], "allowed_models": ["small"]}
-    caller = look_up(secret_in(root.post(ADD, form | {"default_dialect": "llama", "expires_at_0": "2099-01-01", "expires_at_1": "00:00"})))
-    assert (set(caller.scopes), set(caller.allowed_models), caller.default_dialect) == ({"completions", "models"}, {"small"}, "llama")
+    form = EMPTY | {
+        "project": alice.project.pk,
+        "name": "narrow",
+        "scopes": ["completions", "models"],
+        "allowed_models": ["small"],
+    }
+    caller = look_up(
+        secret_in(
+            root.post(
+                ADD,
+                form | {"default_dialect": "llama", "expires_at_0": "2099-01-01", "expires_at_1": "00:00"},
+            )
+        )
+    )
+    assert (set(caller.scopes), set(caller.allowed_models), caller.default_dialect) == (
+        {"completions", "models"},
+        {"small"},
+        "llama",
+    )
     assert APIKey.objects.get(name="narrow").expires_at is not None
 
 
 @pytest.mark.parametrize(
-    "wish", [{"scopes": ["everything"]}, {"allowed_models": ["unknown"]}, {"default_dialect": "klingon"}, {"expires_at_0": "soon"}]
+    "wish",
+    [
+        {"scopes": ["everything"]},
+        {"allowed_models": ["unknown"]},
+        {"default_dialect": "klingon"},
+        {"expires_at_0": "soon"},
+    ],
 )
 def test_what_there_is_not_cannot_be_chosen(root: Client, alice: Person, wish: dict[str, Any]) -> None:
     assert root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"} | wish).status_code == 200
     assert not APIKey.objects.filter(name="new").exists()
 
 
-def test_the_secrets_page_has_requests_to_paste_for_this_host_key_and_model(root: Client, alice: Person, small: ServedModel) -> None:
-    response = root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"}, headers={"host": "localhost:8123"})
+def test_the_secrets_page_has_requests_to_paste_for_this_host_key_and_model(
+    root: Client, alice: Person, small: ServedModel
+) -> None:
+    response = root.post(
+        ADD, EMPTY | {"project": alice.project.pk, "name": "new"}, headers={"host": "localhost:8123"}
+    )
     shown, secret = text(response), secret_in(response)
-    assert f"curl http://localhost:8123/v1/chat/completions \\ -H &quot;Authorization: Bearer {secret}&quot;" in shown
+    assert (
+        f"curl http://localhost:8123/v1/chat/completions \\ -H &quot;Authorization: Bearer {secret}&quot;"
+        in shown
+    )
     assert f"base_url=&quot;http://localhost:8123/openai/v1&quot;, api_key=&quot;{secret}&quot;" in shown
     assert f"apiKey: &quot;{secret}&quot;" in shown
     assert len(re.findall(r"model(?:&quot;)?[:=] ?&quot;small&quot;", shown)) == 3
 
 
 def test_a_new_key_leads_to_its_limits_for_who_may_set_them(root: Client, alice: Person, bob: Person) -> None:
-    for client, role in ((root, None), (signed_in(alice.user), Role.OWNER), (signed_in(bob.user), Role.MEMBER)):
+    for client, role in (
+        (root, None),
+        (signed_in(alice.user), Role.OWNER),
+        (signed_in(bob.user), Role.MEMBER),
+    ):
         shown = client.post(ADD, EMPTY | {"project": alice.project.pk, "name": f"{role}"}).content.decode()
         row = APIKey.objects.get(name=f"{role}")
-        addresses = [f"/admin/accounts/ratelimit/add/?api_key={row.pk}", f"/admin/usage/budgetlimit/add/?api_key={row.pk}"]
+        addresses = [
+            f"/admin/accounts/ratelimit/add/?api_key={row.pk}",
+            f"/admin/usage/budgetlimit/add/?api_key={row.pk}",
+        ]
         assert [address in shown for address in addresses] == [role != Role.MEMBER] * 2
         assert all(client.get(address).status_code == 200 for address in addresses if address in shown)
     assert "Set its rate limits" not in text(rotate(root, alice.api_key))
@@ -110,7 +146,9 @@ def test_a_key_that_can_complete_nothing_is_shown_what_it_can(
 # ---- what it may do later
 
 
-def test_rights_are_changed_and_a_model_that_is_gone_stays_on_the_list(root: Client, alice: Person, small: ServedModel) -> None:
+def test_rights_are_changed_and_a_model_that_is_gone_stays_on_the_list(
+    root: Client, alice: Person, small: ServedModel
+) -> None:
     APIKey.objects.filter(pk=alice.api_key.pk).update(allowed_models=["gone"])
     assert "gone (not in the catalog)" in text(root.get(page(alice.api_key)))
     form = EMPTY | {"name": "alice", "scopes": ["usage"], "allowed_models": ["gone"]}
@@ -143,14 +181,22 @@ def test_a_rotation_shows_the_new_secret_once_and_lets_the_old_one_work(root: Cl
 
 def test_a_form_that_is_sent_twice_rotates_once(root: Client, alice: Person) -> None:
     secret = secret_in(rotate(root, alice.api_key))
-    again = root.post(page(alice.api_key, "rotate"), {"public": alice.api_key.public, "overlap": "0", "until": ""}, follow=True)
+    again = root.post(
+        page(alice.api_key, "rotate"),
+        {"public": alice.api_key.public, "overlap": "0", "until": ""},
+        follow=True,
+    )
     assert "Nothing was changed" in text(again)
     assert is_let_in(secret)
     assert is_let_in(alice.key)
 
 
-@pytest.mark.parametrize(("wish", "works"), [({"overlap": "0"}, False), ({"overlap": "0", "until": "2099-01-01T12:30"}, True)])
-def test_the_old_secret_ends_when_the_operator_says(root: Client, alice: Person, wish: dict[str, str], works: bool) -> None:
+@pytest.mark.parametrize(
+    ("wish", "works"), [({"overlap": "0"}, False), ({"overlap": "0", "until": "2099-01-01T12:30"}, True)]
+)
+def test_the_old_secret_ends_when_the_operator_says(
+    root: Client, alice: Person, wish: dict[str, str], works: bool
+) -> None:
     secret_in(rotate(root, alice.api_key, **wish))
     assert is_let_in(alice.key) == works
     if works:
@@ -158,8 +204,13 @@ def test_the_old_secret_ends_when_the_operator_says(root: Client, alice: Person,
         assert row.previous_expires_at == datetime.fromisoformat("2099-01-01T12:30+00:00")
 
 
-@pytest.mark.parametrize("wish", [{"until": "2020-01-01T00:00"}, {"until": "soon"}, {"overlap": "-1"}, {"overlap": ""}, {"public": ""}])
-def test_a_form_that_makes_no_sense_rotates_nothing(root: Client, alice: Person, wish: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "wish",
+    [{"until": "2020-01-01T00:00"}, {"until": "soon"}, {"overlap": "-1"}, {"overlap": ""}, {"public": ""}],
+)
+def test_a_form_that_makes_no_sense_rotates_nothing(
+    root: Client, alice: Person, wish: dict[str, str]
+) -> None:
     assert not SECRET.search(rotate(root, alice.api_key, **wish).content.decode())
     assert APIKey.objects.get(pk=alice.api_key.pk).public == alice.api_key.public
 
@@ -186,7 +237,9 @@ def test_a_key_is_disabled_and_enabled_after_a_dialog(root: Client, alice: Perso
     assert is_let_in(alice.key)
 
 
-def test_many_keys_are_disabled_and_enabled(root: Client, alice: Person, bob: Person, charlie: Person) -> None:
+def test_many_keys_are_disabled_and_enabled(
+    root: Client, alice: Person, bob: Person, charlie: Person
+) -> None:
     selected = {"_selected_action": [alice.api_key.pk, bob.api_key.pk]}
     root.post(LIST, {"action": "disable_selected", **selected})
     assert [is_let_in(person.key) for person in (alice, bob, charlie)] == [False, False, True]
@@ -227,7 +280,9 @@ def test_a_viewer_reads_what_a_key_may_do(alice: Person, bob: Person) -> None:
 def test_a_stranger_finds_no_such_key(alice: Person, charlie: Person, action: str) -> None:
     client = signed_in(charlie.user)
     assert client.get(page(alice.api_key, action)).status_code in {403, 404}
-    assert client.post(page(alice.api_key, action), {"public": alice.api_key.public, "overlap": "0"}).status_code in {403, 404}
+    assert client.post(
+        page(alice.api_key, action), {"public": alice.api_key.public, "overlap": "0"}
+    ).status_code in {403, 404}
     client.post(LIST, {"action": "revoke_selected", "_selected_action": [alice.api_key.pk]})
     assert is_let_in(alice.key)
     assert alice.api_key.redacted not in text(client.get(LIST))
@@ -246,8 +301,17 @@ def test_who_only_looks_on_in_one_organization_changes_nothing_there(alice: Pers
 def book(person: Person, days_ago: int, requests: int) -> None:
     """Usage of the rollup."""
     moment = (timezone.now() - timedelta(days=days_ago)).replace(hour=3, minute=0, second=0, microsecond=0)
-    owner = {"organization": person.project.organization, "project": person.project, "api_key": person.api_key}
-    sums = {"requests": requests, "prompt_tokens": 10, "completion_tokens": 5, "amount_nanodollars": 2_000_000_000}
+    owner = {
+        "organization": person.project.organization,
+        "project": person.project,
+        "api_key": person.api_key,
+    }
+    sums = {
+        "requests": requests,
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "amount_nanodollars": 2_000_000_000,
+    }
     HourlyUsage.objects.create(hour=moment, model="small", outcome="completed", **owner, **sums)
 
 
@@ -275,16 +339,25 @@ def test_the_list_shows_bars_in_words_too_and_the_last_request(root: Client, ali
     assert "just now" in shown
 
 
-def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(root: Client, alice: Person, bob: Person) -> None:
+def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(
+    root: Client, alice: Person, bob: Person
+) -> None:
     run(alice)
     RateLimit.objects.create(api_key=alice.api_key, model="small", requests_per_minute=60)
     RateLimit.objects.create(organization=alice.project.organization, concurrent_requests=0)
     RateLimit.objects.create(project=bob.project, tokens_per_day=7)
-    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="month", limit_nanodollars=5 * 10**9)
-    BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**9)
+    BudgetLimit.objects.create(
+        scope="key", scope_id=alice.api_key.pk, period="month", limit_nanodollars=5 * 10**9
+    )
+    BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**9
+    )
     shown = text(root.get(page(alice.api_key)))
     assert "1 request, 1,200 tokens, $0.00024 ." in shown
-    assert "this key small 60 requests per minute its organization all together 0 concurrent requests Budgets" in shown
+    assert (
+        "this key small 60 requests per minute its organization all together 0 concurrent requests Budgets"
+        in shown
+    )
     assert "this key this month $0.00024 $0.00 $5.00" in shown
     assert "this key ever $0.00024 $0.00 none" in shown
     assert "its project this day $0.00024 $0.00 $1.00" in shown
@@ -300,9 +373,13 @@ def test_the_links_to_limits_have_the_key_filled_in(root: Client, alice: Person,
 # ---- what it costs
 
 
-def test_a_longer_list_costs_no_more_queries(root: Client, alice: Person, django_assert_max_num_queries: DjangoAssertNumQueries) -> None:
+def test_a_longer_list_costs_no_more_queries(
+    root: Client, alice: Person, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
     for number in range(12):
-        person = join(f"person-{number}", Role.MEMBER, Organization.objects.create(name=f"Org {number}"), "default")
+        person = join(
+            f"person-{number}", Role.MEMBER, Organization.objects.create(name=f"Org {number}"), "default"
+        )
         book(person, number, 3)
     root.get(LIST)
     with django_assert_max_num_queries(9):
@@ -328,7 +405,9 @@ def test_a_keys_page_costs_as_many_queries_as_before_with_more_limits(
 def test_owners_and_admins_make_admin_keys(acme: Organization, role: Role) -> None:
     person = join("boss", role, acme, "default")
     client = signed_in(person.user)
-    assert look_up(secret_in(client.post(ADD, EMPTY | {"project": person.project.pk, "name": "new", "is_admin": "on"}))).is_admin
+    assert look_up(
+        secret_in(client.post(ADD, EMPTY | {"project": person.project.pk, "name": "new", "is_admin": "on"}))
+    ).is_admin
     assert client.post(page(person.api_key), EMPTY | {"name": "boss", "is_admin": "on"}).status_code == 302
     assert look_up(person.key).is_admin
 
@@ -348,7 +427,9 @@ def test_a_role_elsewhere_makes_no_admin_key_here(bob: Person, charlie: Person) 
     shown = client.post(ADD, EMPTY | {"project": bob.project.pk, "name": "new", "is_admin": "on"})
     assert "Only owners and admins of the organization" in text(shown)
     assert not APIKey.objects.filter(name="new").exists()
-    assert secret_in(client.post(ADD, EMPTY | {"project": charlie.project.pk, "name": "theirs", "is_admin": "on"}))
+    assert secret_in(
+        client.post(ADD, EMPTY | {"project": charlie.project.pk, "name": "theirs", "is_admin": "on"})
+    )
 
 
 def test_a_member_changes_no_admin_key_in_any_way(alice: Person, bob: Person) -> None:

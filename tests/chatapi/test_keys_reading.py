@@ -1,4 +1,6 @@
-"""A key's rights on the routes that read: what it lacks is a 403 that says so, and other models do not exist for it."""
+"""A key's rights on the routes that read: what it lacks is a 403 that says so, and other models do not exist
+for it.
+"""
 
 from typing import Any
 
@@ -32,7 +34,11 @@ def test_a_reading_route_wants_its_scope(alice: Person, small: ServedModel, path
     response = alice.get(prefix + path)
     assert response.status_code == 403
     error = response.json()["error"]
-    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, "permission_denied")
+    assert (error["type"], error["param"], error["code"]) == (
+        "invalid_request_error",
+        None,
+        "permission_denied",
+    )
     assert error["message"] == f"This API key may not do this: it lacks the scope '{READING[path]}'."
     give(alice, scopes=[READING[path]])
     assert alice.get(prefix + path).status_code == (404 if path == RECEIPT else 200)
@@ -51,7 +57,9 @@ def test_every_key_may_ask_what_it_may_do(alice: Person, scope: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", *(f"/{dialect}" for dialect in DIALECTS)])
-def test_only_models_that_the_key_may_use_are_listed_and_found(alice: Person, small: ServedModel, prefix: str) -> None:
+def test_only_models_that_the_key_may_use_are_listed_and_found(
+    alice: Person, small: ServedModel, prefix: str
+) -> None:
     large = ServedModel.objects.create(id="large")
     Deployment.objects.create(model=large, name="sandbox", engine="sandbox")
     prices.change(large.id, FREE)

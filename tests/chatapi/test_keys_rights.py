@@ -1,4 +1,6 @@
-"""A key's rights on the hot routes: what it lacks is a 403 that says so; and its two secrets while it is rotated."""
+"""A key's rights on the hot routes: what it lacks is a 403 that says so; and its two secrets while it is
+rotated.
+"""
 
 import json
 
@@ -42,7 +44,9 @@ NARROW = "from accounts.models import APIKey; APIKey.objects.filter(public={publ
 
 @pytest.fixture(scope="module")
 def made(installation: Installation) -> dict[str, str]:
-    """Keys that have one scope each, by its name; one that may use the model "five"; and some to be changed, once each."""
+    """Keys that have one scope each, by its name; one that may use the model "five"; and some to be changed,
+    once each.
+    """
     made: dict[str, str] = json.loads(shell(installation, MAKE))
     return made
 
@@ -68,13 +72,18 @@ def test_a_hot_route_wants_its_scope(narrow: dict[str, Client], method: str, pat
             assert answer.status in {200, 201, 404}
         else:
             assert refusal(answer) == (403, "permission_denied", None)
-            assert answer.error["message"] == f"This API key may not do this: it lacks the scope '{HOT[method, path]}'."
+            assert (
+                answer.error["message"]
+                == f"This API key may not do this: it lacks the scope '{HOT[method, path]}'."
+            )
 
 
 @pytest.mark.parametrize("dialect", ["", *DIALECTS])
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("model", ["steady", "no-such-model"])
-def test_a_model_that_is_not_on_the_list_is_refused(narrow: dict[str, Client], dialect: str, path: str, model: str) -> None:
+def test_a_model_that_is_not_on_the_list_is_refused(
+    narrow: dict[str, Client], dialect: str, path: str, model: str
+) -> None:
     """Whether there is such a model or not."""
     prompt = {"prompt": "hello"} if path == TEXT else {"messages": HELLO}
     body = json.dumps({"model": model, "stream": True} | prompt).encode()
@@ -89,11 +98,15 @@ def test_a_model_on_the_list_is_used_and_one_that_is_gone_is_not_found(narrow: d
 
 def test_a_request_that_names_no_model_asks_for_the_default_one(narrow: dict[str, Client]) -> None:
     assert settings.DEFAULT_MODEL != "five"
-    answer = narrow["five"].send("POST", "/llama/v1/chat/completions", json.dumps({"messages": HELLO}).encode())
+    answer = narrow["five"].send(
+        "POST", "/llama/v1/chat/completions", json.dumps({"messages": HELLO}).encode()
+    )
     assert refusal(answer) == (403, "model_not_allowed", "model")
 
 
-@pytest.mark.parametrize(("name", "changes"), [("first", "scopes=['models']"), ("second", "allowed_models=['steady']")])
+@pytest.mark.parametrize(
+    ("name", "changes"), [("first", "scopes=['models']"), ("second", "allowed_models=['steady']")]
+)
 def test_a_ticket_gives_no_more_than_its_key_has_when_it_is_used(
     installation: Installation, made: dict[str, str], name: str, changes: str
 ) -> None:
@@ -116,5 +129,7 @@ def test_both_secrets_of_a_rotated_key_work_at_once(installation: Installation, 
 def test_narrowing_a_key_holds_within_a_second(installation: Installation, made: dict[str, str]) -> None:
     client = Client(installation.url, made["fourth"])
     assert client.complete("five").status == 200
-    shell(installation, NARROW.format(public=made["fourth"].split("_")[2], changes="allowed_models=['steady']"))
+    shell(
+        installation, NARROW.format(public=made["fourth"].split("_")[2], changes="allowed_models=['steady']")
+    )
     wait_for(lambda: client.complete("five").status == 403, "the key to be narrowed", timeout_s=3)

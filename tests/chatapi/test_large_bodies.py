@@ -1,4 +1,6 @@
-"""Large request bodies: who may send them, what a refused request takes from limits, and what a process of its own reads."""
+"""Large request bodies: who may send them, what a refused request takes from limits, and what a process of
+its own reads.
+"""
 
 import json
 import os
@@ -36,7 +38,10 @@ def test_a_large_body_is_answered_as_a_small_one(client: Client, path: str) -> N
     refused = client.send("POST", path, json.dumps({"model": "five", "n": 0, **prompt}).encode())
     assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_value", "n")
     unknown = client.send("POST", path, json.dumps({"model": "five", "dream": 1, **prompt}).encode())
-    assert (unknown.status, unknown.headers["x-chatapi-ignored"]) == (201 if path == TICKETS else 200, "dream")
+    assert (unknown.status, unknown.headers["x-chatapi-ignored"]) == (
+        201 if path == TICKETS else 200,
+        "dream",
+    )
 
 
 def test_a_large_request_is_the_same_when_it_is_repeated(client: Client) -> None:
@@ -58,14 +63,18 @@ def test_a_route_that_takes_no_body_takes_no_large_one(client: Client, path: str
     assert client.send("GET", path, SMALL).status in {200, 302, 401, 404}
 
 
-@pytest.mark.parametrize("path", ["/admin/login/", "/admin/chatapi/servedmodel/import/", "/v1/generations/x/cancel", "/v1/key"])
+@pytest.mark.parametrize(
+    "path", ["/admin/login/", "/admin/chatapi/servedmodel/import/", "/v1/generations/x/cancel", "/v1/key"]
+)
 def test_nobody_posts_a_large_form_without_signing_in(client: Client, path: str) -> None:
     answer = client.send("POST", path, LARGE, cookie="sessionid=dream")
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
 
 
 @pytest.mark.parametrize("body", [NO_JSON, b"[" * 100], ids=["large", "small"])
-def test_a_key_over_its_limit_is_refused_before_its_body_is_parsed(installation: Installation, body: bytes) -> None:
+def test_a_key_over_its_limit_is_refused_before_its_body_is_parsed(
+    installation: Installation, body: bytes
+) -> None:
     client = limited(installation, f"over its limit {len(body)}", requests_per_minute=1)
     assert client.send("POST", CHAT, SMALL).status == 200
     assert client.send("POST", CHAT, SMALL).status == 429
@@ -80,8 +89,12 @@ def test_a_large_body_is_refused_where_nobody_was_refused_before(installation: I
     assert (refused.status, refused.headers["x-ratelimit-remaining-requests"]) == (429, "0")
 
 
-@pytest.mark.parametrize("body", [NO_JSON, b"[" * 100, SMALL.replace(b"five", b"dream")], ids=["large", "small", "no such model"])
-def test_a_refused_request_takes_one_from_the_limit_of_requests(installation: Installation, body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body", [NO_JSON, b"[" * 100, SMALL.replace(b"five", b"dream")], ids=["large", "small", "no such model"]
+)
+def test_a_refused_request_takes_one_from_the_limit_of_requests(
+    installation: Installation, body: bytes
+) -> None:
     client = limited(installation, f"refused {len(body)}", requests_per_minute=3)
     wait_for(lambda: client.send("POST", CHAT, body).status == 429, "the limit", timeout_s=10)
     assert client.send("POST", CHAT, SMALL).status == 429
@@ -99,7 +112,9 @@ def test_whoever_waits_as_long_as_told_gets_in_though_others_are_refused(install
 
 
 @pytest.mark.parametrize("body", [SMALL, LARGE], ids=["small", "large"])
-def test_a_request_that_was_sent_before_is_answered_beyond_the_limit(installation: Installation, body: bytes) -> None:
+def test_a_request_that_was_sent_before_is_answered_beyond_the_limit(
+    installation: Installation, body: bytes
+) -> None:
     client = limited(installation, f"again {len(body)}", requests_per_minute=1)
     assert client.send("POST", CHAT, body, idempotency_key="again").status == 200
     for _ in range(3):
@@ -119,12 +134,18 @@ def test_bytes_of_refused_bodies_are_bounded(installation: Installation, client:
         assert Client(web.url, installation.keys["test"]).send("POST", CHAT, NO_JSON).status == 400
 
 
-def test_large_requests_of_a_test_key_keep_their_room_until_they_end(installation: Installation, client: Client) -> None:
-    """Two of the largest at most; the third waits, and neither small requests nor those of live keys wait with it."""
+def test_large_requests_of_a_test_key_keep_their_room_until_they_end(
+    installation: Installation, client: Client
+) -> None:
+    """Two of the largest at most; the third waits, and neither small requests nor those of live keys wait
+    with it.
+    """
     tester = Client(installation.url, installation.keys["test"])
     largest = [{"role": "user", "content": "[sandbox tokens=2 delay_ms=60000]" + "x" * (8 * MIB - 1_000)}]
     with ExitStack() as stack:
-        running = [stack.enter_context(tester.asking("sandbox", messages=largest, stream=True)) for _ in range(2)]
+        running = [
+            stack.enter_context(tester.asking("sandbox", messages=largest, stream=True)) for _ in range(2)
+        ]
         assert [next(each.texts()) != "" for each in running] == [True, True]
         with ThreadPoolExecutor(1) as pool:
             third = pool.submit(tester.send, "POST", CHAT, LARGE)
@@ -149,7 +170,9 @@ def parser_of(web_pid: int) -> int:
     children = Path(f"/proc/{web_pid}/task/{web_pid}/children").read_text().split()
     for task in Path(f"/proc/{web_pid}/task").iterdir():
         children += (task / "children").read_text().split()
-    return next(int(pid) for pid in children if b"parser_process" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return next(
+        int(pid) for pid in children if b"parser_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
 
 
 def test_the_parser_has_neither_secrets_nor_sockets(parser: int) -> None:
@@ -175,4 +198,10 @@ def test_the_parser_dies_with_its_web_process(installation: Installation, client
         assert Client(web.url, client.key).send("POST", CHAT, LARGE).status == 200
         parser = parser_of(web.processes["web"].pid)
         web.end("web")
-        wait_for(lambda: not Path(f"/proc/{parser}/cmdline").exists() or not Path(f"/proc/{parser}/cmdline").read_bytes(), "its end")
+        wait_for(
+            lambda: (
+                not Path(f"/proc/{parser}/cmdline").exists()
+                or not Path(f"/proc/{parser}/cmdline").read_bytes()
+            ),
+            "its end",
+        )

@@ -57,14 +57,22 @@ def test_it_loads_a_model_that_is_then_served(load: Load) -> None:
     served = catalog.load()["small"]
     assert (served.context_window, served.max_output_tokens) == (8192, 4096)
     assert served.price is not None
-    assert served.price.input_per_mtok_nanodollars == served.price.cached_input_per_mtok_nanodollars == 100_000_000
+    assert (
+        served.price.input_per_mtok_nanodollars
+        == served.price.cached_input_per_mtok_nanodollars
+        == 100_000_000
+    )
     assert Deployment.objects.get().name == "127.0.0.1:8080"
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1:8080", "127.0.0.1:8080-2", "sandbox"])
 def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None:
     unnamed = '[[models.deployments]]\nengine = "sandbox"\n[[models.deployments]]\nengine = "openai_compatible"\nbase_url = "http://127.0.0.1:8080/v2"\n'
-    load(MODEL + unnamed + f'[[models.deployments]]\nname = "{name}"\nengine = "openai_compatible"\nbase_url = "http://10.0.0.1/v1"\n')
+    load(
+        MODEL
+        + unnamed
+        + f'[[models.deployments]]\nname = "{name}"\nengine = "openai_compatible"\nbase_url = "http://10.0.0.1/v1"\n'
+    )
     assert Deployment.objects.count() == 4
     assert Deployment.objects.get(name=name).base_url == "http://10.0.0.1/v1"
 
@@ -73,7 +81,8 @@ def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None
 def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one plans when the first has ended, and notices that its plan is another one now."""
     first, second = (
-        catalog_file.parse(MODEL.replace("8192", str(window)).replace("0.10", f"0.{cents}")) for window, cents in ((9000, 20), (8192, 30))
+        catalog_file.parse(MODEL.replace("8192", str(window)).replace("0.10", f"0.{cents}"))
+        for window, cents in ((9000, 20), (8192, 30))
     )
     loading.load(catalog_file.parse(MODEL.replace("8192", "9999")))
     agreed, makes_plans, plan = loading.plan(second).digest, threading.Event(), loading.plan
@@ -105,7 +114,10 @@ def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_who_waits_too_long_for_another_load_is_told_so(load: Load) -> None:
     load(MODEL)
-    told = pytest.raises(CommandError, match=r"^Someone else is changing the catalog, and nothing is loaded\. Try again in a moment\.$")
+    told = pytest.raises(
+        CommandError,
+        match=r"^Someone else is changing the catalog, and nothing is loaded\. Try again in a moment\.$",
+    )
     with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"), told:
         load(MODEL.replace("8192", "9000"))
     assert ServedModel.objects.get().context_window == 8192
@@ -131,7 +143,10 @@ def test_loading_it_again_changes_nothing(load: Load) -> None:
 
 def test_it_says_what_changed(load: Load) -> None:
     load(MODEL)
-    changed = MODEL.replace("8192", "16384").replace('"0.40"', '"0.50"') + "weight = 3\ntimeouts = { connect_ms = 100 }\n"
+    changed = (
+        MODEL.replace("8192", "16384").replace('"0.40"', '"0.50"')
+        + "weight = 3\ntimeouts = { connect_ms = 100 }\n"
+    )
     assert load(changed) == [
         "small: changed: context_window 8192 -> 16384; "
         'deployment 127.0.0.1:8080 weight 1 -> 3; deployment 127.0.0.1:8080 timeouts {} -> {"connect_ms": 100}; '
@@ -172,7 +187,9 @@ def test_models_that_the_file_lacks_are_deactivated_when_asked(load: Load) -> No
 
 
 def test_a_model_without_a_price_is_loaded_with_a_warning(load: Load) -> None:
-    unpriced = MODEL.replace("[models.price]\n", "").replace('input_per_mtok = "0.10"\noutput_per_mtok = "0.40"\n', "")
+    unpriced = MODEL.replace("[models.price]\n", "").replace(
+        'input_per_mtok = "0.10"\noutput_per_mtok = "0.40"\n', ""
+    )
     assert load(unpriced) == ["small: created (it has no price, so its requests are refused)"]
     assert catalog.load()["small"].price is None
 
@@ -180,13 +197,21 @@ def test_a_model_without_a_price_is_loaded_with_a_warning(load: Load) -> None:
 def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None:
     deployment = MODEL[MODEL.index("[[models.deployments]]") :]
     load(MODEL + deployment + deployment)
-    assert sorted(Deployment.objects.values_list("name", flat=True)) == ["127.0.0.1:8080", "127.0.0.1:8080-2", "127.0.0.1:8080-3"]
+    assert sorted(Deployment.objects.values_list("name", flat=True)) == [
+        "127.0.0.1:8080",
+        "127.0.0.1:8080-2",
+        "127.0.0.1:8080-3",
+    ]
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
-        ('"0.10"', "0.10", "models[0].price.input_per_mtok: must be text in quotes, got a number without quotes"),
+        (
+            '"0.10"',
+            "0.10",
+            "models[0].price.input_per_mtok: must be text in quotes, got a number without quotes",
+        ),
         ('"0.10"', '"-1"', "models[0].price.input_per_mtok: '-1' must be between 0 and"),
         ('"0.40"', '"NaN"', "models[0].price.output_per_mtok: "),
         ("8192", '"8192"', "models[0].context_window: must be a whole number, got text in quotes"),
@@ -194,12 +219,28 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         ("context_window", "context", "models[0]: unknown field context; allowed are id, context_window,"),
         ("context_window = 8192", "", "models[0]: lacks context_window"),
         ('"small"', '"s mall"', "models[0].id: must be 1 to 128 ASCII letters, digits or"),
-        ("openai_compatible", "vllm", "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox"),
-        ("http://", "ftp://", "models[0].deployments[0].base_url: 'ftp://127.0.0.1:8080/v1' must be a URL such as"),
+        (
+            "openai_compatible",
+            "vllm",
+            "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox",
+        ),
+        (
+            "http://",
+            "ftp://",
+            "models[0].deployments[0].base_url: 'ftp://127.0.0.1:8080/v1' must be a URL such as",
+        ),
         ("http://", "http://user:secret@", "models[0].deployments[0].base_url: must have no user, password,"),
         ("/v1", "/v1?key=secret", "models[0].deployments[0].base_url: must have no user, password, query"),
-        ('"openai_compatible"', '"sandbox"', "models[0].deployments[0].base_url: the sandbox engine has none"),
-        ("[[models.deployments]]", "[[models.deployments]]\nweight = 0", "models[0].deployments[0].weight: must be a whole number >= 1"),
+        (
+            '"openai_compatible"',
+            '"sandbox"',
+            "models[0].deployments[0].base_url: the sandbox engine has none",
+        ),
+        (
+            "[[models.deployments]]",
+            "[[models.deployments]]\nweight = 0",
+            "models[0].deployments[0].weight: must be a whole number >= 1",
+        ),
         (
             "[[models.deployments]]",
             '[[models.deployments]]\non_disconnect = "run"',
@@ -229,7 +270,9 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         ('"small"', '"small', "Illegal character '\\n' (at line 3, column 12)"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_place_and_nothing_is_loaded(load: Load, right: str, wrong: str, says: str) -> None:
+def test_a_mistake_is_one_line_with_its_place_and_nothing_is_loaded(
+    load: Load, right: str, wrong: str, says: str
+) -> None:
     with pytest.raises(CommandError) as error:
         load(MODEL.replace(right, wrong, 1))
     assert f"catalog.toml: {says}" in str(error.value)
@@ -266,7 +309,9 @@ def test_remote_media_are_allowed_when_all_deployments_allow_them(load: Load) ->
     allowed = "allow_remote_media = true\n"
     load(MODEL)
     assert not catalog.load()["small"].remote_media_allowed
-    assert load(MODEL + allowed) == ["small: changed: deployment 127.0.0.1:8080 allow_remote_media false -> true"]
+    assert load(MODEL + allowed) == [
+        "small: changed: deployment 127.0.0.1:8080 allow_remote_media false -> true"
+    ]
     assert catalog.load()["small"].remote_media_allowed
     load(MODEL + allowed + SECOND)
     assert not catalog.load()["small"].remote_media_allowed
@@ -291,7 +336,9 @@ def test_the_example_loads_and_shows_every_key() -> None:
     shown = {key for model in models for key in model}
     assert shown == set(catalog_file.Model.__struct_fields__)
     assert {key for model in models for key in model["price"]} == set(catalog_file.Price.__struct_fields__)
-    assert {key for model in models for one in model["deployments"] for key in one} == set(catalog_file.Deployment.__struct_fields__)
+    assert {key for model in models for one in model["deployments"] for key in one} == set(
+        catalog_file.Deployment.__struct_fields__
+    )
 
 
 def test_the_first_start_loads_every_behaviour_of_the_sandbox() -> None:

@@ -21,7 +21,16 @@ from tests.installation import ROOT
 from usage import insights
 from usage.books import corrections, ledger
 from usage.database.clock import database_now
-from usage.models import BudgetLimit, Generation, HourlyUsage, Kind, LedgerCheck, LedgerEntry, LedgerSeal, Outcome
+from usage.models import (
+    BudgetLimit,
+    Generation,
+    HourlyUsage,
+    Kind,
+    LedgerCheck,
+    LedgerEntry,
+    LedgerSeal,
+    Outcome,
+)
 from usage.pricing import FREE, Tokens
 from usage.rollups import closed_days
 
@@ -43,7 +52,11 @@ def ask(authorization: str = f"Bearer {TOKEN}", **headers: str) -> Any:
 def samples() -> Samples:
     """Each number by its name and the values of its labels."""
     families = parse_text(ask().content.decode())
-    return {(each.name, frozenset(each.labels.values())): each.value for family in families for each in family.samples}
+    return {
+        (each.name, frozenset(each.labels.values())): each.value
+        for family in families
+        for each in family.samples
+    }
 
 
 def number(found: Samples, name: str, *labels: str) -> float:
@@ -72,7 +85,10 @@ def test_without_the_setting_there_is_no_such_page(db: None, settings: Settings)
     assert [ask().status_code, ask("").status_code, ask("Bearer ").status_code] == [404, 404, 404]
 
 
-@pytest.mark.parametrize("authorization", ["", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer é"])
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer é"],
+)
 def test_without_the_token_nobody_gets_in_and_no_database_is_asked(authorization: str) -> None:
     answer = ask(authorization)
     assert (answer.status_code, answer["WWW-Authenticate"]) == (401, 'Bearer realm="metrics"')
@@ -84,7 +100,9 @@ def test_a_clients_key_is_no_token(alice: Person) -> None:
 
 
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
-def test_while_the_books_cannot_be_read_there_are_no_numbers(db: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+def test_while_the_books_cannot_be_read_there_are_no_numbers(
+    db: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     def read() -> None:
         raise error("server closed the connection: host=db.internal")
 
@@ -105,7 +123,9 @@ def test_the_scheme_may_be_in_any_case_and_nothing_is_kept_on_the_way(db: None) 
 def test_requests_are_counted_by_outcome_and_by_model(used: Generation) -> None:
     found = samples()
     for outcome in Outcome:
-        assert number(found, "requests_total", outcome) == Generation.objects.filter(outcome=outcome).count() > 0
+        assert (
+            number(found, "requests_total", outcome) == Generation.objects.filter(outcome=outcome).count() > 0
+        )
     assert number(found, "model_requests_total", "small") == 6
     assert number(found, "model_failed_requests_total", "small") == 3
 
@@ -124,14 +144,21 @@ def test_money_is_that_of_the_ledger_to_the_nanodollar(used: Generation) -> None
     def dollars(name: str, *labels: str) -> int:
         return round(number(found, f"{name}_dollars_total", "small", *labels) * 10**9)
 
-    by_kind = {kind: list(LedgerEntry.objects.filter(kind=kind).values_list("amount_nanodollars", flat=True)) for kind in Kind}
+    by_kind = {
+        kind: list(LedgerEntry.objects.filter(kind=kind).values_list("amount_nanodollars", flat=True))
+        for kind in Kind
+    }
     assert dollars("charged") == sum(by_kind[Kind.CHARGE] + by_kind[Kind.OVERAGE])
     assert (number(found, "overages_total", "small"), dollars("overage")) == (1, sum(by_kind[Kind.OVERAGE]))
     assert [dollars("corrected", direction) for direction in ("raised", "lowered")] == [5, 20]
-    assert [number(found, "corrections_total", "small", direction) for direction in ("raised", "lowered")] == [1, 1]
+    assert [
+        number(found, "corrections_total", "small", direction) for direction in ("raised", "lowered")
+    ] == [1, 1]
 
 
-def test_what_is_counted_stays_when_its_day_is_closed(used: Generation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_counted_stays_when_its_day_is_closed(
+    used: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def counters(found: Samples) -> Samples:
         return {name: value for name, value in found.items() if name[0].endswith("_total")}
 
@@ -156,7 +183,9 @@ def tester(alice: Person) -> Person:
 
 
 @pytest.mark.parametrize("closes_the_day", [False, True])
-def test_what_test_keys_do_is_not_counted(used: Generation, tester: Person, monkeypatch: pytest.MonkeyPatch, closes_the_day: bool) -> None:
+def test_what_test_keys_do_is_not_counted(
+    used: Generation, tester: Person, monkeypatch: pytest.MonkeyPatch, closes_the_day: bool
+) -> None:
     before = {name: value for name, value in samples().items() if name[0].endswith("_total")}
     for outcome in (Outcome.FAILED, Outcome.COMPLETED, Outcome.WORKER_LOST):
         run(tester, outcome=outcome, price=FREE)
@@ -167,10 +196,16 @@ def test_what_test_keys_do_is_not_counted(used: Generation, tester: Person, monk
     assert {name: value for name, value in samples().items() if name[0].endswith("_total")} == before
 
 
-def test_a_model_that_only_test_keys_have_used_is_there_with_zeros(tester: Person, small: ServedModel) -> None:
+def test_a_model_that_only_test_keys_have_used_is_there_with_zeros(
+    tester: Person, small: ServedModel
+) -> None:
     run(tester, outcome=Outcome.FAILED, price=FREE)
     found = samples()
-    assert number(found, "requests_total", "failed") == number(found, "model_failed_requests_total", "small") == 0
+    assert (
+        number(found, "requests_total", "failed")
+        == number(found, "model_failed_requests_total", "small")
+        == 0
+    )
     assert number(found, "tokens_total", "small", "input") == 0
 
 
@@ -203,7 +238,9 @@ def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
 
 
 @pytest.mark.parametrize("version", ['"1.0.0"', "1.0.0-rc1", "latest"])
-def test_who_accepts_a_version_that_is_quoted_or_no_number_gets_the_numbers(used: Generation, version: str) -> None:
+def test_who_accepts_a_version_that_is_quoted_or_no_number_gets_the_numbers(
+    used: Generation, version: str
+) -> None:
     answer = ask(accept=f"text/plain;version={version}")
     assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
 
@@ -221,7 +258,9 @@ def kept(db: None) -> datetime:
     """Books that were sealed and checked, and found wrong, at this moment."""
     now = database_now()
     digests = {"previous_digest": "0" * 64, "digest": "1" * 64, "fingerprints": b""}
-    LedgerSeal.objects.create(first_id=1, last_id=1, entries_count=1, sum_nanodollars=0, sealed_at=now, **digests)
+    LedgerSeal.objects.create(
+        first_id=1, last_id=1, entries_count=1, sum_nanodollars=0, sealed_at=now, **digests
+    )
     LedgerCheck.objects.create(checked_at=now, differences=3, first_difference="I2: …")
     return now
 

@@ -1,4 +1,6 @@
-"""`/v1/organization/usage/completions` and `/costs`: OpenAI's shapes, the ledger's numbers, the caller's own organization only."""
+"""`/v1/organization/usage/completions` and `/costs`: OpenAI's shapes, the ledger's numbers, the caller's own
+organization only.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -61,9 +63,19 @@ def test_usage_is_what_the_ledger_says_by_any_width(boss: Person, bob: Person, w
         run(person)
     found = page(boss, USAGE, start_time=int(datetime.now(UTC).timestamp()) - 600, bucket_width=width)
     entries = LedgerEntry.objects.all()
-    summed = [sum(result[name] for result in results(found)) for name in ("num_model_requests", "input_tokens", "output_tokens")]
-    assert summed == [3, sum(each.prompt_tokens for each in entries), sum(each.completion_tokens for each in entries)]
-    assert all(each["input_cached_tokens"] + each["input_uncached_tokens"] == each["input_tokens"] for each in results(found))
+    summed = [
+        sum(result[name] for result in results(found))
+        for name in ("num_model_requests", "input_tokens", "output_tokens")
+    ]
+    assert summed == [
+        3,
+        sum(each.prompt_tokens for each in entries),
+        sum(each.completion_tokens for each in entries),
+    ]
+    assert all(
+        each["input_cached_tokens"] + each["input_uncached_tokens"] == each["input_tokens"]
+        for each in results(found)
+    )
 
 
 def test_costs_are_the_ledgers_to_the_nanodollar(boss: Person, bob: Person) -> None:
@@ -71,7 +83,9 @@ def test_costs_are_the_ledgers_to_the_nanodollar(boss: Person, bob: Person) -> N
         run(person)
     (result,) = results(page(boss, COSTS))
     assert result["amount"]["currency"] == "usd"
-    assert round(result["amount"]["value"] * NANODOLLARS) == sum(each.amount_nanodollars for each in LedgerEntry.objects.all())
+    assert round(result["amount"]["value"] * NANODOLLARS) == sum(
+        each.amount_nanodollars for each in LedgerEntry.objects.all()
+    )
     assert (result["quantity"], result["line_item"], result["project_id"]) == (None, None, None)
 
 
@@ -79,7 +93,9 @@ def test_what_is_not_grouped_by_is_null(boss: Person, bob: Person) -> None:
     run(boss)
     run(bob)
     (result,) = results(page(boss, USAGE))
-    assert {result[name] for name in ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier")} == {None}
+    assert {
+        result[name] for name in ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier")
+    } == {None}
     assert result["num_model_requests"] == 2
 
 
@@ -88,8 +104,13 @@ def test_groups_can_be_combined(boss: Person, bob: Person, name: str) -> None:
     run(boss)
     run(bob)
     found = results(page(boss, USAGE, **{name: ["project_id", "api_key_id", "model", "batch", "user_id"]}))
-    groups = {(each["project_id"], each["api_key_id"], each["model"], each["batch"], each["user_id"]) for each in found}
-    assert groups == {(str(each.project.pk), str(each.api_key.pk), "small", False, None) for each in (boss, bob)}
+    groups = {
+        (each["project_id"], each["api_key_id"], each["model"], each["batch"], each["user_id"])
+        for each in found
+    }
+    assert groups == {
+        (str(each.project.pk), str(each.api_key.pk), "small", False, None) for each in (boss, bob)
+    }
 
 
 def test_a_line_item_is_a_model_with_its_tokens(boss: Person) -> None:
@@ -133,7 +154,9 @@ def test_pages_follow_each_other_without_gap_or_repetition(boss: Person) -> None
         )  # fmt: skip
     starts, cursor = [], None
     while True:
-        found = page(boss, USAGE, start_time=TODAY_S - 9 * DAY_S, limit=3, **({"page": cursor} if cursor else {}))
+        found = page(
+            boss, USAGE, start_time=TODAY_S - 9 * DAY_S, limit=3, **({"page": cursor} if cursor else {})
+        )
         starts += [bucket["start_time"] for bucket in found["data"]]
         cursor = found["next_page"]
         if not found["has_more"]:
@@ -149,7 +172,9 @@ def test_a_page_has_the_usual_length(boss: Person, path: str, width: str, usual:
     assert (len(found["data"]), found["has_more"]) == (usual, True)
 
 
-def test_minutes_with_too_many_entries_are_continued_on_the_next_page(boss: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_with_too_many_entries_are_continued_on_the_next_page(
+    boss: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(buckets, "MAX_ENTRIES", 2)
     for _ in range(3):
         run(boss)
@@ -167,12 +192,17 @@ def test_minutes_with_too_many_entries_are_continued_on_the_next_page(boss: Pers
 def test_a_minute_has_begun_in_its_first_second() -> None:
     minute = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
     request = RequestFactory().get(f"/?start_time={int(minute.timestamp()) - 60}&bucket_width=1m")
-    asked = organization_query.parse(request, 1, organization_query.COMPLETIONS, minute + timedelta(milliseconds=1))
+    asked = organization_query.parse(
+        request, 1, organization_query.COMPLETIONS, minute + timedelta(milliseconds=1)
+    )
     assert asked.query.end == asked.end == minute + timedelta(minutes=1)
 
 
 def test_there_are_no_buckets_in_the_future(boss: Person) -> None:
-    assert page(boss, USAGE, start_time=TODAY_S, end_time=TODAY_S + 100 * DAY_S)["data"][-1]["end_time"] <= TODAY_S + 2 * DAY_S
+    assert (
+        page(boss, USAGE, start_time=TODAY_S, end_time=TODAY_S + 100 * DAY_S)["data"][-1]["end_time"]
+        <= TODAY_S + 2 * DAY_S
+    )
     assert page(boss, USAGE, start_time=TODAY_S + 50 * DAY_S)["data"] == []
 
 
@@ -205,7 +235,9 @@ def test_nobody_gets_in_without_a_key_or_by_another_method(boss: Person) -> None
 def test_every_dialects_prefix_has_it(boss: Person) -> None:
     run(boss)
     query = f"start_time={TODAY_S}"
-    assert {boss.get(f"/{dialect}{USAGE}?{query}").content for dialect in DIALECTS} == {boss.get(f"{USAGE}?{query}").content}
+    assert {boss.get(f"/{dialect}{USAGE}?{query}").content for dialect in DIALECTS} == {
+        boss.get(f"{USAGE}?{query}").content
+    }
 
 
 # ---- bad parameters
@@ -251,7 +283,12 @@ def test_a_bad_parameter_is_named(boss: Person, query: str, param: str | None, c
 
 @pytest.mark.parametrize(
     ("query", "param"),
-    [("bucket_width=1h", "bucket_width"), ("limit=181", "limit"), ("group_by=model", "group_by"), ("models=a", "models")],
+    [
+        ("bucket_width=1h", "bucket_width"),
+        ("limit=181", "limit"),
+        ("group_by=model", "group_by"),
+        ("models=a", "models"),
+    ],
 )
 def test_costs_know_less(boss: Person, query: str, param: str) -> None:
     assert refused(boss, f"start_time=0&{query}", COSTS)[0] == param

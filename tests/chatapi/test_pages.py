@@ -18,10 +18,15 @@ from chatapi.wire.requests import InvalidRequest, parse_chat, parse_text
 
 @pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "evil.example"])
 @pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"])
-def test_what_has_no_session_answers_under_any_host(transactional_db: None, settings: Settings, path: str, host: str) -> None:
+def test_what_has_no_session_answers_under_any_host(
+    transactional_db: None, settings: Settings, path: str, host: str
+) -> None:
     settings.METRICS_TOKEN = "0123456789abcdef"
     headers = {"authorization": "Bearer 0123456789abcdef"}
-    response, usual = Client().get(path, headers=headers | {"host": host}), Client().get(path, headers=headers)
+    response, usual = (
+        Client().get(path, headers=headers | {"host": host}),
+        Client().get(path, headers=headers),
+    )
     assert response.status_code == usual.status_code != 400
     assert host not in response.text
 
@@ -50,7 +55,9 @@ def references(part: Any) -> Iterator[str]:
 
 
 def test_every_route_is_documented_once(document: dict[str, Any]) -> None:
-    reading = {"/v1/" + re.sub("<(?:path|str):([a-z_]+)>", r"{\1}", str(route.pattern)) for route in client_routes}
+    reading = {
+        "/v1/" + re.sub("<(?:path|str):([a-z_]+)>", r"{\1}", str(route.pattern)) for route in client_routes
+    }
     assert reading <= set(document["paths"])
     assert "post" in document["paths"]["/v1/chat/completions"]
     assert not any(path.startswith(f"/{dialect}/") for path in document["paths"] for dialect in DIALECTS)
@@ -77,7 +84,10 @@ def test_what_clients_send_has_no_fields_of_ours(document: dict[str, Any]) -> No
     assert {"messages", "model", "stream", "tools"} <= set(schemas["ChatRequest"]["properties"])
     assert {"prompt", "model", "stream", "echo"} <= set(schemas["TextRequest"]["properties"])
     for name in ("ChatRequest", "TextRequest"):
-        assert not {"extras", "ignored", "request"} & {*schemas[name]["properties"], *schemas[name]["required"]}
+        assert not {"extras", "ignored", "request"} & {
+            *schemas[name]["properties"],
+            *schemas[name]["required"],
+        }
 
 
 HELLO = {"role": "user", "content": "hello"}
@@ -102,10 +112,14 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ("TextRequest", {"prompt": [[5]], "logprobs": True}, True),
     ],
 )
-def test_it_says_which_requests_are_valid(document: dict[str, Any], schema: str, members: dict[str, Any], is_valid: bool) -> None:
+def test_it_says_which_requests_are_valid(
+    document: dict[str, Any], schema: str, members: dict[str, Any], is_valid: bool
+) -> None:
     """Also where it is a matter of several parameters; what it says is what the server does."""
     body = {"model": "sandbox", **members}
-    validator = Draft202012Validator({"$ref": f"#/components/schemas/{schema}", "components": document["components"]})
+    validator = Draft202012Validator(
+        {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+    )
     assert validator.is_valid(body) is is_valid
     parse: Callable[[bytes], Any] = parse_chat if schema == "ChatRequest" else parse_text
     with contextlib.nullcontext() if is_valid else pytest.raises(InvalidRequest):
@@ -128,7 +142,10 @@ def test_a_page_needs_no_key_and_nothing_from_elsewhere(path: str) -> None:
 
 
 def test_the_front_page_shows_its_own_address() -> None:
-    assert b"https://localhost/v1/chat/completions" in Client().get("/", secure=True, headers={"host": "localhost"}).content
+    assert (
+        b"https://localhost/v1/chat/completions"
+        in Client().get("/", secure=True, headers={"host": "localhost"}).content
+    )
 
 
 def test_the_files_of_the_pages_are_served() -> None:
@@ -147,8 +164,12 @@ def test_a_page_that_there_is_not_is_a_small_page() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
-@pytest.mark.parametrize("path", ["/", "/docs", "/docs?script", "/docs/sandbox.md", "/openapi.json", "/metrics"])
-def test_what_is_only_read_says_so_whatever_else_it_is_asked(path: str, method: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/docs?script", "/docs/sandbox.md", "/openapi.json", "/metrics"]
+)
+def test_what_is_only_read_says_so_whatever_else_it_is_asked(
+    path: str, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
     response = Client(enforce_csrf_checks=True).generic(method, path)
     assert (response.status_code, response.headers["allow"], response.content) == (405, "GET, HEAD", b"")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

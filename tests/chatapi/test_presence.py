@@ -66,7 +66,9 @@ def block(seconds: float) -> None:
     time.sleep(seconds)
 
 
-async def test_a_process_that_is_stopped_is_still_connected(redis: Redis, process: "subprocess.Popen[bytes]") -> None:
+async def test_a_process_that_is_stopped_is_still_connected(
+    redis: Redis, process: "subprocess.Popen[bytes]"
+) -> None:
     await becomes(redis, ALIVE)
     process.send_signal(signal.SIGSTOP)
     await becomes(redis, LATE)
@@ -74,7 +76,9 @@ async def test_a_process_that_is_stopped_is_still_connected(redis: Redis, proces
     await becomes(redis, ALIVE)
 
 
-async def test_of_a_process_that_is_killed_redis_knows_at_once(redis: Redis, process: "subprocess.Popen[bytes]") -> None:
+async def test_of_a_process_that_is_killed_redis_knows_at_once(
+    redis: Redis, process: "subprocess.Popen[bytes]"
+) -> None:
     await becomes(redis, ALIVE)
     process.kill()
     await becomes(redis, Signs({NAME}, set()), timeout_s=2)
@@ -93,7 +97,9 @@ async def test_a_blocked_loop_does_not_keep_it_silent(redis: Redis, url: str) ->
     presence.stop()
 
 
-async def test_a_valkey_that_has_lost_all_knows_it_again_though_the_loop_is_blocked(redis: Redis, url: str, valkey: Valkey) -> None:
+async def test_a_valkey_that_has_lost_all_knows_it_again_though_the_loop_is_blocked(
+    redis: Redis, url: str, valkey: Valkey
+) -> None:
     presence = presence_of(url)
     await presence.start()
     valkey.stop()

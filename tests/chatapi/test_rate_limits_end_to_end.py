@@ -1,4 +1,6 @@
-"""What a client with a rate limit sees: headers on every answer, 429 with a time to come back, and a place that is freed."""
+"""What a client with a rate limit sees: headers on every answer, 429 with a time to come back, and a place
+that is freed.
+"""
 
 import json
 import statistics
@@ -22,7 +24,9 @@ LIMIT += "RateLimit.objects.create(api_key=key, **{limits!r})"
 
 def limited(installation: Installation, name: str, **limits: Any) -> Client:
     """A client whose key has these limits."""
-    made = json.loads(installation.manage("createkey", "--organization", "Limited", "--project", name, "--json").stdout)
+    made = json.loads(
+        installation.manage("createkey", "--organization", "Limited", "--project", name, "--json").stdout
+    )
     script = LIMIT.format(public=made["key"].split("_")[2], limits=limits)
     done = installation.manage("shell", "--no-imports", "-c", script)
     assert done.returncode == 0, done.stderr
@@ -75,7 +79,10 @@ def test_requests_per_minute(installation: Installation, stream: bool) -> None:
     client = limited(installation, f"requests {stream}", requests_per_minute=2)
     first, second, third = [client.complete("five", stream=stream) for _ in range(3)]
     assert [answer.status for answer in (first, second, third)] == [200, 200, 429]
-    assert (first.headers["x-ratelimit-limit-requests"], first.headers["x-ratelimit-remaining-requests"]) == ("2", "1")
+    assert (first.headers["x-ratelimit-limit-requests"], first.headers["x-ratelimit-remaining-requests"]) == (
+        "2",
+        "1",
+    )
     assert third.error["code"] == "rate_limit_exceeded"
     assert 0 < int(third.headers["retry-after-ms"]) <= 30_000
     assert int(third.headers["retry-after"]) == -(-int(third.headers["retry-after-ms"]) // 1_000)
@@ -151,12 +158,16 @@ def test_who_leaves_during_an_admission_that_fails_leaves_its_place(installation
         with database_locked(another):
             with client.asking("five"):
                 wait_for(lambda: client.complete("five").status == 429, "the request to be admitted")
-            wait_for(lambda: another.log("web").count("the database is away") > failures, "the admission to fail")
+            wait_for(
+                lambda: another.log("web").count("the database is away") > failures, "the admission to fail"
+            )
         wait_for(lambda: client.complete("five").status == 200, "the place again", timeout_s=20)
 
 
 def test_who_is_at_its_limit_keeps_nobody_else_waiting(installation: Installation, client: Client) -> None:
-    """Others' first tokens come as soon as without it: they ask by turns while it is refused again and again, and while it is still."""
+    """Others' first tokens come as soon as without it: they ask by turns while it is refused again and again,
+    and while it is still.
+    """
     greedy = Greedy(limited(installation, "greedy", concurrent_requests=1))
     with greedy.client.asking("steady", stream=True) as exchange, greedy:
         next(exchange.texts())
@@ -172,7 +183,11 @@ def test_who_is_at_its_limit_keeps_nobody_else_waiting(installation: Installatio
 
 def test_a_limit_of_nothing_is_not_retried(installation: Installation) -> None:
     answer = limited(installation, "nothing", requests_per_day=0).complete("five")
-    assert (answer.status, answer.headers["x-should-retry"], answer.headers["retry-after"]) == (429, "false", None)
+    assert (answer.status, answer.headers["x-should-retry"], answer.headers["retry-after"]) == (
+        429,
+        "false",
+        None,
+    )
 
 
 def test_who_has_no_limit_sees_none(client: Client) -> None:

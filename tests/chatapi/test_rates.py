@@ -1,4 +1,6 @@
-"""A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the books."""
+"""A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the
+books.
+"""
 
 import asyncio
 import gc
@@ -65,7 +67,9 @@ class Away:
 
 
 def caller(*limits: Limit) -> Caller:
-    return Caller(1, 1, 1, is_test=False, is_admin=False, default_dialect="", time_zone="UTC", rate_limits=limits)
+    return Caller(
+        1, 1, 1, is_test=False, is_admin=False, default_dialect="", time_zone="UTC", rate_limits=limits
+    )
 
 
 async def remaining(rates: Rates, *limits: Limit) -> int | None:
@@ -113,7 +117,9 @@ async def test_who_stops_asking_the_books_leaves_what_runs_on_to_its_worker(redi
     with pytest.raises(RateLimited):
         await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
     await limits.give_back(taken, 100)  # as its worker does
-    assert (await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=0)).standings[0].remaining == 900
+    assert (await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=0)).standings[
+        0
+    ].remaining == 900
 
 
 async def test_what_is_over_while_redis_is_away_is_given_back_when_it_is_there_again(redis: Redis) -> None:
@@ -128,7 +134,9 @@ async def test_what_is_over_while_redis_is_away_is_given_back_when_it_is_there_a
     assert (await rates.take(caller(*limits), uuid4(), model="small", tokens=0)).standings[0].remaining == 900
 
 
-async def test_what_a_frozen_redis_takes_when_it_goes_on_is_undone(redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_frozen_redis_takes_when_it_goes_on_is_undone(
+    redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
     assert await remaining(rates, *limits) == 1_000  # from now on Redis knows the script
     with frozen(valkey, monkeypatch), pytest.raises(StreamUnavailable):
@@ -167,7 +175,9 @@ async def test_who_leaves_while_it_is_refused_leaves_nothing_behind(redis: Redis
     assert unnoticed == []
 
 
-async def test_what_runs_has_its_place_again_in_a_redis_that_has_lost_its_data(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_runs_has_its_place_again_in_a_redis_that_has_lost_its_data(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS), unknown)
     taken = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
@@ -179,12 +189,16 @@ async def test_what_runs_has_its_place_again_in_a_redis_that_has_lost_its_data(r
     renewing.cancel()
 
 
-async def test_the_place_of_what_was_left_is_its_workers_to_give_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_place_of_what_was_left_is_its_workers_to_give_back(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody listens to it any more: here it may look as if it ran when it has ended."""
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
     rates = Rates(limits, unknown)
-    left, other = [await rates.take(caller(replace(ONE, most=2)), uuid4(), model="small", tokens=1) for _ in range(2)]
+    left, other = [
+        await rates.take(caller(replace(ONE, most=2)), uuid4(), model="small", tokens=1) for _ in range(2)
+    ]
     asking = asyncio.create_task(rates.give_back(left, None))
     await asyncio.sleep(0)
     await limits.give_back(left, 1)
@@ -208,7 +222,9 @@ async def refused(rates: Rates, *limits: Limit) -> RateLimited:
     return caught.value
 
 
-async def test_a_full_limit_of_requests_is_remembered_for_a_while(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_limit_of_requests_is_remembered_for_a_while(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     away = Away(redis)
     rates = Rates(away.limits, unknown)
     rates.check(caller(MINUTE))

@@ -21,7 +21,11 @@ async def line(valkey: Valkey) -> AsyncIterator[Line]:
 
 
 async def test_commands_that_go_together_are_answered_in_their_order(line: Line) -> None:
-    assert await line.calls([("SET", "name", "value"), ("GET", "name"), ("LLEN", "list")]) == [b"OK", b"value", 0]
+    assert await line.calls([("SET", "name", "value"), ("GET", "name"), ("LLEN", "list")]) == [
+        b"OK",
+        b"value",
+        0,
+    ]
 
 
 async def test_a_refused_command_is_an_error_and_the_others_are_done(line: Line) -> None:
@@ -44,7 +48,9 @@ async def test_a_reply_that_nobody_waited_for_is_not_the_next_ones(line: Line) -
     assert await line.call("ECHO", "mine") == b"mine"
 
 
-async def test_a_server_that_comes_back_between_two_commands_is_not_noticed(line: Line, valkey: Valkey) -> None:
+async def test_a_server_that_comes_back_between_two_commands_is_not_noticed(
+    line: Line, valkey: Valkey
+) -> None:
     assert await line.call("ECHO", 1) == b"1"
     await asyncio.to_thread(valkey.stop)
     await asyncio.to_thread(valkey.start)
@@ -63,7 +69,9 @@ async def test_a_server_that_is_away_is_an_error_until_it_is_back(line: Line, va
     assert await line.call("ECHO", 2) == b"2"
 
 
-async def test_a_server_that_hangs_is_an_error_in_time(line: Line, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_hangs_is_an_error_in_time(
+    line: Line, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redis_client, "REPLY_TIMEOUT_S", 0.1)
     assert await line.call("ECHO", 1) == b"1"
     pid = valkey.client.info("server")["process_id"]

@@ -26,7 +26,13 @@ def written() -> Iterator[io.StringIO]:
 
 
 @pytest.mark.parametrize(
-    "query", ["digest__startswith=a", "password=x", "nothing%0aE+chatapi:+a+line+of+its+own=1", pytest.param("x" * 5_000 + "=1", id="long")]
+    "query",
+    [
+        "digest__startswith=a",
+        "password=x",
+        "nothing%0aE+chatapi:+a+line+of+its+own=1",
+        pytest.param("x" * 5_000 + "=1", id="long"),
+    ],
 )
 def test_a_refused_look_up_is_one_line(admin_client: Client, written: io.StringIO, query: str) -> None:
     assert admin_client.get(f"{LIST}?{query}").status_code == 400

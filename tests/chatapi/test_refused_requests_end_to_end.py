@@ -1,4 +1,6 @@
-"""What the hot routes refuse a known key is counted within seconds, and when the web process ends; a served request is not."""
+"""What the hot routes refuse a known key is counted within seconds, and when the web process ends; a served
+request is not.
+"""
 
 import json
 import signal
@@ -47,16 +49,29 @@ def counted(installation: Installation, name: str) -> list[list[object]]:
     return rows
 
 
-def test_every_kind_of_refusal_is_counted_by_its_code(installation: Installation, made: dict[str, Client]) -> None:
+def test_every_kind_of_refusal_is_counted_by_its_code(
+    installation: Installation, made: dict[str, Client]
+) -> None:
     wrong, narrow, limited = made["wrong"], made["narrow"], made["limited"]
-    codes = [answer.error["code"] or answer.error["type"] for answer in (wrong.send("POST", CHAT, b"{"), wrong.complete("no-such-model"))]
+    codes = [
+        answer.error["code"] or answer.error["type"]
+        for answer in (wrong.send("POST", CHAT, b"{"), wrong.complete("no-such-model"))
+    ]
     assert wrong.complete("no-such-model").status == 404
     assert wrong.send("POST", CHAT, b"{}", content_type="text/plain").status == 415
     assert narrow.complete("five").status == 403
     assert [limited.complete("five").status for _ in range(3)] == [200, 429, 429]
-    wait_for(lambda: counted(installation, "limited") == [[429, "rate_limit_exceeded", 2]], "the counts", timeout_s=20)
+    wait_for(
+        lambda: counted(installation, "limited") == [[429, "rate_limit_exceeded", 2]],
+        "the counts",
+        timeout_s=20,
+    )
     assert counted(installation, "narrow") == [[403, "permission_denied", 1]]
-    assert counted(installation, "wrong") == [[400, codes[0], 1], [404, codes[1], 2], [415, "unsupported_media_type", 1]]
+    assert counted(installation, "wrong") == [
+        [400, codes[0], 1],
+        [404, codes[1], 2],
+        [415, "unsupported_media_type", 1],
+    ]
 
 
 def test_a_process_that_ends_loses_none(installation: Installation, made: dict[str, Client]) -> None:

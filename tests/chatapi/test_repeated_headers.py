@@ -1,4 +1,6 @@
-"""A header on several lines: one list where it takes a list (RFC 9110, section 5.3), refused where it takes one value."""
+"""A header on several lines: one list where it takes a list (RFC 9110, section 5.3), refused where it takes
+one value.
+"""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +21,11 @@ CHAT = "/openai/v1/chat/completions"
 def send(installation: Installation, method: str, path: str, name: str, lines: Sequence[str]) -> Answer:
     """A request with that header on so many lines."""
     body = json.dumps({"model": "five", "messages": HELLO}).encode() if method == "POST" else b""
-    usual = [("Authorization", f"Bearer {installation.keys['live']}"), ("Content-Type", "application/json"), ("Content-Length", len(body))]
+    usual = [
+        ("Authorization", f"Bearer {installation.keys['live']}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", len(body)),
+    ]
     with closing(HTTPConnection(urlsplit(installation.url).netloc, timeout=15)) as connection:
         connection.putrequest(method, path)
         for header, value in [*usual, *((name, line) for line in lines)]:
@@ -42,5 +48,7 @@ def test_an_idempotency_key_is_sent_once(installation: Installation, lines: list
 
 def test_a_position_is_sent_once(installation: Installation, client: Client) -> None:
     generation_id = client.complete("five").headers["x-generation-id"]
-    refused = send(installation, "GET", f"/v1/generations/{generation_id}/stream", "Last-Event-ID", ["1-1", "2-1"])
+    refused = send(
+        installation, "GET", f"/v1/generations/{generation_id}/stream", "Last-Event-ID", ["1-1", "2-1"]
+    )
     assert (refused.status, refused.error["param"]) == (400, "Last-Event-ID")

@@ -44,7 +44,9 @@ def completed(client: Client, dialect: str, **parameters: Any) -> tuple[str, byt
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("parameters", [{}, {"n": 2, "stream_options": {"include_usage": True}}], ids=["one", "two choices, usage"])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"n": 2, "stream_options": {"include_usage": True}}], ids=["one", "two choices, usage"]
+)
 def test_a_replay_is_what_the_client_got(client: Client, dialect: str, parameters: dict[str, Any]) -> None:
     generation_id, body = completed(client, dialect, **parameters)
     again = resume(client, generation_id)
@@ -66,7 +68,10 @@ def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialec
 def test_who_comes_back_to_an_address_with_a_position_goes_on_behind_its_last_event(client: Client) -> None:
     """As an EventSource does by itself: the same address, and the last id in the header."""
     generation_id, _ = completed(client, "openai")
-    assert resume(client, generation_id, "1-1", last_event_id="5-1").body == resume(client, generation_id, "5-1").body
+    assert (
+        resume(client, generation_id, "1-1", last_event_id="5-1").body
+        == resume(client, generation_id, "5-1").body
+    )
 
 
 def test_a_running_stream_can_be_joined(client: Client, installation: Installation) -> None:
@@ -87,10 +92,16 @@ def test_a_position_that_the_stream_never_reached_is_refused(client: Client, dia
     generation_id, _ = completed(client, dialect)
     last, _, _ = ids(resume(client, generation_id).body)[-1].partition("-")
     beyond = f"{int(last) + 1}-1"
-    by_query, by_header = resume(client, generation_id, "999999999"), resume(client, generation_id, last_event_id=beyond)
+    by_query, by_header = (
+        resume(client, generation_id, "999999999"),
+        resume(client, generation_id, last_event_id=beyond),
+    )
     assert (by_query.status, by_query.error["param"]) == (400, "starting_after")
     assert (by_header.status, by_header.error["param"]) == (400, "Last-Event-ID")
-    assert (resume(client, generation_id, last).status, resume(client, generation_id, last).body) == (200, b"")
+    assert (resume(client, generation_id, last).status, resume(client, generation_id, last).body) == (
+        200,
+        b"",
+    )
 
 
 def test_a_position_that_a_running_stream_has_not_reached_is_refused(client: Client) -> None:
@@ -102,7 +113,9 @@ def test_a_position_that_a_running_stream_has_not_reached_is_refused(client: Cli
 
 def test_a_stream_that_is_not_kept_any_more_is_gone(client: Client, installation: Installation) -> None:
     key = f"key-{uuid4()}"
-    generation_id = client.complete("five", dialect="openai", stream=True, idempotency_key=key).headers["x-generation-id"]
+    generation_id = client.complete("five", dialect="openai", stream=True, idempotency_key=key).headers[
+        "x-generation-id"
+    ]
     forget(installation, generation_id)
     again = client.complete("five", dialect="openai", stream=True, idempotency_key=key)
     for gone in (resume(client, generation_id), resume(client, generation_id, "1-1"), again):
@@ -121,10 +134,15 @@ def test_a_stream_that_broke_ends_as_it_did(client: Client) -> None:
     assert without_ids(resume(client, answer.headers["x-generation-id"]).body) == answer.body
 
 
-def test_nobody_elses_stream_can_be_resumed(client: Client, installation: Installation, keys: dict[str, str]) -> None:
+def test_nobody_elses_stream_can_be_resumed(
+    client: Client, installation: Installation, keys: dict[str, str]
+) -> None:
     generation_id, _ = completed(client, "openai")
     stranger = Client(installation.url, keys["stranger"])
-    assert resume(stranger, generation_id).body == resume(stranger, "chatcmpl-00000000000070008000000000000000").body
+    assert (
+        resume(stranger, generation_id).body
+        == resume(stranger, "chatcmpl-00000000000070008000000000000000").body
+    )
     assert resume(Client(installation.url, "x"), generation_id).status == 401
 
 
@@ -146,7 +164,9 @@ def test_another_web_process_resumes_a_running_stream(client: Client, elsewhere:
     assert resume(elsewhere, generation_id, ids(joined)[2]).body == behind
 
 
-def test_another_web_process_cancels_a_running_stream(client: Client, elsewhere: Client, installation: Installation) -> None:
+def test_another_web_process_cancels_a_running_stream(
+    client: Client, elsewhere: Client, installation: Installation
+) -> None:
     with client.asking("steady", stream=True) as exchange:
         next(exchange.texts())
         generation_id = exchange.response.headers["x-generation-id"]

@@ -1,4 +1,6 @@
-"""Someone who follows another key's stream may look while their own key is good: theirs ends, the other's goes on."""
+"""Someone who follows another key's stream may look while their own key is good: theirs ends, the other's
+goes on.
+"""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +28,9 @@ def told(response: HTTPResponse) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_who_follows_hears_nothing_more_when_their_key_may_not_look(client: Client, installation: Installation, change: str) -> None:
+def test_who_follows_hears_nothing_more_when_their_key_may_not_look(
+    client: Client, installation: Installation, change: str
+) -> None:
     done = installation.manage("createkey", "--organization", "Tests", "--project", "default", "--json")
     colleague = Client(installation.url, json.loads(done.stdout)["key"])
     with client.asking("steady", stream=True) as own:
@@ -39,4 +43,6 @@ def test_who_follows_hears_nothing_more_when_their_key_may_not_look(client: Clie
             assert installation.manage("shell", "--no-imports", "-c", script).returncode == 0
             *_, error, end = list(data)
         assert (json.loads(error)["error"]["code"], end) == (code, "[DONE]")
-    assert installation.receipt(generation_id)["outcome"] == "client_cancelled", "it went on until its own client left"
+    assert installation.receipt(generation_id)["outcome"] == "client_cancelled", (
+        "it went on until its own client left"
+    )

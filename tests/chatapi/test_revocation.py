@@ -21,7 +21,9 @@ FIND = "from django.utils import timezone; from accounts.models import APIKey; k
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_running_stream_ends_when_its_key_is(installation: Installation, change: str) -> None:
-    made = json.loads(installation.manage("createkey", "--organization", "Mallory", "--project", change, "--json").stdout)
+    made = json.loads(
+        installation.manage("createkey", "--organization", "Mallory", "--project", change, "--json").stdout
+    )
     with Client(installation.url, made["key"]).asking("steady", stream=True) as exchange:
         data = exchange.data()
         next(data)

@@ -1,4 +1,6 @@
-"""`manage.py serve`, with real processes: from the first start to a clean end, and what it says when it can't."""
+"""`manage.py serve`, with real processes: from the first start to a clean end, and what it says when it
+can't.
+"""
 
 import http.client
 import http.cookiejar
@@ -86,7 +88,9 @@ def test_it_makes_an_administrator_who_can_log_in(first_start: Serve) -> None:
 def test_the_first_requests_are_charged(first_start: Serve) -> None:
     assert first_start.run([sys.executable, "-c", first_start.snippet("from openai")]).returncode == 0
     request = f"http://127.0.0.1:{first_start.port}/v1/models"
-    with urllib.request.urlopen(urllib.request.Request(request, headers={"Authorization": f"Bearer {first_start.key}"})) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(request, headers={"Authorization": f"Bearer {first_start.key}"})
+    ) as answer:
         assert b'"sandbox"' in answer.read()
     assert first_start.run([sys.executable, "manage.py", "verifyledger"]).returncode == 0
 
@@ -94,7 +98,10 @@ def test_the_first_requests_are_charged(first_start: Serve) -> None:
 @pytest.mark.parametrize("role", ["worker", "web", "reaper", "valkey"])
 def test_it_starts_again_what_dies(first_start: Serve, role: str) -> None:
     first_start.wait_until(lambda: first_start.child(role) != 0)
-    old, said = first_start.child(role), first_start.text.count(f"{role} was killed by SIGKILL; it is started again in")
+    old, said = (
+        first_start.child(role),
+        first_start.text.count(f"{role} was killed by SIGKILL; it is started again in"),
+    )
     first_start.wait_until(lambda: answers(first_start, "/readyz"))
     os.kill(old, signal.SIGKILL)
     first_start.wait_until(lambda: first_start.child(role) not in {0, old})
@@ -146,7 +153,10 @@ def test_ctrl_c_ends_it_cleanly_and_the_next_start_keeps_everything(start: Start
 def test_an_answer_that_was_paid_for_can_be_fetched_after_a_restart(start: Start) -> None:
     first = start()
     first.wait_until_ready()
-    body, headers = b'{"model": "sandbox", "messages": [{"role": "user", "content": "Hello!"}]}', {"Idempotency-Key": "once"}
+    body, headers = (
+        b'{"model": "sandbox", "messages": [{"role": "user", "content": "Hello!"}]}',
+        {"Idempotency-Key": "once"},
+    )
     paid = answer_of(first, first.key, "/v1/chat/completions", body, headers)
     assert first.stop() == 0
     second = start()
@@ -157,7 +167,9 @@ def test_an_answer_that_was_paid_for_can_be_fetched_after_a_restart(start: Start
     assert not dump.exists(), "what is over since must not come back when it dies"
     old = second.child("valkey")
     os.kill(old, signal.SIGTERM)
-    second.wait_until(lambda: second.child("valkey") not in {0, old} and not dump.exists() and answers(second, "/readyz"))
+    second.wait_until(
+        lambda: second.child("valkey") not in {0, old} and not dump.exists() and answers(second, "/readyz")
+    )
     assert answer_of(second, first.key, "/v1/chat/completions", body, headers) == paid
 
 
@@ -209,28 +221,70 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
     [
         ("CHATAPI_LEASE_MS", "soon", "CHATAPI_LEASE_MS='soon' must be a whole number."),
         ("CHATAPI_LEASE_MS", "3000", "CHATAPI_LEASE_MS=3000 is too short for CHATAPI_HEARTBEAT_MS=2000."),
-        ("CHATAPI_LEASE_MS", "99999999999999999999999", "CHATAPI_LEASE_MS=99999999999999999999999 is too large. Use 604800000 or less."),
-        ("CHATAPI_HEARTBEAT_MS", "99999999999", "CHATAPI_HEARTBEAT_MS=99999999999 is too large. Use 604800000 or less."),
-        ("CHATAPI_CSRF_TRUSTED_ORIGINS", "example.com", "CHATAPI_CSRF_TRUSTED_ORIGINS: 'example.com' is no origin. Use https://"),
-        ("CHATAPI_KEY_PEPPER", "hunter2", "CHATAPI_KEY_PEPPER has fewer than 32 characters. Use what `openssl rand -hex 32` prints."),
+        (
+            "CHATAPI_LEASE_MS",
+            "99999999999999999999999",
+            "CHATAPI_LEASE_MS=99999999999999999999999 is too large. Use 604800000 or less.",
+        ),
+        (
+            "CHATAPI_HEARTBEAT_MS",
+            "99999999999",
+            "CHATAPI_HEARTBEAT_MS=99999999999 is too large. Use 604800000 or less.",
+        ),
+        (
+            "CHATAPI_CSRF_TRUSTED_ORIGINS",
+            "example.com",
+            "CHATAPI_CSRF_TRUSTED_ORIGINS: 'example.com' is no origin. Use https://",
+        ),
+        (
+            "CHATAPI_KEY_PEPPER",
+            "hunter2",
+            "CHATAPI_KEY_PEPPER has fewer than 32 characters. Use what `openssl rand -hex 32` prints.",
+        ),
         ("CHATAPI_SECRET_KEY", "hunter2", "CHATAPI_SECRET_KEY has fewer than 32 characters."),
         ("CHATAPI_DEFAULT_MODEL", "", "CHATAPI_DEFAULT_MODEL is empty."),
         ("CHATAPI_STALL_MS", "0", "CHATAPI_STALL_MS=0 is not positive. Use 1 or more. (chatapi.E002)"),
         ("CHATAPI_PING_MS", "-1", "CHATAPI_PING_MS=-1 is negative. Use 0 for none, or more. (chatapi.E002)"),
         ("CHATAPI_DEBUG", "maybe", "CHATAPI_DEBUG='maybe' must be one of"),
-        ("CHATAPI_DEFAULT_DIALECT", "klingon", "CHATAPI_DEFAULT_DIALECT='klingon' is not a dialect. Use one of"),
+        (
+            "CHATAPI_DEFAULT_DIALECT",
+            "klingon",
+            "CHATAPI_DEFAULT_DIALECT='klingon' is not a dialect. Use one of",
+        ),
         ("CHATAPI_LOG_LEVEL", "loud", "CHATAPI_LOG_LEVEL='LOUD' must be one of"),
-        ("DATABASE_URL", "mysql://localhost/chatapi", "DATABASE_URL must start with sqlite:/// or postgres://, not with 'mysql'."),
-        ("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/x", "the database can't be reached (connection failed: "),
-        ("DATABASE_URL", "postgres://u:hunter2/x@127.0.0.1/x", "DATABASE_URL is not a database URL: user and password must be percent-enc"),
+        (
+            "DATABASE_URL",
+            "mysql://localhost/chatapi",
+            "DATABASE_URL must start with sqlite:/// or postgres://, not with 'mysql'.",
+        ),
+        (
+            "DATABASE_URL",
+            "postgres://u:hunter2@127.0.0.1:1/x",
+            "the database can't be reached (connection failed: ",
+        ),
+        (
+            "DATABASE_URL",
+            "postgres://u:hunter2/x@127.0.0.1/x",
+            "DATABASE_URL is not a database URL: user and password must be percent-enc",
+        ),
         ("CHATAPI_DATABASE_POOL_SIZE", "0", "CHATAPI_DATABASE_POOL_SIZE=0 is not positive."),
         ("DATABASE_URL", "sqlite:///", "DATABASE_URL names no database: "),
         ("REDIS_URL", "http://localhost", "REDIS_URL must be a Redis URL."),
-        ("REDIS_URL", "redis://:hunter2/x@127.0.0.1", "a Redis URL can't be read (user and password must be percent-encoded, "),
-        ("REDIS_URL", "redis://:hunter2@127.0.0.1:1", "Redis can't be reached (Error 111 connecting to 127.0.0.1:1."),
+        (
+            "REDIS_URL",
+            "redis://:hunter2/x@127.0.0.1",
+            "a Redis URL can't be read (user and password must be percent-encoded, ",
+        ),
+        (
+            "REDIS_URL",
+            "redis://:hunter2@127.0.0.1:1",
+            "Redis can't be reached (Error 111 connecting to 127.0.0.1:1.",
+        ),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_it(start: Start, variable: str, value: str, says: str) -> None:
+def test_a_wrong_setting_is_one_line_that_names_it(
+    start: Start, variable: str, value: str, says: str
+) -> None:
     serve = start(**{variable: value})
     assert serve.wait() == 1
     assert serve.text.startswith(f"chatapi: {says}")
@@ -249,7 +303,9 @@ def test_ctrl_c_while_the_program_is_being_loaded_is_no_traceback(tmp_path: Path
     (tmp_path / "django").mkdir()
     (tmp_path / "django" / "__init__.py").write_text("raise KeyboardInterrupt")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run([sys.executable, "manage.py", "serve"], env=environment, capture_output=True, check=False, timeout=30)
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "serve"], env=environment, capture_output=True, check=False, timeout=30
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
@@ -261,11 +317,16 @@ def test_what_is_none_of_our_processes_is_one_line_that_says_what_is(start: Star
 
 def test_a_database_that_is_none_is_named(start: Start, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "chatapi.sqlite3").write_text("not a database at all, but long enough to be looked at" * 100)
+    (tmp_path / "state" / "chatapi.sqlite3").write_text(
+        "not a database at all, but long enough to be looked at" * 100
+    )
     serve = start()
     assert serve.wait() == 1
     path = tmp_path / "state" / "chatapi.sqlite3"
-    assert serve.text == f"chatapi: the database can't be reached (file is not a database): check {path}, or set DATABASE_URL."
+    assert (
+        serve.text
+        == f"chatapi: the database can't be reached (file is not a database): check {path}, or set DATABASE_URL."
+    )
 
 
 @pytest.mark.parametrize(
@@ -273,16 +334,24 @@ def test_a_database_that_is_none_is_named(start: Start, tmp_path: Path) -> None:
     [
         (b"", "damaged (it lacks CHATAPI_KEY_PEPPER and CHATAPI_SECRET_KEY)"),
         (b"CHATAPI_SECRET_KEY=hunter2hunter2\nCHATAPI_KEY_PEP", "damaged (it lacks CHATAPI_KEY_PEPPER)"),
-        (b"CHATAPI_SECRET_KEY=hunter2\nCHATAPI_KEY_PEPPER=hunter2\nhunter2\n", "damaged (line 3 is not NAME=VALUE)"),
+        (
+            b"CHATAPI_SECRET_KEY=hunter2\nCHATAPI_KEY_PEPPER=hunter2\nhunter2\n",
+            "damaged (line 3 is not NAME=VALUE)",
+        ),
     ],
 )
-def test_broken_secrets_are_named_and_not_shown(start: Start, tmp_path: Path, secrets: bytes, says: str) -> None:
+def test_broken_secrets_are_named_and_not_shown(
+    start: Start, tmp_path: Path, secrets: bytes, says: str
+) -> None:
     (tmp_path / "state").mkdir()
     path = tmp_path / "state" / "secrets.env"
     path.write_bytes(secrets)
     serve = start()
     assert serve.wait() == 1
-    assert serve.text == f"chatapi: {path} is {says}: restore it. Without its pepper no API key is valid any more."
+    assert (
+        serve.text
+        == f"chatapi: {path} is {says}: restore it. Without its pepper no API key is valid any more."
+    )
     path.write_bytes(b"\xff\xfe\x00")
     assert (again := start()).wait() == 1
     assert again.text == f"chatapi: cannot read {path} (it is no text)."
@@ -303,9 +372,16 @@ def test_a_process_alone_that_lacks_what_it_needs_says_what_and_ends(start: Star
 
 @pytest.mark.parametrize(
     ("host", "environment"),
-    [("127.0.0.2", {}), ("::1", {}), ("localhost", {}), ("127.0.0.1", {"CHATAPI_ALLOWED_HOSTS": "chat.example.com"})],
+    [
+        ("127.0.0.2", {}),
+        ("::1", {}),
+        ("localhost", {}),
+        ("127.0.0.1", {"CHATAPI_ALLOWED_HOSTS": "chat.example.com"}),
+    ],
 )
-def test_it_starts_whatever_it_listens_on_and_is_called(start: Start, host: str, environment: dict[str, str]) -> None:
+def test_it_starts_whatever_it_listens_on_and_is_called(
+    start: Start, host: str, environment: dict[str, str]
+) -> None:
     serve = start("--host", host, **environment)
     serve.wait_until_ready()
     python = serve.run([sys.executable, "-c", serve.snippet("from openai")])
@@ -325,16 +401,22 @@ def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPRespons
     """Ask for a stream, and read its first event."""
     body = f'{{"model": "sandbox", "stream": true, "messages": [{{"role": "user", "content": "[sandbox tokens={tokens} delay_ms=100]"}}]}}'
     headers = {"Authorization": f"Bearer {serve.key}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{serve.port}/v1/chat/completions", body.encode(), headers)
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{serve.port}/v1/chat/completions", body.encode(), headers
+    )
     answer: http.client.HTTPResponse = urllib.request.urlopen(request)
     assert answer.readline().startswith(b"data: ")
     return answer
 
 
-def answer_of(serve: Serve, key: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+def answer_of(
+    serve: Serve, key: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> bytes:
     """What it answers to a GET, or a POST of that JSON."""
     sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
-    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)
+    ) as answer:
         told: bytes = answer.read()
     return told
 

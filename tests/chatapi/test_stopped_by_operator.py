@@ -24,7 +24,9 @@ def stop(installation: Installation, generation_id: str) -> None:
 
     async def cancel() -> None:
         redis = connect(embedded_valkey.url(installation.folder))
-        await DeltaStream(redis, "chatapi:", ttl_ms=60_000).cancel(UUID(generation_id), Cancellation.STOPPED, ttl_ms=60_000)
+        await DeltaStream(redis, "chatapi:", ttl_ms=60_000).cancel(
+            UUID(generation_id), Cancellation.STOPPED, ttl_ms=60_000
+        )
         await redis.aclose()
 
     asyncio.run(cancel())
@@ -43,7 +45,9 @@ WAYS = [("never-begins", True, True), ("never-begins", False, False), ("steady",
 
 
 @pytest.mark.parametrize(("model", "stream", "is_named"), WAYS)
-def test_nobody_asks_again(installation: Installation, open_generations: OpenGenerations, model: str, stream: bool, is_named: bool) -> None:
+def test_nobody_asks_again(
+    installation: Installation, open_generations: OpenGenerations, model: str, stream: bool, is_named: bool
+) -> None:
     calls = len(installation.calls(model))
     headers = {"Idempotency-Key": uuid4().hex} if is_named else {}
     with asking(installation, model, stream=stream, extra_headers=headers) as asked:
@@ -58,7 +62,10 @@ def test_nobody_asks_again(installation: Installation, open_generations: OpenGen
     receipt = installation.receipt(generation_id)
     assert (receipt["outcome"], receipt["error"]["code"]) == ("failed", "stopped_by_operator")
     if is_named:
-        with asking(installation, model, stream=stream, extra_headers=headers) as again, pytest.raises(PermissionDeniedError) as raised:
+        with (
+            asking(installation, model, stream=stream, extra_headers=headers) as again,
+            pytest.raises(PermissionDeniedError) as raised,
+        ):
             again.result(timeout=30)
     assert raised.value.response.headers.get_list("x-should-retry") == ["false"]
     assert len(installation.calls(model)) == calls + 1

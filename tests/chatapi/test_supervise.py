@@ -11,7 +11,9 @@ from chatapi import concurrency
 
 @pytest.mark.parametrize("made", [lambda loop: loop, partial], ids=["a function", "a partial"])
 async def test_a_loop_that_fails_is_told_and_runs_again(
-    made: Callable[[concurrency.Loop], concurrency.Loop], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    made: Callable[[concurrency.Loop], concurrency.Loop],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(concurrency, "RESTART_DELAY_S", 0)
     runs = 0

@@ -39,11 +39,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_what_ends_is_started_again_ever_more_slowly(supervisor: Supervisor, said: list[str]) -> None:
     await supervisor.start(shell("exit 3"))
     await until(lambda: len(said) == 3)
-    assert said == [f"it ended with exit code 3; it is started again in {delay} s." for delay in ("0.2", "0.4", "0.8")]
+    assert said == [
+        f"it ended with exit code 3; it is started again in {delay} s." for delay in ("0.2", "0.4", "0.8")
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN + 5])
-async def test_what_dies_is_started_again_though_nothing_can_be_said(supervisor: Supervisor, tmp_path: Path, number: int) -> None:
+async def test_what_dies_is_started_again_though_nothing_can_be_said(
+    supervisor: Supervisor, tmp_path: Path, number: int
+) -> None:
     """Its output is a closed pipe or a full disk; and not every signal has a name."""
 
     def fail(text: str) -> None:
@@ -65,21 +69,31 @@ async def test_what_waits_for_its_next_start_can_be_stopped(supervisor: Supervis
 async def test_the_one_started_last_is_stopped_first(supervisor: Supervisor, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for name in ("first", "second"):
-        await supervisor.start(shell(f"trap 'echo {name} >> {log}; exit' TERM; touch {tmp_path}/{name}; while :; do sleep 0.02; done"))
+        await supervisor.start(
+            shell(
+                f"trap 'echo {name} >> {log}; exit' TERM; touch {tmp_path}/{name}; while :; do sleep 0.02; done"
+            )
+        )
         await until((tmp_path / name).exists)
     assert await supervisor.stop() == 0
     assert log.read_text().split() == ["second", "first"]
 
 
-async def test_what_does_not_end_in_time_is_killed(supervisor: Supervisor, said: list[str], tmp_path: Path) -> None:
-    await supervisor.start(shell(f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done", stop_s=0.1))
+async def test_what_does_not_end_in_time_is_killed(
+    supervisor: Supervisor, said: list[str], tmp_path: Path
+) -> None:
+    await supervisor.start(
+        shell(f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done", stop_s=0.1)
+    )
     await until((tmp_path / "ready").exists)
     assert await supervisor.stop() == 0
     assert said == ["it did not end within 0.1 s and is killed."]
 
 
 async def test_a_second_signal_kills_what_still_ends(supervisor: Supervisor, tmp_path: Path) -> None:
-    await supervisor.start(shell(f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done", stop_s=600))
+    await supervisor.start(
+        shell(f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done", stop_s=600)
+    )
     await until((tmp_path / "ready").exists)
     os.kill(os.getpid(), signal.SIGTERM)
     await supervisor.until_stopped()

@@ -33,10 +33,16 @@ def test_times_and_sizes_must_be_positive(settings: Settings, number: int) -> No
 def test_a_process_is_not_hung_at_once(settings: Settings) -> None:
     settings.HUNG_MS = 999
     (message,) = run_checks(tags=[CHECK_TAG])
-    assert (message.id, message.msg, message.hint) == ("chatapi.E002", "CHATAPI_HUNG_MS=999 is too small.", "Use 1000 or more.")
+    assert (message.id, message.msg, message.hint) == (
+        "chatapi.E002",
+        "CHATAPI_HUNG_MS=999 is too small.",
+        "Use 1000 or more.",
+    )
 
 
-@pytest.mark.parametrize("name", re.findall(r"^(\w+) = env\.int\(", Path(chatapi.settings.__file__).read_text(), re.MULTILINE))
+@pytest.mark.parametrize(
+    "name", re.findall(r"^(\w+) = env\.int\(", Path(chatapi.settings.__file__).read_text(), re.MULTILINE)
+)
 def test_every_number_has_a_largest_value(settings: Settings, name: str) -> None:
     setattr(settings, name, 10**23)
     assert "chatapi.E002" in ids()
@@ -54,7 +60,10 @@ def test_secrets_must_be_long(settings: Settings, name: str) -> None:
 ORIGINS = ["https://chat.example.com", "http://localhost:8000", "https://*.example.com", "http://[::1]:8000"]
 
 
-@pytest.mark.parametrize("origin", ["example.com", "*", "https://", "https://chat.example.com/", "ftp://chat.example.com", "https://*"])
+@pytest.mark.parametrize(
+    "origin",
+    ["example.com", "*", "https://", "https://chat.example.com/", "ftp://chat.example.com", "https://*"],
+)
 def test_trusted_origins_must_be_such(settings: Settings, origin: str) -> None:
     settings.CSRF_TRUSTED_ORIGINS = ORIGINS
     assert ids() == []
@@ -81,7 +90,9 @@ def test_redis_urls_must_be_such(settings: Settings, name: str) -> None:
     assert ids() == ["chatapi.E004"]
 
 
-@pytest.mark.parametrize("text", ["settle.in_tx", "nowhere=kill9", "settle.in_tx=kill9@0", "settle.in_tx=sleep:-1"])
+@pytest.mark.parametrize(
+    "text", ["settle.in_tx", "nowhere=kill9", "settle.in_tx=kill9@0", "settle.in_tx=sleep:-1"]
+)
 def test_failpoints_must_exist(settings: Settings, text: str) -> None:
     settings.FAILPOINTS = text
     assert ids() == ["chatapi.E005"]
@@ -93,13 +104,24 @@ def test_trusted_proxies_must_be_addresses(settings: Settings, proxy: str) -> No
     assert ids() == ["chatapi.E006"]
 
 
-@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "null"])
+@pytest.mark.parametrize(
+    "origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "null"]
+)
 def test_origins_must_be_as_browsers_send_them(settings: Settings, origin: str) -> None:
-    settings.CORS_ORIGINS = ["https://app.example.com", "http://localhost:3000", "http://[::1]:3000", "*", origin]
+    settings.CORS_ORIGINS = [
+        "https://app.example.com",
+        "http://localhost:3000",
+        "http://[::1]:3000",
+        "*",
+        origin,
+    ]
     assert ids() == ["chatapi.E007"]
 
 
-@pytest.mark.parametrize("token", ["short", "fifteen-letters", "with a space in it", "línea-de-16-letras", "line\nand-another-line"])
+@pytest.mark.parametrize(
+    "token",
+    ["short", "fifteen-letters", "with a space in it", "línea-de-16-letras", "line\nand-another-line"],
+)
 def test_a_metrics_token_is_long_and_fits_into_a_header(settings: Settings, token: str) -> None:
     settings.METRICS_TOKEN = token
     assert ids() == ["chatapi.E008"]

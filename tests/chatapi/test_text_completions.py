@@ -1,4 +1,6 @@
-"""What a client of `/v1/completions` sees: streams and bodies in each dialect, and what stands in the books afterwards."""
+"""What a client of `/v1/completions` sees: streams and bodies in each dialect, and what stands in the books
+afterwards.
+"""
 
 import json
 from typing import Any
@@ -28,7 +30,9 @@ def stream(client: Client, dialect: str = "openai", **parameters: Any) -> list[C
 
 
 def text(chunks: list[Chunk], index: int = 0) -> str:
-    return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"] if choice["index"] == index)
+    return "".join(
+        choice["text"] for chunk in chunks for choice in chunk["choices"] if choice["index"] == index
+    )
 
 
 def test_a_body_is_openais(client: Client) -> None:
@@ -44,7 +48,9 @@ def test_a_stream_says_what_the_body_says(client: Client) -> None:
     chunks = stream(client)
     assert text(chunks) == ask(client).json["choices"][0]["text"]
     assert {chunk["object"] for chunk in chunks} == {"text_completion"}
-    assert [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]] == [None] * 5 + ["stop"]
+    assert [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]] == [None] * 5 + [
+        "stop"
+    ]
 
 
 def test_usage_is_the_dialects(client: Client) -> None:

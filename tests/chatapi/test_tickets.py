@@ -1,4 +1,6 @@
-"""Tickets: what was posted with a key is streamed once to whoever comes with the ticket, and charged to that key."""
+"""Tickets: what was posted with a key is streamed once to whoever comes with the ticket, and charged to that
+key.
+"""
 
 import hashlib
 import json
@@ -25,7 +27,9 @@ def issue(client: Client, dialect: str = "bitseek") -> Answer:
 
 def fetch(installation: Installation, url: str) -> Answer:
     """As an EventSource does: without a key."""
-    return Client(installation.url, "").send("GET", url, authorization=None, content_type=None, accept="text/event-stream")
+    return Client(installation.url, "").send(
+        "GET", url, authorization=None, content_type=None, accept="text/event-stream"
+    )
 
 
 def test_a_ticket_streams_its_request(client: Client, installation: Installation) -> None:
@@ -42,7 +46,9 @@ def test_a_ticket_streams_its_request(client: Client, installation: Installation
 
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
-def test_the_stream_is_in_the_dialect_that_was_chosen(client: Client, installation: Installation, dialect: str) -> None:
+def test_the_stream_is_in_the_dialect_that_was_chosen(
+    client: Client, installation: Installation, dialect: str
+) -> None:
     url = issue(client, dialect).json["url"]
     assert url.startswith(f"/{dialect}/v1/")
     assert fetch(installation, url).body.endswith(b"data: [DONE]\n\n")
@@ -70,7 +76,9 @@ def test_a_ticket_needs_a_key_and_a_valid_request(client: Client, installation: 
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize(("place", "later"), [(3, b'{"request":"dream"}'), (0, 7)], ids=["its request", "all of it"])
+@pytest.mark.parametrize(
+    ("place", "later"), [(3, b'{"request":"dream"}'), (0, 7)], ids=["its request", "all of it"]
+)
 def test_a_ticket_that_another_version_has_written_is_refused(
     client: Client, installation: Installation, place: int, later: bytes | int
 ) -> None:
@@ -94,7 +102,9 @@ def test_what_unused_tickets_of_a_key_take_up_is_bounded(client: Client, install
     """No rate limit counts them before they are used: without a bound, one key could fill Redis for all."""
     made = json.loads(installation.manage("createkey", "--organization", "Hoarders", "--json").stdout)
     large = json.dumps({"model": "five", "messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
-    with installation.another_web(CHATAPI_MAX_BODY_BYTES="1000000", CHATAPI_TICKET_TTL_MS=str(WEEK_MS)) as web:
+    with installation.another_web(
+        CHATAPI_MAX_BODY_BYTES="1000000", CHATAPI_TICKET_TTL_MS=str(WEEK_MS)
+    ) as web:
         hoarder, others = Client(web.url, made["key"]), Client(web.url, client.key)
         tickets = [hoarder.send("POST", "/v1/chat/completions/tickets", large) for _ in range(5)]
         assert [ticket.status for ticket in tickets] == [201] * 4 + [429]

@@ -1,4 +1,6 @@
-"""An upstream's usage from its wire to the receipt: what the client is told is charged, and never more than was held."""
+"""An upstream's usage from its wire to the receipt: what the client is told is charged, and never more than
+was held.
+"""
 
 from typing import Any
 
@@ -10,7 +12,9 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 
-def asked(installation: Installation, client: Client, model: str, *, stream: bool, **parameters: Any) -> tuple[Any, dict[str, Any]]:
+def asked(
+    installation: Installation, client: Client, model: str, *, stream: bool, **parameters: Any
+) -> tuple[Any, dict[str, Any]]:
     """The usage that the client was told, and the receipt."""
     if stream:
         chunks = client.stream(model, **parameters)
@@ -21,17 +25,25 @@ def asked(installation: Installation, client: Client, model: str, *, stream: boo
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("model", ["tells-too-many-tokens", "tells-too-long-a-prompt"])
-def test_implausible_usage_is_replaced_by_our_count(installation: Installation, client: Client, model: str, stream: bool) -> None:
+def test_implausible_usage_is_replaced_by_our_count(
+    installation: Installation, client: Client, model: str, stream: bool
+) -> None:
     told, receipt = asked(installation, client, model, stream=stream, max_tokens=10)
     assert (receipt["usage_source"], receipt["usage_note"]) == ("counted", "upstream_implausible")
     assert told == receipt["usage"]
     assert told["completion_tokens"] == 3
     assert told["prompt_tokens"] < 50
-    assert receipt["amount_nanodollars"] == sum(line["amount_nanodollars"] for line in receipt["line_items"]) < 1_000_000
+    assert (
+        receipt["amount_nanodollars"]
+        == sum(line["amount_nanodollars"] for line in receipt["line_items"])
+        < 1_000_000
+    )
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_usage_of_each_choice_is_added_and_their_prompt_counts_once(installation: Installation, client: Client, stream: bool) -> None:
+def test_usage_of_each_choice_is_added_and_their_prompt_counts_once(
+    installation: Installation, client: Client, stream: bool
+) -> None:
     told, receipt = asked(installation, client, "tells-usage-by-choice", stream=stream, n=2)
     assert (receipt["usage_source"], receipt["usage_note"]) == ("upstream", "upstream_added")
     assert told == receipt["usage"]

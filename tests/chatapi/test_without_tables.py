@@ -14,10 +14,19 @@ from tests.installation import ROOT
 
 def manage(state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it in that state folder, with the SQLite there."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")
+    }
     environment |= {"CHATAPI_STATE_DIR": str(state_dir)}
     return subprocess.run(
-        [sys.executable, ROOT / "manage.py", *arguments], env=environment, cwd=state_dir, capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "manage.py", *arguments],
+        env=environment,
+        cwd=state_dir,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -1,4 +1,6 @@
-"""One installation for all clients: the sandbox's models, and an upstream that behaves as the model's name says."""
+"""One installation for all clients: the sandbox's models, and an upstream that behaves as the model's name
+says.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -9,8 +11,15 @@ from openai import AsyncOpenAI, OpenAI
 from tests.chatapi.http_client import Client
 from tests.installation import ROOT, Installation
 
-# What these need is heavy: `make test-clients` installs it, and names all files, which collects them all the same.
-collect_ignore = ["test_ai_sdk.py", "test_browser.py", "test_langchain.py", "test_litellm.py", "test_openai_python_2.py"]
+# What these need is heavy: `make test-clients` installs it, and names all files, which collects them all the
+# same.
+collect_ignore = [
+    "test_ai_sdk.py",
+    "test_browser.py",
+    "test_langchain.py",
+    "test_litellm.py",
+    "test_openai_python_2.py",
+]
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
@@ -19,7 +28,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "calls-tools": {"tool_calls": 2},
     "three-then-silence": {"tokens": 1000, "stall_after": 3},
     "slow-to-begin": {"ttft_ms": 2_500},
-    "breaks-by-error": {"error_frame": 3, "error_type": "server_error", "error_message": "CUDA error at 10.0.0.7"},
+    "breaks-by-error": {
+        "error_frame": 3,
+        "error_type": "server_error",
+        "error_message": "CUDA error at 10.0.0.7",
+    },
     # at a rate, because a reset takes with it what the kernel has received and not yet handed over
     "breaks-by-reset": {"rst_after": 3, "rate": 10},
     "status-401": {"status": 401, "error_message": "Incorrect API key provided: sk-upstreamsecret"},
@@ -71,19 +84,25 @@ def http(installation: Installation) -> Client:
 @pytest.fixture(params=["/v1", "/openai/v1", "/llama/v1"])
 def client(installation: Installation, request: pytest.FixtureRequest) -> Iterator[OpenAI]:
     """OpenAI's client with each base URL that is meant for it: the default one is opentoken's dialect."""
-    with OpenAI(base_url=installation.url + request.param, api_key=installation.keys["live"], max_retries=0) as client:
+    with OpenAI(
+        base_url=installation.url + request.param, api_key=installation.keys["live"], max_retries=0
+    ) as client:
         yield client
 
 
 @pytest.fixture
 def canonical(installation: Installation) -> Iterator[OpenAI]:
     """OpenAI's client under /openai/v1, where everything is as at OpenAI's."""
-    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
+    with OpenAI(
+        base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
+    ) as client:
         yield client
 
 
 @pytest.fixture
 async def async_client(installation: Installation) -> AsyncIterator[AsyncOpenAI]:
     """OpenAI's asynchronous client under /openai/v1."""
-    async with AsyncOpenAI(base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0) as client:
+    async with AsyncOpenAI(
+        base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
+    ) as client:
         yield client

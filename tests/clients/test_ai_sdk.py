@@ -1,4 +1,6 @@
-"""The Vercel AI SDK, by both of its providers that speak chat completions: `@ai-sdk/openai` and `@ai-sdk/openai-compatible`."""
+"""The Vercel AI SDK, by both of its providers that speak chat completions: `@ai-sdk/openai` and
+`@ai-sdk/openai-compatible`.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +33,11 @@ def provider(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session", params=["openai", "opentoken", "llama"])
 def node(installation: Installation, folder: Path, provider: str, request: pytest.FixtureRequest) -> Node:
     """Runs a script with the provider against a dialect, once, and returns what it tells."""
-    return cache(lambda script: programs.told(installation, [programs.NODE, folder / f"{script}.mjs", provider], request.param))
+    return cache(
+        lambda script: programs.told(
+            installation, [programs.NODE, folder / f"{script}.mjs", provider], request.param
+        )
+    )
 
 
 def test_answers(node: Node, installation: Installation) -> None:
@@ -39,7 +45,11 @@ def test_answers(node: Node, installation: Installation) -> None:
     assert (len(told["texts"]), "".join(told["texts"])) == (6, told["text"])
     assert told["finishReason"] == told["streamedFinishReason"] == "stop"
     usage = installation.receipt(told["id"])["usage"]
-    names = {"inputTokens": "prompt_tokens", "outputTokens": "completion_tokens", "totalTokens": "total_tokens"}
+    names = {
+        "inputTokens": "prompt_tokens",
+        "outputTokens": "completion_tokens",
+        "totalTokens": "total_tokens",
+    }
     assert told["usage"] == told["streamedUsage"] == {name: usage[ours] for name, ours in names.items()}
     assert told["structured"].keys() == {"title"}
 
@@ -63,7 +73,9 @@ def test_tools_are_run_until_there_is_an_answer(node: Node) -> None:
 
 def test_errors(node: Node) -> None:
     told = node("errors")
-    refused = {name: told[name] for name in ("unknownModel", "wrongParameter", "busyUpstream", "failingUpstream")}
+    refused = {
+        name: told[name] for name in ("unknownModel", "wrongParameter", "busyUpstream", "failingUpstream")
+    }
     assert all(error["isOurs"] for error in refused.values())
     assert {name: (error["status"], error["isRetryable"]) for name, error in refused.items()} == {
         "unknownModel": (404, False),
@@ -84,4 +96,6 @@ def test_a_stream_that_breaks_off_tells_an_error_after_its_text(node: Node) -> N
 def test_a_stream_that_is_left_cuts_the_upstream(node: Node, installation: Installation) -> None:
     told = node("errors")
     assert told["left"][-1] == "abort"
-    wait_for(lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2)
+    wait_for(
+        lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2
+    )

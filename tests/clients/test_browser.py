@@ -1,4 +1,6 @@
-"""A real browser: fetch with a ReadableStream, and EventSource with a ticket, from pages of the service's own origin."""
+"""A real browser: fetch with a ReadableStream, and EventSource with a ticket, from pages of the service's own
+origin.
+"""
 
 import json
 import shutil
@@ -30,7 +32,8 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.fail("there is no Chromium: apt-get install chromium-headless-shell", pytrace=False)
     with sync_playwright() as playwright:
-        # A page with an address that is not this machine's may else not ask this machine, whatever this machine allows.
+        # A page with an address that is not this machine's may else not ask this machine, whatever this
+        # machine allows.
         args = ["--no-sandbox", "--disable-gpu", "--disable-features=LocalNetworkAccessChecks"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         yield browser
@@ -41,7 +44,10 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, installation: Installation) -> Iterator[Page]:
     """An empty page of the service's origin."""
     page = browser.new_page()
-    page.route("**/page", lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>A page</title>"))
+    page.route(
+        "**/page",
+        lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>A page</title>"),
+    )
     page.goto(f"{installation.url}/page")
     yield page
     page.close()
@@ -67,27 +73,41 @@ def said(messages: list[str]) -> str:
 
 
 def wait_for_cut(installation: Installation) -> None:
-    wait_for(lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=5)
+    wait_for(
+        lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=5
+    )
 
 
 # ---- fetch
 
 
-def fetch(page: Page, key: str, model: str, *, dialect: str = "openai", content: str = "hello", **options: Any) -> dict[str, Any]:
+def fetch(
+    page: Page, key: str, model: str, *, dialect: str = "openai", content: str = "hello", **options: Any
+) -> dict[str, Any]:
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": content}]}
-    told: dict[str, Any] = page.evaluate(FETCH, {"path": f"/{dialect}/v1/chat/completions", "key": key, "body": body, **options})
+    told: dict[str, Any] = page.evaluate(
+        FETCH, {"path": f"/{dialect}/v1/chat/completions", "key": key, "body": body, **options}
+    )
     return told
 
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "bitseek", "llama"])
 def test_fetch_reads_a_stream_as_it_comes(page: Page, installation: Installation, dialect: str) -> None:
-    told = fetch(page, installation.keys["live"], "sandbox", dialect=dialect, content="hello [sandbox tokens=6 delay_ms=50]")
+    told = fetch(
+        page,
+        installation.keys["live"],
+        "sandbox",
+        dialect=dialect,
+        content="hello [sandbox tokens=6 delay_ms=50]",
+    )
     assert (told["status"], told["type"]) == (200, "text/event-stream; charset=utf-8")
     assert (told["tokens"], told["failure"]) == (6, None)
     assert told["pieces"] >= 6
 
 
-def test_fetch_works_under_the_services_own_content_security_policy(browser: Browser, installation: Installation) -> None:
+def test_fetch_works_under_the_services_own_content_security_policy(
+    browser: Browser, installation: Installation
+) -> None:
     page = browser.new_page()
     page.goto(f"{installation.url}/docs")
     assert fetch(page, installation.keys["live"], "five")["text"] == TEXT
@@ -95,12 +115,21 @@ def test_fetch_works_under_the_services_own_content_security_policy(browser: Bro
 
 
 @pytest.mark.parametrize(("host", "is_allowed"), [("localhost", True), ("[::1]", False)])
-def test_pages_of_the_origins_that_are_allowed_may_ask(browser: Browser, installation: Installation, host: str, is_allowed: bool) -> None:
+def test_pages_of_the_origins_that_are_allowed_may_ask(
+    browser: Browser, installation: Installation, host: str, is_allowed: bool
+) -> None:
     origin = f"http://{host}:{installation.port}"
     page = browser.new_page()
-    page.route(f"{origin}/page", lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>A page</title>"))
+    page.route(
+        f"{origin}/page",
+        lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>A page</title>"),
+    )
     page.goto(f"{origin}/page")
-    asked = {"path": f"{installation.url}/openai/v1/chat/completions", "key": installation.keys["live"], "body": STREAMED}
+    asked = {
+        "path": f"{installation.url}/openai/v1/chat/completions",
+        "key": installation.keys["live"],
+        "body": STREAMED,
+    }
     if is_allowed:
         assert page.evaluate(FETCH, asked)["text"] == TEXT
     else:
@@ -125,12 +154,17 @@ def test_a_fetch_that_is_aborted_cuts_the_upstream(page: Page, installation: Ins
 # ---- EventSource
 
 
-def test_bitseeks_own_example_works_word_for_word(page: Page, http: Client, installation: Installation) -> None:
+def test_bitseeks_own_example_works_word_for_word(
+    page: Page, http: Client, installation: Installation
+) -> None:
     logged: list[str] = []
     page.on("console", lambda message: logged.append(message.text))
     node = "<script>const written = []; const process = { stdout: { write: (text) => written.push(text) } };</script>"
     example = BITSEEK.replace(BITSEEK_URL, ticket(http, "bitseek", "five"))
-    page.route("**/example", lambda route: route.fulfill(content_type="text/html", body=f"{node}<script>{example}</script>"))
+    page.route(
+        "**/example",
+        lambda route: route.fulfill(content_type="text/html", body=f"{node}<script>{example}</script>"),
+    )
     with page.expect_console_message(lambda message: message.text.startswith("Response complete:")):
         page.goto(f"{installation.url}/example")
     assert logged == [f"Response complete: {TEXT}"]
@@ -144,7 +178,9 @@ def test_an_event_source_hears_it_all_up_to_done(page: Page, http: Client, diale
     assert (said(told["messages"]), told["messages"][-1], told["opened"]) == (TEXT, "[DONE]", 1)
 
 
-def test_an_event_source_that_comes_again_is_refused_and_gives_up(page: Page, http: Client, installation: Installation) -> None:
+def test_an_event_source_that_comes_again_is_refused_and_gives_up(
+    page: Page, http: Client, installation: Installation
+) -> None:
     calls = len(installation.calls("five"))
     told = listen(page, ticket(http, "bitseek", "five"))
     assert (said(told["messages"]), told["opened"], told["isClosedByServer"]) == (TEXT, 1, True)
@@ -158,11 +194,15 @@ def test_an_event_source_hears_the_error_event_of_the_llama_dialect(page: Page, 
     assert json.loads(error).keys() >= {"message", "type"}
 
 
-def test_closing_the_page_cuts_the_upstream(browser: Browser, http: Client, installation: Installation) -> None:
+def test_closing_the_page_cuts_the_upstream(
+    browser: Browser, http: Client, installation: Installation
+) -> None:
     calls = len(installation.calls("three-then-silence"))
     leaving = browser.new_page()
     leaving.goto(f"{installation.url}/docs")
-    leaving.evaluate("(url) => { window.source = new EventSource(url); }", ticket(http, "openai", "three-then-silence"))
+    leaving.evaluate(
+        "(url) => { window.source = new EventSource(url); }", ticket(http, "openai", "three-then-silence")
+    )
     wait_for(lambda: len(installation.calls("three-then-silence")) > calls, "the upstream's call")
     leaving.close()
     wait_for_cut(installation)

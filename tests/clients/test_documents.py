@@ -1,4 +1,5 @@
-"""The example programs of the dialects' documents, word for word but for address and key (documents/): they must work as shown.
+"""The example programs of the dialects' documents, word for word but for address and key (documents/): they
+must work as shown.
 
 The EventSource example needs a browser: test_browser.py.
 """
@@ -25,7 +26,9 @@ TEXT = " the of and to in"
 
 @pytest.fixture
 def tool_caller(installation: Installation) -> Iterator[Installation]:
-    """The same installation by a second web process: there a request without a model gets one that calls tools."""
+    """The same installation by a second web process: there a request without a model gets one that calls
+    tools.
+    """
     with installation.another_web(CHATAPI_DEFAULT_MODEL="sandbox-tool-call") as tool_caller:
         yield tool_caller
 
@@ -37,15 +40,21 @@ def example(installation: Installation, name: str) -> str:
     return text.replace(ADDRESS, f"{installation.url}/llama/v1").replace(KEY, installation.keys["live"])
 
 
-def printed(command: programs.Command, *, folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+def printed(
+    command: programs.Command, *, folder: Path | None = None, environment: dict[str, str] | None = None
+) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def curled(installation: Installation, folder: Path, name: str) -> list[Any]:
     """The chunks that the example's curl prints; it finds the key where curl looks for its options."""
-    (folder / ".curlrc").write_text(f'header = "Authorization: Bearer {installation.keys["live"]}"\nsilent\nshow-error\n')
+    (folder / ".curlrc").write_text(
+        f'header = "Authorization: Bearer {installation.keys["live"]}"\nsilent\nshow-error\n'
+    )
     environment = {"CURL_HOME": str(folder), "PATH": str(Path(CURL).parent)}
     out = printed(["sh", "-c", example(installation, name)], environment=environment)
     *frames, done, rest = out.split("\n\n")
@@ -59,7 +68,12 @@ def test_llamas_python_example_prints_the_answer(installation: Installation) -> 
 
 def test_llamas_javascript_example_prints_the_answer(installation: Installation) -> None:
     folder = programs.node_packages("openai_node")
-    command: programs.Command = [programs.NODE, "--input-type=module", "--eval", example(installation, "llama.mjs")]
+    command: programs.Command = [
+        programs.NODE,
+        "--input-type=module",
+        "--eval",
+        example(installation, "llama.mjs"),
+    ]
     assert printed(command, folder=folder) == TEXT
 
 
@@ -72,7 +86,9 @@ def test_llamas_chat_with_curl_has_the_documents_order(installation: Installatio
 
 
 @needs_curl
-def test_llamas_tool_call_with_curl_has_the_documents_order(tool_caller: Installation, tmp_path: Path) -> None:
+def test_llamas_tool_call_with_curl_has_the_documents_order(
+    tool_caller: Installation, tmp_path: Path
+) -> None:
     first, *fragments, last = curled(tool_caller, tmp_path, "llama_tools.sh")
     assert first["choices"][0]["delta"] == {"role": "assistant"}
     named, *more = [call for chunk in fragments for call in chunk["choices"][0]["delta"]["tool_calls"]]
@@ -84,7 +100,9 @@ def test_llamas_tool_call_with_curl_has_the_documents_order(tool_caller: Install
 
 
 @needs_curl
-def test_llamas_text_completion_with_curl_has_the_documents_members(installation: Installation, tmp_path: Path) -> None:
+def test_llamas_text_completion_with_curl_has_the_documents_members(
+    installation: Installation, tmp_path: Path
+) -> None:
     chunks = curled(installation, tmp_path, "llama_text.sh")
     assert {chunk["object"] for chunk in chunks} == {"text_completion"}
     assert all(chunk["id"].startswith("cmpl-") for chunk in chunks)

@@ -36,7 +36,11 @@ def test_an_answer_and_a_stream_have_the_same_text_and_usage(told: Told) -> None
 
 
 def test_tools_are_called_and_answered(told: Told) -> None:
-    assert told["tools"]["calls"] == told["tools"]["streamed"] == [["Weather", ["city"]], ["Event", ["guests", "title"]]]
+    assert (
+        told["tools"]["calls"]
+        == told["tools"]["streamed"]
+        == [["Weather", ["city"]], ["Event", ["guests", "title"]]]
+    )
     assert told["tools"]["text"]
 
 

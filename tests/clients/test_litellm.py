@@ -32,7 +32,11 @@ def test_an_answer_and_a_stream_have_the_same_text_and_usage(told: Told, install
     assert told["stream_asynchronously"] == stream["texts"]
     assert answer["finish_reason"] == stream["finish_reason"] == "stop"
     usage = installation.receipt(answer["id"])["usage"]
-    assert answer["usage"] == stream["usage"] == [usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")]
+    assert (
+        answer["usage"]
+        == stream["usage"]
+        == [usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")]
+    )
 
 
 def test_tool_calls_are_the_same_streamed_or_not(told: Told) -> None:

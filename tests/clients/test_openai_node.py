@@ -56,7 +56,9 @@ def test_a_stream_and_the_stream_helper(node: Node, installation: Installation) 
     helped = ChatCompletion.model_validate(told["helped"])
     assert told["helped"]["usage"] == installation.receipt(helped.id)["usage"]
     assert [call.id for call in helped.choices[0].message.tool_calls or []] == ["call_up_0", "call_up_1"]
-    assert {call["function"]["arguments"] for call in told["helped"]["choices"][0]["message"]["tool_calls"]} == {'{"city":" the"}'}
+    assert {
+        call["function"]["arguments"] for call in told["helped"]["choices"][0]["message"]["tool_calls"]
+    } == {'{"city":" the"}'}
 
 
 def test_what_models_can_do(node: Node) -> None:
@@ -71,7 +73,10 @@ def test_text_completions(node: Node) -> None:
     told = node("text")
     assert told["completion"]["object"] == "text_completion"
     completion = Completion.model_validate(told["completion"])
-    assert "".join(choice["text"] for chunk in told["chunks"] for choice in chunk["choices"]) == completion.choices[0].text
+    assert (
+        "".join(choice["text"] for chunk in told["chunks"] for choice in chunk["choices"])
+        == completion.choices[0].text
+    )
 
 
 def test_models_are_listed_and_retrieved(node: Node) -> None:
@@ -100,7 +105,9 @@ def test_leaving_a_stream_cuts_the_upstream(installation: Installation, folder: 
     with programs.running(installation, [programs.NODE, folder / "cancel.mjs", way]) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
-        wait_for(lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2)
+        wait_for(
+            lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2
+        )
         assert process.poll() is None
     assert (told["texts"], told["isAborted"]) == (3, True)
     receipt = installation.receipt(told["id"])

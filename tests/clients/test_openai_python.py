@@ -1,4 +1,6 @@
-"""OpenAI's own Python client: answers, streams, headers, models. What goes wrong is in test_openai_python_errors.py."""
+"""OpenAI's own Python client: answers, streams, headers, models. What goes wrong is in
+test_openai_python_errors.py.
+"""
 
 import asyncio
 
@@ -29,7 +31,9 @@ def test_a_completion(client: OpenAI, installation: Installation) -> None:
 
 
 def test_a_stream(client: OpenAI, installation: Installation) -> None:
-    with client.chat.completions.create(model="five", messages=HELLO, stream=True, stream_options={"include_usage": True}) as stream:
+    with client.chat.completions.create(
+        model="five", messages=HELLO, stream=True, stream_options={"include_usage": True}
+    ) as stream:
         chunks = list(stream)
     assert text_of(chunks) == TEXT
     usage = chunks[-1].usage
@@ -53,7 +57,9 @@ def test_the_usual_loop_reads_bitseeks_dialect(installation: Installation) -> No
 
 
 def test_the_stream_helper(client: OpenAI, installation: Installation) -> None:
-    with client.chat.completions.stream(model="five", messages=HELLO, stream_options={"include_usage": True}) as stream:
+    with client.chat.completions.stream(
+        model="five", messages=HELLO, stream_options={"include_usage": True}
+    ) as stream:
         kinds = [event.type for event in stream]
         completion = stream.get_final_completion()
     assert kinds.count("content.delta") == 5
@@ -64,7 +70,9 @@ def test_the_stream_helper(client: OpenAI, installation: Installation) -> None:
 
 
 def test_raw_responses_have_the_headers(canonical: OpenAI) -> None:
-    raw = canonical.chat.completions.with_raw_response.create(model="five", messages=HELLO, extra_headers={"X-Request-Id": "my-own"})
+    raw = canonical.chat.completions.with_raw_response.create(
+        model="five", messages=HELLO, extra_headers={"X-Request-Id": "my-own"}
+    )
     assert raw.headers["x-request-id"] == "my-own"
     assert raw.headers["x-generation-id"] == raw.parse().id
     assert int(raw.headers["openai-processing-ms"]) >= 0
@@ -103,6 +111,8 @@ async def test_the_async_stream_helper(async_client: AsyncOpenAI) -> None:
 
 
 async def test_many_at_once(async_client: AsyncOpenAI) -> None:
-    answers = await asyncio.gather(*(async_client.chat.completions.create(model="five", messages=HELLO) for _ in range(20)))
+    answers = await asyncio.gather(
+        *(async_client.chat.completions.create(model="five", messages=HELLO) for _ in range(20))
+    )
     assert [answer.choices[0].message.content for answer in answers] == [TEXT] * 20
     assert len({answer.id for answer in answers}) == 20

@@ -1,4 +1,6 @@
-"""OpenAI's own Python client and what models can do: structured outputs, tools, several choices, log probabilities."""
+"""OpenAI's own Python client and what models can do: structured outputs, tools, several choices, log
+probabilities.
+"""
 
 import json
 from typing import Literal
@@ -6,7 +8,11 @@ from typing import Literal
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam, ChatCompletionUserMessageParam
+from openai.types.chat import (
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessageParam,
+    ChatCompletionUserMessageParam,
+)
 from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionCall
 from pydantic import BaseModel
 
@@ -15,7 +21,10 @@ pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 HELLO: list[ChatCompletionUserMessageParam] = [{"role": "user", "content": "hello [sandbox tokens=6]"}]
 WEATHER: ChatCompletionFunctionToolParam = {
     "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
 }
 
 
@@ -50,7 +59,9 @@ def test_a_stream_is_parsed_into_a_model(client: OpenAI) -> None:
 
 
 async def test_the_async_client_parses_too(async_client: AsyncOpenAI) -> None:
-    completion = await async_client.chat.completions.parse(model="sandbox", messages=HELLO, response_format=Event)
+    completion = await async_client.chat.completions.parse(
+        model="sandbox", messages=HELLO, response_format=Event
+    )
     assert isinstance(completion.choices[0].message.parsed, Event)
 
 
@@ -68,7 +79,9 @@ def test_an_answer_that_was_cut_is_not_parsed(client: OpenAI) -> None:
 
 def test_an_answer_that_was_filtered_is_not_parsed(canonical: OpenAI) -> None:
     with pytest.raises(openai.ContentFilterFinishReasonError):
-        canonical.chat.completions.parse(model="sandbox-content-filter", messages=HELLO, response_format=Event)
+        canonical.chat.completions.parse(
+            model="sandbox-content-filter", messages=HELLO, response_format=Event
+        )
 
 
 def test_a_refusal_is_no_content(client: OpenAI) -> None:
@@ -80,13 +93,21 @@ def test_a_refusal_is_no_content(client: OpenAI) -> None:
 
 def test_a_tools_answer_leads_to_an_answer(client: OpenAI) -> None:
     asking: list[ChatCompletionMessageParam] = [*HELLO]
-    first = client.chat.completions.create(model="sandbox-tool-call", messages=asking, tools=[WEATHER]).choices[0]
+    first = client.chat.completions.create(
+        model="sandbox-tool-call", messages=asking, tools=[WEATHER]
+    ).choices[0]
     (call,) = first.message.tool_calls or []
     assert isinstance(call, FunctionCall)
-    assert (first.finish_reason, call.function.name, json.loads(call.function.arguments).keys()) == ("tool_calls", "weather", {"city"})
+    assert (first.finish_reason, call.function.name, json.loads(call.function.arguments).keys()) == (
+        "tool_calls",
+        "weather",
+        {"city"},
+    )
     assistant: ChatCompletionMessageParam = first.message.to_dict()  # type: ignore[assignment]
     asking += [assistant, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
-    second = client.chat.completions.create(model="sandbox-tool-call", messages=asking, tools=[WEATHER]).choices[0]
+    second = client.chat.completions.create(
+        model="sandbox-tool-call", messages=asking, tools=[WEATHER]
+    ).choices[0]
     assert (second.finish_reason, bool(second.message.content)) == ("stop", True)
 
 
@@ -112,12 +133,16 @@ def test_two_choices_streamed_are_the_two_in_one_piece(client: OpenAI) -> None:
 
 
 def test_log_probabilities_spell_the_text(client: OpenAI) -> None:
-    choice = client.chat.completions.create(model="sandbox", messages=HELLO, logprobs=True, top_logprobs=2).choices[0]
+    choice = client.chat.completions.create(
+        model="sandbox", messages=HELLO, logprobs=True, top_logprobs=2
+    ).choices[0]
     assert choice.logprobs is not None
     assert choice.logprobs.content is not None
     assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
     assert [len(token.top_logprobs) for token in choice.logprobs.content] == [2] * 6
-    with client.chat.completions.stream(model="sandbox", messages=HELLO, logprobs=True, top_logprobs=2) as stream:
+    with client.chat.completions.stream(
+        model="sandbox", messages=HELLO, logprobs=True, top_logprobs=2
+    ) as stream:
         streamed = stream.get_final_completion().choices[0].logprobs
     assert streamed is not None
     assert streamed.content == choice.logprobs.content

@@ -21,7 +21,9 @@ def test_a_text_completion(client: OpenAI, installation: Installation) -> None:
 
 def test_a_stream_says_the_same(client: OpenAI) -> None:
     whole = client.completions.create(model="sandbox", prompt=PROMPT)
-    with client.completions.create(model="sandbox", prompt=PROMPT, stream=True, stream_options={"include_usage": True}) as stream:
+    with client.completions.create(
+        model="sandbox", prompt=PROMPT, stream=True, stream_options={"include_usage": True}
+    ) as stream:
         chunks = list(stream)
     assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == whole.choices[0].text
     assert chunks[-1].usage == whole.usage
@@ -57,5 +59,8 @@ def test_errors_have_their_classes(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.completions.create(model="sandbox", prompt=PROMPT, logprobs=6)
     assert raised.value.param == "logprobs"
-    with client.completions.create(model="sandbox-error-midstream", prompt=PROMPT, stream=True) as stream, pytest.raises(openai.APIError):
+    with (
+        client.completions.create(model="sandbox-error-midstream", prompt=PROMPT, stream=True) as stream,
+        pytest.raises(openai.APIError),
+    ):
         list(stream)

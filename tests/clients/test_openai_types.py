@@ -1,4 +1,6 @@
-"""OpenAI's published types accept all that is sent where its clients are at home, strictly: nothing missing, mistyped or unheard of."""
+"""OpenAI's published types accept all that is sent where its clients are at home, strictly: nothing missing,
+mistyped or unheard of.
+"""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +33,10 @@ CHATS: dict[str, dict[str, Any]] = {
     "refusal": {"model": "sandbox-refusal"},
     "length": {"model": "sandbox", "max_tokens": 3},
     "content filter": {"model": "sandbox-content-filter"},
-    "structured output": {"model": "sandbox", "response_format": {"type": "json_schema", "json_schema": {"name": "e", "schema": SCHEMA}}},
+    "structured output": {
+        "model": "sandbox",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "e", "schema": SCHEMA}},
+    },
 }
 TEXTS: dict[str, dict[str, Any]] = {
     "text": {},
@@ -48,11 +53,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "broken sandbox": {"model": "sandbox-error-before"},
 }
 UNPUBLISHED = {"reasoning_content"}
-"""The one member that OpenAI's reference does not have; every server and client that shows reasoning calls it so."""
+"""The one member that OpenAI's reference does not have; every server and client that shows reasoning calls it
+so.
+"""
 
 
 class TextChunkChoice(CompletionChoice):
-    """As OpenAI streams it: its published type, meant for whole answers, forgets that most chunks have no finish reason yet."""
+    """As OpenAI streams it: its published type, meant for whole answers, forgets that most chunks have no
+    finish reason yet.
+    """
 
     finish_reason: Literal["stop", "length", "content_filter"] | None  # type: ignore[assignment]
 
@@ -116,7 +125,9 @@ def test_chat_chunks(http: Client, dialect: str, case: str) -> None:
 
 def test_custom_tool_calls(http: Client) -> None:
     body = chat({"model": "sandbox-tool-call", "tools": [SHELL]})
-    completion = check(ChatCompletion, http.send("POST", "/openai/v1/chat/completions", json.dumps(body).encode()).body)
+    completion = check(
+        ChatCompletion, http.send("POST", "/openai/v1/chat/completions", json.dumps(body).encode()).body
+    )
     (call,) = completion.choices[0].message.tool_calls or []
     assert call.type == "custom"
 
@@ -137,7 +148,10 @@ def test_text_bodies_and_chunks(http: Client, dialect: str, case: str) -> None:
 @pytest.mark.parametrize("case", REFUSED)
 def test_errors(http: Client, dialect: str, case: str, stream: bool) -> None:
     body = chat(REFUSED[case], stream=stream)
-    check(ErrorObject, json.dumps(http.send("POST", f"/{dialect}/v1/chat/completions", json.dumps(body).encode()).error))
+    check(
+        ErrorObject,
+        json.dumps(http.send("POST", f"/{dialect}/v1/chat/completions", json.dumps(body).encode()).error),
+    )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -1,4 +1,5 @@
-"""Checks an installation's books as `verifyledger` does, again and again in one process: starting one takes seconds.
+"""Checks an installation's books as `verifyledger` does, again and again in one process: starting one takes
+seconds.
 
 python -m tests.faults.bookkeeper       answers each line on stdin, `check` or `rows`, with a line of JSON
 """
@@ -99,9 +100,14 @@ def _rows() -> list[Row]:
 
     from usage.models import Generation, Kind
 
-    of_kind = {kind: Count("ledger_entries", filter=Q(ledger_entries__kind=kind)) for kind in (Kind.CHARGE, Kind.OVERAGE)}
+    of_kind = {
+        kind: Count("ledger_entries", filter=Q(ledger_entries__kind=kind))
+        for kind in (Kind.CHARGE, Kind.OVERAGE)
+    }
     rows = Generation.objects.annotate(
-        charges=of_kind[Kind.CHARGE], overages=of_kind[Kind.OVERAGE], amount=Sum("ledger_entries__amount_nanodollars", default=0)
+        charges=of_kind[Kind.CHARGE],
+        overages=of_kind[Kind.OVERAGE],
+        amount=Sum("ledger_entries__amount_nanodollars", default=0),
     )
     return [
         Row(

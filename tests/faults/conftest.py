@@ -27,9 +27,13 @@ Ask = Callable[..., Listener]
 
 
 @pytest.fixture(scope="module")
-def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     """An installation of this module's own; the module's ENVIRONMENT goes on top of the test profile."""
-    installation = Installation(tmp_path_factory.mktemp("faults"), **getattr(request.module, "ENVIRONMENT", {}))
+    installation = Installation(
+        tmp_path_factory.mktemp("faults"), **getattr(request.module, "ENVIRONMENT", {})
+    )
     try:
         installation.start(MODELS)
         yield installation
@@ -48,7 +52,9 @@ def bookkeeper(installed: Installation) -> Iterator[Bookkeeper]:
 
 @pytest.fixture
 def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[Installation]:
-    """All of it running, whatever the last test has killed; in the end nothing is open and the books are right."""
+    """All of it running, whatever the last test has killed; in the end nothing is open and the books are
+    right.
+    """
     if "valkey" not in installed.processes:
         installed.start_valkey()
     if "worker" not in installed.processes:

@@ -33,7 +33,9 @@ class Listener:
     @property
     def words(self) -> list[str]:
         """The text so far; each word is a token."""
-        contents = [choice["delta"].get("content", "") for chunk in self.chunks for choice in chunk.get("choices", ())]
+        contents = [
+            choice["delta"].get("content", "") for chunk in self.chunks for choice in chunk.get("choices", ())
+        ]
         return "".join(contents).split()
 
     @property
@@ -48,10 +50,14 @@ class Listener:
 
     @property
     def ends(self) -> int:
-        """How many ends it has had: good ones (a finish_reason; the object of an answer in one piece) and errors."""
+        """How many ends it has had: good ones (a finish_reason; the object of an answer in one piece) and
+        errors.
+        """
         if self.body is not None:
             return 1
-        finishes = [choice for chunk in self.chunks for choice in chunk.get("choices", ()) if choice["finish_reason"]]
+        finishes = [
+            choice for chunk in self.chunks for choice in chunk.get("choices", ()) if choice["finish_reason"]
+        ]
         return len(finishes) + sum("error" in chunk for chunk in self.chunks)
 
     @property

@@ -36,7 +36,9 @@ class Mutation:
         path = copy / self.file
         text = path.read_text()
         if text.count(self.right) != 1:
-            raise ValueError(f"{self.name}: {self.file} has {text.count(self.right)} times {self.right!r}, wanted once")
+            raise ValueError(
+                f"{self.name}: {self.file} has {text.count(self.right)} times {self.right!r}, wanted once"
+            )
         path.write_text(text.replace(self.right, self.wrong))
 
 
@@ -53,7 +55,9 @@ MUTATIONS = (
         "chatapi/delta_stream.py",
         "local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)",
         "local key, name = prefix .. 'log:' .. id, '*'",
-        ("tests/chatapi/test_delta_stream.py::test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client",),
+        (
+            "tests/chatapi/test_delta_stream.py::test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client",
+        ),
     ),
     Mutation(
         "a settled generation may be settled again",
@@ -69,7 +73,9 @@ MUTATIONS = (
         "        run.publish(services.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
         "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",
-        ("tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",),
+        (
+            "tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",
+        ),
     ),
     Mutation(
         "a budget is read, and then written",
@@ -156,7 +162,9 @@ MUTATIONS = (
         "chatapi/web/inbox.py",
         "fresh = batch[self.seq + 1 - first_seq :]",
         "fresh = batch",
-        ("tests/chatapi/test_delta_stream.py::test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones",),
+        (
+            "tests/chatapi/test_delta_stream.py::test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones",
+        ),
     ),
     Mutation(
         "what was said stays where whoever settled it died",
@@ -184,8 +192,12 @@ MUTATIONS = (
 
 def main(arguments: Sequence[str]) -> int:
     """Command line; exit status 1 when a mistake went unnoticed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="; ".join(mutation.name for mutation in MUTATIONS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="; ".join(mutation.name for mutation in MUTATIONS)
+    )
     names = parser.parse_args(arguments).names
     if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
         parser.error(f"no such mutation: {', '.join(sorted(unknown))}")
@@ -203,12 +215,32 @@ def notices(mutation: Mutation) -> bool:
         shutil.copytree(PROJECT, copy, ignore=NOT_COPIED)
         mutation.apply(copy)
         environment = {**os.environ, "FAULTS": "all"}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *mutation.tests]
-        ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            *mutation.tests,
+        ]
+        ran = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
     if ran.returncode in NOTHING_RAN:
         sys.exit(f"{mutation.name}: its tests did not run\n{ran.stdout}{ran.stderr}")
-    failed = [line.removeprefix("FAILED ").partition(" - ")[0] for line in ran.stdout.splitlines() if line.startswith("FAILED ")]
-    print(f"noticed: {mutation.name}: {', '.join(failed)}" if failed else f"UNNOTICED: {mutation.name}", flush=True)
+    failed = [
+        line.removeprefix("FAILED ").partition(" - ")[0]
+        for line in ran.stdout.splitlines()
+        if line.startswith("FAILED ")
+    ]
+    print(
+        f"noticed: {mutation.name}: {', '.join(failed)}" if failed else f"UNNOTICED: {mutation.name}",
+        flush=True,
+    )
     return bool(failed)
 
 

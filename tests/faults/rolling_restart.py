@@ -1,11 +1,13 @@
-"""A rolling restart under load: every process is replaced in turn, and no request may fail. Exit 1 if one does.
+"""A rolling restart under load: every process is replaced in turn, and no request may fail. Exit 1 if one
+does.
 
 python -m tests.faults.rolling_restart --requests 5000
 
-Two web processes, two workers and a reaper of one installation. Three kinds of clients ask for streams and whole answers: ones that
-keep their connection until the server closes it or says `Connection: close`, as behind a Kubernetes Service; ones that send
-`Connection: close`; and ones that open a connection for each request. A new connection goes to a web process whose `/readyz` said 200
-when the balancer looked last, which it does every half second. With DATABASE_URL it runs on PostgreSQL.
+Two web processes, two workers and a reaper of one installation. Three kinds of clients ask for streams and
+whole answers: ones that keep their connection until the server closes it or says `Connection: close`, as
+behind a Kubernetes Service; ones that send `Connection: close`; and ones that open a connection for each
+request. A new connection goes to a web process whose `/readyz` said 200 when the balancer looked last, which
+it does every half second. With DATABASE_URL it runs on PostgreSQL.
 """
 
 import argparse
@@ -144,7 +146,9 @@ class Caller:
     def _client(self, url: str) -> Client:
         if self._kind == "connects each time":
             return Client(url, self._key, PATIENCE_S)
-        return KeepingClient(url, self._key, PATIENCE_S, self._connections, closes=self._kind != "keeps its connection")
+        return KeepingClient(
+            url, self._key, PATIENCE_S, self._connections, closes=self._kind != "keeps its connection"
+        )
 
 
 class RollingRestart:
@@ -159,7 +163,9 @@ class RollingRestart:
         self._seed = seed
 
     def run(self) -> None:
-        """Start everything, restart one process after the other until all requests are answered, and check the books."""
+        """Start everything, restart one process after the other until all requests are answered, and check
+        the books.
+        """
         installation = self.installation
         installation.start(MODELS)
         installation.start_worker("worker-2")
@@ -227,7 +233,9 @@ def _stream_failure(exchange: Exchange) -> str:
     for chunk in exchange.chunks():
         if "error" in chunk:
             return f"error frame {chunk['error'].get('code')}"
-        finish = next((choice["finish_reason"] for choice in chunk["choices"] if choice["finish_reason"]), finish)
+        finish = next(
+            (choice["finish_reason"] for choice in chunk["choices"] if choice["finish_reason"]), finish
+        )
         usage = chunk.get("usage") or usage
     return "" if finish and usage else "the stream ends early"
 
@@ -261,7 +269,9 @@ def main() -> int:
     finally:
         restart.installation.stop()
     failed = restart.tally.failed.total()
-    print(f"{restart.tally.answered.total()} requests answered, {failed} failed; {restart.restarts.total()} restarts")
+    print(
+        f"{restart.tally.answered.total()} requests answered, {failed} failed; {restart.restarts.total()} restarts"
+    )
     for title, counts in {"answered": restart.tally.answered, "restarts": restart.restarts}.items():
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     for violation in restart.violations:

@@ -1,4 +1,5 @@
-"""A soak: clients of every kind, while processes die at random; in the end the books must be right. Exit 1 if they are not.
+"""A soak: clients of every kind, while processes die at random; in the end the books must be right. Exit 1 if
+they are not.
 
 python -m tests.faults.soak --seconds 600 --seed 4       the seed decides who asks for what, and what dies when: it replays a run
 python -m tests.faults.soak --seconds 600 --at-least 3000         fewer generations are a violation, too; without a number it is 5 a second
@@ -48,7 +49,9 @@ class Soak:
     """One run: the installation, who asks and what breaks."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.installation = Installation(folder, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS))
+        self.installation = Installation(
+            folder, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS)
+        )
         self.seed = seed
         self.visits: list[Visit] = []
         self.chaos = Chaos(self.installation, random.Random(f"{seed} chaos"))
@@ -92,7 +95,9 @@ class Soak:
         try:
             bookkeeper.close_the_books(timeout_s=60)
             calls = [call for model in MODELS for call in self.installation.calls(model)]
-            verdict = Verdict.of(self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages)
+            verdict = Verdict.of(
+                self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages
+            )
             return replace(verdict, violations=[*verdict.violations, *self._traces()])
         finally:
             bookkeeper.stop()
@@ -100,7 +105,12 @@ class Soak:
     def _traces(self) -> list[str]:
         """Where what was said is still to be found once no stream is kept any more."""
         with canaries.open_valkey(self.installation) as valkey:
-            wait_for(lambda: canaries.is_forgotten(valkey), "all streams to be forgotten", STREAM_TTL_MS / 1_000 + FORGOTTEN_LATE_S, 1)
+            wait_for(
+                lambda: canaries.is_forgotten(valkey),
+                "all streams to be forgotten",
+                STREAM_TTL_MS / 1_000 + FORGOTTEN_LATE_S,
+                1,
+            )
             return canaries.found([CANARY.encode()], self.installation, valkey)
 
 
@@ -109,19 +119,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.faults.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--at-least", type=int, help="generations, fewer are a violation; 0: any number will do (default: 5 a second)")
     parser.add_argument(
-        "--max-silence-s", type=float, default=MAX_SILENCE_S, help="a p99 of a silence above it is a violation (default: %(default)g)"
+        "--at-least",
+        type=int,
+        help="generations, fewer are a violation; 0: any number will do (default: 5 a second)",
+    )
+    parser.add_argument(
+        "--max-silence-s",
+        type=float,
+        default=MAX_SILENCE_S,
+        help="a p99 of a silence above it is a violation (default: %(default)g)",
     )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
     soak = Soak(folder, options.seed)
-    at_least = round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
+    at_least = (
+        round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
+    )
     try:
         verdict = soak.run(options.seconds).asking_at_least(at_least).bearing_silence(options.max_silence_s)
     finally:
         soak.stop()
-    print(f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}\n")
+    print(
+        f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}\n"
+    )
     asked = {"faults": soak.chaos.faults, "visits": Counter(visit.act for visit in soak.visits)}
     for title, counts in (asked | verdict.tables).items():
         _print_table(title, counts)
@@ -129,7 +150,9 @@ def main() -> int:
         print(f"{title:<34}{waits}")
     for violation in verdict.violations[:50]:
         print(f"VIOLATION  {violation}")
-    print(f"\n{len(verdict.violations)} violations; {'the logs stay in ' + str(folder) if verdict.violations else 'all is well'}.")
+    print(
+        f"\n{len(verdict.violations)} violations; {'the logs stay in ' + str(folder) if verdict.violations else 'all is well'}."
+    )
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0

@@ -1,4 +1,6 @@
-"""What breaks during a soak: processes die, freeze and stop at random moments, and are started again as a supervisor would."""
+"""What breaks during a soak: processes die, freeze and stop at random moments, and are started again as a
+supervisor would.
+"""
 
 import os
 import random
@@ -115,7 +117,9 @@ class Chaos:
         import psycopg
 
         with psycopg.connect(self._installation.environment["DATABASE_URL"], autocommit=True) as connection:
-            found = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            found = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
             pids = [pid for (pid,) in found]
         if pids:
             os.kill(self._chance.choice(sorted(pids)), signal.SIGKILL)

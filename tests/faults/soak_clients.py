@@ -1,4 +1,6 @@
-"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, come back; each decided by its number."""
+"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, come back; each decided
+by its number.
+"""
 
 import json
 import random
@@ -113,7 +115,9 @@ class Guest:
         self._listen(heard, listening)
 
     def _resume(self) -> None:
-        """Leave in mid-stream, pick it up at its beginning, leave again, and go on behind what was heard last."""
+        """Leave in mid-stream, pick it up at its beginning, leave again, and go on behind what was heard
+        last.
+        """
         generation_id = self._ask(leave_after=self._chance.randint(1, 8)).generation_id
         if generation_id:
             self._pick_up(generation_id, leave_after=self._chance.randint(1, 8))
@@ -125,7 +129,9 @@ class Guest:
             self._pick_up(accepted.generation_id)
 
     def _pick_up(self, generation_id: str, leave_after: int | None = None) -> None:
-        """The stream of a generation from its beginning, with as many connections as it takes; the first may be left."""
+        """The stream of a generation from its beginning, with as many connections as it takes; the first may
+        be left.
+        """
         before = Heard(time.monotonic())
 
         def go_on() -> Heard:
@@ -169,18 +175,33 @@ class Guest:
             heard = ask()
         return heard
 
-    def _ask(self, *, stream: bool = True, headers: Mapping[str, str] | None = None, leave_after: int | None = None) -> Heard:
+    def _ask(
+        self, *, stream: bool = True, headers: Mapping[str, str] | None = None, leave_after: int | None = None
+    ) -> Heard:
         heard, listening = self._asking(stream=stream, headers=headers)
         return self._listen(heard, listening, leave_after)
 
-    def _asking(self, *, stream: bool = True, headers: Mapping[str, str] | None = None) -> tuple[Heard, Listening]:
+    def _asking(
+        self, *, stream: bool = True, headers: Mapping[str, str] | None = None
+    ) -> tuple[Heard, Listening]:
         result = self._result
-        body = {"model": result.model, "messages": [{"role": "user", "content": result.prompt}], "stream": stream}
+        body = {
+            "model": result.model,
+            "messages": [{"role": "user", "content": result.prompt}],
+            "stream": stream,
+        }
         if stream:
             body["stream_options"] = {"include_usage": True}
-        return self._open("POST", "/openai/v1/chat/completions", json.dumps(body).encode(), {**self._headers, **(headers or {})})
+        return self._open(
+            "POST",
+            "/openai/v1/chat/completions",
+            json.dumps(body).encode(),
+            {**self._headers, **(headers or {})},
+        )
 
-    def _open(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[Heard, Listening]:
+    def _open(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[Heard, Listening]:
         heard = Heard(time.monotonic())
         self._result.heard.append(heard)
         return heard, self._events(heard, method, path, body, headers)
@@ -194,7 +215,9 @@ class Guest:
                 listening.close()
         return heard
 
-    def _events(self, heard: Heard, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Listening:
+    def _events(
+        self, heard: Heard, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Listening:
         number = 0
         try:
             with self._client.exchange(method, path, body, headers) as exchange:

@@ -1,4 +1,6 @@
-"""A client's connections during a soak: kept between requests, as SDKs do, or closed after each, as scripts do."""
+"""A client's connections during a soak: kept between requests, as SDKs do, or closed after each, as scripts
+do.
+"""
 
 import select
 from collections.abc import Iterator, Mapping
@@ -10,7 +12,9 @@ from tests.chatapi.http_client import Client, Exchange
 
 
 class Connections:
-    """The connections that one caller keeps to each server; a caller has one request after the other, and rarely two at once."""
+    """The connections that one caller keeps to each server; a caller has one request after the other, and
+    rarely two at once.
+    """
 
     def __init__(self) -> None:
         self._idle: dict[str, list[HTTPConnection]] = {}
@@ -44,21 +48,29 @@ class Connections:
 class KeepingClient(Client):
     """A client that uses its caller's connections; `closes`: it sends `Connection: close` instead."""
 
-    def __init__(self, url: str, key: str, timeout_s: float, connections: Connections, *, closes: bool = False) -> None:
+    def __init__(
+        self, url: str, key: str, timeout_s: float, connections: Connections, *, closes: bool = False
+    ) -> None:
         super().__init__(url, key, timeout_s)
         self._connections = connections
         self._closes = closes
 
     @contextmanager
-    def exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]) -> Iterator[Exchange]:
-        """Send a request; the connection is kept if its answer was read to the end and the server keeps it, too."""
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
+    ) -> Iterator[Exchange]:
+        """Send a request; the connection is kept if its answer was read to the end and the server keeps it,
+        too.
+        """
         named = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
         if self._closes:
             named["Connection"] = "close"
         connection = self._connections.take(self._address, self._timeout_s)
         exchange = Exchange(connection)
         try:
-            connection.request(method, path, body, {name: value for name, value in named.items() if value is not None})
+            connection.request(
+                method, path, body, {name: value for name, value in named.items() if value is not None}
+            )
             yield exchange
         except BaseException:
             exchange.leave()

@@ -1,4 +1,6 @@
-"""Whether a soak went well: what the clients got, what the books say and what the upstream counted must agree."""
+"""Whether a soak went well: what the clients got, what the books say and what the upstream counted must
+agree.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +13,9 @@ from tests.faults.bookkeeper import Row
 from tests.faults.soak_visits import Heard, Visit
 
 FORGOTTEN_TOKENS = 75
-"""What 50 tokens a second are at most since the last heartbeat: a lease's worth (1.5 s), or it is not its worker's any more."""
+"""What 50 tokens a second are at most since the last heartbeat: a lease's worth (1.5 s), or it is not its
+worker's any more.
+"""
 FAILED = {"failed", "not_started", "worker_lost"}
 """Outcomes of which one that charged nothing gives its idempotency key back."""
 AT_ONCE_S = 5.0
@@ -41,7 +45,9 @@ class Waits:
         return cls(len(ordered), p50_s, p99_s, ordered[-1])
 
     def __str__(self) -> str:
-        return f"p50 {self.p50_s:6.2f} s   p99 {self.p99_s:6.2f} s   max {self.max_s:6.2f} s   of {self.count}"
+        return (
+            f"p50 {self.p50_s:6.2f} s   p99 {self.p99_s:6.2f} s   max {self.max_s:6.2f} s   of {self.count}"
+        )
 
 
 @dataclass
@@ -58,14 +64,23 @@ class Outages:
     """Web processes that were told to stop, and ended otherwise than by themselves."""
 
     def explain(self, heard: Heard) -> bool:
-        """Whether the connection may have broken. Only of those that got no answer at all web may not have known."""
+        """Whether the connection may have broken. Only of those that got no answer at all web may not have
+        known.
+        """
         refusing = [] if heard.status else self.web_stops
-        return any(began <= heard.ended_at and heard.began_at <= ended for began, ended in [*self.web_kills, *refusing])
+        return any(
+            began <= heard.ended_at and heard.began_at <= ended
+            for began, ended in [*self.web_kills, *refusing]
+        )
 
     def has_lost(self, visit: Visit, row: Row) -> bool:
-        """Whether Valkey has lost the log of a generation that this visit was answered by, and the last heartbeat is all that is left."""
+        """Whether Valkey has lost the log of a generation that this visit was answered by, and the last
+        heartbeat is all that is left.
+        """
         first, last = visit.heard[0].began_at, visit.heard[-1].ended_at + row.seconds + AT_ONCE_S
-        return row.outcome == "worker_lost" and any(first <= lost_at <= last for lost_at in self.valkey_losses)
+        return row.outcome == "worker_lost" and any(
+            first <= lost_at <= last for lost_at in self.valkey_losses
+        )
 
 
 @dataclass(frozen=True)
@@ -78,9 +93,16 @@ class Verdict:
 
     @classmethod
     def of(
-        cls, visits: Sequence[Visit], rows: Sequence[Row], report: Mapping[str, Any], calls: Sequence[dict[str, Any]], outages: Outages
+        cls,
+        visits: Sequence[Visit],
+        rows: Sequence[Row],
+        report: Mapping[str, Any],
+        calls: Sequence[dict[str, Any]],
+        outages: Outages,
     ) -> "Verdict":
-        """Judge; nobody asks any more and no generation is open. `calls` are those of the upstream, as it counted them."""
+        """Judge; nobody asks any more and no generation is open. `calls` are those of the upstream, as it
+        counted them.
+        """
         sent: defaultdict[str, list[int]] = defaultdict(list)
         for call in calls:
             sent[call["body"]["messages"][0]["content"]].append(call["tokens"])
@@ -89,7 +111,11 @@ class Verdict:
             *_books(report),
             *_settled_once(rows),
             *outages.bad_exits,
-            *(f"{visit}: {what}" for visit in visits for what in _of_visit(visit, by_id, sent[visit.prompt], outages)),
+            *(
+                f"{visit}: {what}"
+                for visit in visits
+                for what in _of_visit(visit, by_id, sent[visit.prompt], outages)
+            ),
             *_nobody_pays_for_nothing(rows, sent),
         ]
         heard = [(visit, each) for visit in visits for each in visit.heard]
@@ -99,7 +125,9 @@ class Verdict:
             "ends": Counter(_end(each) for _, each in heard),
             "status": Counter(str(each.status) for _, each in heard),
             "errors": Counter(code for _, each in heard for code in each.error_codes),
-            "charged": Counter(_kind_of_charge(visit, each, by_id, outages) for visit, each in heard if each.generation_id),
+            "charged": Counter(
+                _kind_of_charge(visit, each, by_id, outages) for visit, each in heard if each.generation_id
+            ),
         }
         return cls(tables, violations, _waits([each for _, each in heard]))
 
@@ -112,7 +140,13 @@ class Verdict:
         """The same, and a violation where there were fewer: what hardly ran proves little."""
         if self.generations >= generations:
             return self
-        return replace(self, violations=[*self.violations, f"only {self.generations} generations, at least {generations} were asked for"])
+        return replace(
+            self,
+            violations=[
+                *self.violations,
+                f"only {self.generations} generations, at least {generations} were asked for",
+            ],
+        )
 
     def bearing_silence(self, max_silence_s: float = MAX_SILENCE_S) -> "Verdict":
         """The same, and a violation for each kind of silence whose p99 is longer."""
@@ -134,7 +168,9 @@ def _waits(heard: Sequence[Heard]) -> dict[str, Waits]:
     within, before_an_error = SILENCES
     return {
         "request to first byte": Waits.of(each.first_byte_s for each in heard),
-        within: Waits.of(each.longest_silence_s for each in heard if each.status == 200 and not each.is_document),
+        within: Waits.of(
+            each.longest_silence_s for each in heard if each.status == 200 and not each.is_document
+        ),
         before_an_error: Waits.of(each.error_silence_s for each in heard),
     }
 
@@ -240,9 +276,13 @@ def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
 
 
 def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterator[str]:
-    """One call of the upstream. A client with a key may ask for another one when the first came to nothing, and was not charged."""
+    """One call of the upstream. A client with a key may ask for another one when the first came to nothing,
+    and was not charged.
+    """
     nothing = sum(row.outcome in FAILED and not row.amount_nanodollars for row in known)
-    untold = sum(not heard.generation_id and (not heard.status or heard.status >= 500) for heard in visit.heard)
+    untold = sum(
+        not heard.generation_id and (not heard.status or heard.status >= 500) for heard in visit.heard
+    )
     allowed = 1 + nothing + untold if visit.is_keyed else 1
     if len(sent) > allowed:
         yield f"{len(sent)} calls of the upstream"

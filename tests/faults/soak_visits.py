@@ -25,7 +25,9 @@ class Heard:
     ends: int = 0
     """Finishes and errors that came."""
     ends_with_id: int = 0
-    """Those that a client can ask to go on behind; what is told from elsewhere than the log has no id, and is told again."""
+    """Those that a client can ask to go on behind; what is told from elsewhere than the log has no id, and is
+    told again.
+    """
     had_end: bool = False
     """The client has the end from before, and asked for what comes behind it."""
     is_document: bool = False
@@ -53,7 +55,9 @@ class Heard:
     def __str__(self) -> str:
         how = "done" if self.is_done else "left" if self.has_left else "broken"
         when = f"{self.began_at:.2f}-{self.ended_at:.2f}"
-        return f"{self.generation_id or '-'} {self.status} {self.skipped_tokens}+{len(self.words)} {how} {when}"
+        return (
+            f"{self.generation_id or '-'} {self.status} {self.skipped_tokens}+{len(self.words)} {how} {when}"
+        )
 
     @property
     def is_broken(self) -> bool:

@@ -1,4 +1,6 @@
-"""Connections that break, stall or lose an answer: between a worker or web and Valkey, and between a client and web."""
+"""Connections that break, stall or lose an answer: between a worker or web and Valkey, and between a client
+and web.
+"""
 
 import asyncio
 import sys
@@ -40,7 +42,11 @@ def worker_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosPro
     """The worker publishes through it; its tasks come directly."""
     installation.end("worker")
     (installation.folder / "worker.alive").unlink(missing_ok=True)
-    installation.run("worker", [sys.executable, "manage.py", "serve", "--only", "worker"], CHATAPI_STREAMS_URL=to_valkey.redis_url)
+    installation.run(
+        "worker",
+        [sys.executable, "manage.py", "serve", "--only", "worker"],
+        CHATAPI_STREAMS_URL=to_valkey.redis_url,
+    )
     wait_for((installation.folder / "worker.alive").exists, "the worker")
     return to_valkey
 
@@ -74,7 +80,9 @@ def assert_whole(answer: Listener, installation: Installation, calls: int) -> No
     assert len(installation.calls("two-seconds")) == calls + 1
 
 
-def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(installation: Installation) -> None:
+def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(
+    installation: Installation,
+) -> None:
     async def ask_again_and_again(proxy: ChaosProxy) -> None:
         stream = DeltaStream(connect(proxy.redis_url), "resets:", ttl_ms=1_000)
         answers = 0
@@ -104,7 +112,9 @@ def test_a_worker_whose_connection_breaks_publishes_every_delta_once(
     assert_whole(answer.end(), installation, calls)
 
 
-def test_a_delta_whose_confirmation_is_lost_is_published_once(installation: Installation, ask: Ask, worker_behind: ChaosProxy) -> None:
+def test_a_delta_whose_confirmation_is_lost_is_published_once(
+    installation: Installation, ask: Ask, worker_behind: ChaosProxy
+) -> None:
     calls = len(installation.calls("two-seconds"))
     answer = ask("two-seconds").heard(10)
     worker_behind.fault = DropReplyOnce(b"EVALSHA")
@@ -112,7 +122,9 @@ def test_a_delta_whose_confirmation_is_lost_is_published_once(installation: Inst
     assert_whole(answer.end(), installation, calls)
 
 
-def test_a_worker_whose_connection_stalls_loses_nothing(installation: Installation, ask: Ask, worker_behind: ChaosProxy) -> None:
+def test_a_worker_whose_connection_stalls_loses_nothing(
+    installation: Installation, ask: Ask, worker_behind: ChaosProxy
+) -> None:
     calls = len(installation.calls("two-seconds"))
     answer = ask("two-seconds").heard(10)
     worker_behind.fault = Stall()
@@ -129,7 +141,11 @@ def test_a_worker_that_cannot_publish_gives_up_and_the_client_is_told(
     answer.end()
     assert (answer.error["code"], answer.ends, answer.is_done) == ("stream_unavailable", 1, True)
     receipt = installation.receipt(answer.generation_id)
-    assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+    assert (
+        len(answer.words)
+        <= receipt["usage"]["completion_tokens"]
+        <= installation.calls("steady")[-1]["tokens"]
+    )
     worker_behind.fault = Pass()
 
 
@@ -146,7 +162,9 @@ def test_a_request_whose_queueing_is_not_confirmed_runs_once_or_costs_nothing(
     assert sent == 1 or answer.status == 503
 
 
-def test_a_web_process_whose_connection_breaks_misses_no_delta(installation: Installation, ask: Ask, web_behind: ChaosProxy) -> None:
+def test_a_web_process_whose_connection_breaks_misses_no_delta(
+    installation: Installation, ask: Ask, web_behind: ChaosProxy
+) -> None:
     calls = len(installation.calls("two-seconds"))
     answer = ask("two-seconds").heard(10)
     web_behind.reset()
@@ -154,18 +172,28 @@ def test_a_web_process_whose_connection_breaks_misses_no_delta(installation: Ins
 
 
 @pytest.mark.parametrize("way", ["reset", "half_close"])
-def test_a_client_whose_connection_ends_has_left(installation: Installation, to_web: ChaosProxy, way: str) -> None:
+def test_a_client_whose_connection_ends_has_left(
+    installation: Installation, to_web: ChaosProxy, way: str
+) -> None:
     answer = ask_through(to_web, installation, "steady").heard(10)
     getattr(to_web, way)()
     broken_at = time.time()
-    wait_for(lambda: installation.calls("steady")[-1]["is_peer_gone"], "the upstream to be cut off", timeout_s=10)
+    wait_for(
+        lambda: installation.calls("steady")[-1]["is_peer_gone"], "the upstream to be cut off", timeout_s=10
+    )
     assert installation.calls("steady")[-1]["closed_at"] - broken_at < 2
     receipt = installation.receipt(answer.end().generation_id)
     assert receipt["outcome"] == "client_cancelled"
-    assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+    assert (
+        len(answer.words)
+        <= receipt["usage"]["completion_tokens"]
+        <= installation.calls("steady")[-1]["tokens"]
+    )
 
 
-def test_a_slow_client_gets_every_word_and_others_are_served(installation: Installation, ask: Ask, to_web: ChaosProxy) -> None:
+def test_a_slow_client_gets_every_word_and_others_are_served(
+    installation: Installation, ask: Ask, to_web: ChaosProxy
+) -> None:
     calls = len(installation.calls("two-seconds"))
     to_web.fault = Throttle(3_000)
     slow = ask_through(to_web, installation, "two-seconds").heard(10)

@@ -1,6 +1,8 @@
-"""With the lease, heartbeat and reaper that everybody has by default, a client hears of its worker's death within 8 s.
+"""With the lease, heartbeat and reaper that everybody has by default, a client hears of its worker's death
+within 8 s.
 
-The other tests of faults shorten these times. Most of these tests' time is waiting, and each has an installation of its own.
+The other tests of faults shorten these times. Most of these tests' time is waiting, and each has an
+installation of its own.
 """
 
 import json
@@ -65,5 +67,9 @@ def test_the_worker_that_the_supervisor_starts_again_closes_what_the_dead_one_le
     assert time.monotonic() - killed_at < TOLD_WITHIN_S
     assert (json.loads(error)["error"]["code"], end) == ("worker_lost", "[DONE]")
     receipt = client.send("GET", f"/v1/generations/{json.loads(first)['id']}").json
-    assert (receipt["state"], receipt["outcome"], receipt["usage_source"]) == ("settled", "worker_lost", "counted")
+    assert (receipt["state"], receipt["outcome"], receipt["usage_source"]) == (
+        "settled",
+        "worker_lost",
+        "counted",
+    )
     assert serve.run([sys.executable, "manage.py", "verifyledger"]).returncode == 0

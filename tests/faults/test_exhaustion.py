@@ -32,7 +32,9 @@ def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def test_without_file_descriptors_what_runs_goes_on_and_the_rest_comes_later(installation: Installation, ask: Ask) -> None:
+def test_without_file_descriptors_what_runs_goes_on_and_the_rest_comes_later(
+    installation: Installation, ask: Ask
+) -> None:
     pid = installation.processes["web"].pid
     running = ask("two-seconds").heard(5)
     with limited(pid, resource.RLIMIT_NOFILE, open_files(pid) + 5), ExitStack() as clients:
@@ -53,7 +55,9 @@ def test_without_disk_a_request_is_refused_and_costs_nothing(installation: Insta
     wait_for(lambda: ask("five").end().is_done, "service", timeout_s=10, pause_s=0.2)
 
 
-def test_a_web_process_whose_loop_stands_still_makes_no_worker_look_dead(installation: Installation, ask: Ask) -> None:
+def test_a_web_process_whose_loop_stands_still_makes_no_worker_look_dead(
+    installation: Installation, ask: Ask
+) -> None:
     armed.start(installation, "web", "view.before_first_byte=sleep:3@2")
     running = ask("two-seconds").heard(5)
     assert ask("five").end().is_done

@@ -1,7 +1,9 @@
-"""Every failpoint, struck in every way: whatever dies, fails or freezes there, the books are right and the client knows the end.
+"""Every failpoint, struck in every way: whatever dies, fails or freezes there, the books are right and the
+client knows the end.
 
-The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by the commit);
-FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other database.
+The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by
+the commit); FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other
+database.
 """
 
 import os
@@ -65,7 +67,12 @@ class Run(NamedTuple):
     @property
     def has_second_client(self) -> bool:
         """Whether someone attaches to the stream, once it has begun."""
-        return self.is_stream and self.failpoint.partition(".")[0] in {"delta", "heartbeat", "settle", "terminal"}
+        return self.is_stream and self.failpoint.partition(".")[0] in {
+            "delta",
+            "heartbeat",
+            "settle",
+            "terminal",
+        }
 
     def __str__(self) -> str:
         return f"{self.failpoint}-{self.action}-{'stream' if self.is_stream else 'whole'}"
@@ -89,12 +96,18 @@ def selection(seed: int) -> list[Run]:
     wanted = [*product(["worker"], ACTIONS), *product(["worker", "web", "reaper"], ACTIONS)]
     runs = list(ALWAYS)
     for carrier, action in wanted:
-        runs.append(chance.choice([run for run in ALL if (run.carrier, run.action) == (carrier, action) and run not in runs]))
+        runs.append(
+            chance.choice(
+                [run for run in ALL if (run.carrier, run.action) == (carrier, action) and run not in runs]
+            )
+        )
     return runs
 
 
 def cases() -> Iterator[object]:
-    """The runs as parameters, each process kind in a group of its own, so that one installation serves them all."""
+    """The runs as parameters, each process kind in a group of its own, so that one installation serves them
+    all.
+    """
     wanted, seed = os.environ.get("FAULTS", ""), int(os.environ.get("FAULTS_SEED", "1"))
     fixed = {"all": ALL, "few": AROUND_COMMITS}.get(wanted)
     for run in selection(seed) if fixed is None else fixed:
@@ -109,10 +122,14 @@ def everyone_lives(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("run", list(cases()))
-def test_the_books_are_right_wherever_it_strikes(run: Run, installation: Installation, bookkeeper: Bookkeeper, ask: Ask) -> None:
+def test_the_books_are_right_wherever_it_strikes(
+    run: Run, installation: Installation, bookkeeper: Bookkeeper, ask: Ask
+) -> None:
     known = {row.id for row in bookkeeper.rows()}
     strikes = armed.strikes(installation, run.carrier, run.failpoint)
-    armed.start(installation, run.carrier, f"{run.failpoint}={ACTIONS[run.action]}@{HITS.get(run.failpoint, 1)}")
+    armed.start(
+        installation, run.carrier, f"{run.failpoint}={ACTIONS[run.action]}@{HITS.get(run.failpoint, 1)}"
+    )
     prompt = f"{run} {uuid4()}"
     answers = begin(run, ask, prompt)
     if run.carrier == "reaper":
@@ -137,14 +154,23 @@ def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
     parameters: dict[str, Any] = {"stream_options": {"include_usage": True}} if run.is_stream else {}
     if run.has_second_client:
         parameters["idempotency_key"] = uuid4().hex
-    asking = partial(ask, "a-second", stream=run.is_stream, messages=[{"role": "user", "content": prompt}], **parameters)
+    asking = partial(
+        ask, "a-second", stream=run.is_stream, messages=[{"role": "user", "content": prompt}], **parameters
+    )
     return [asking().heard(1), asking()] if run.has_second_client else [asking()]
 
 
 def wait_until_it_strikes(run: Run, installation: Installation, strikes: int, answer: Listener) -> None:
     """And, if it kills, until the process is dead."""
-    wait_for(lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or answer.has_ended, f"{run} to strike")
-    assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (answer.status, answer.body, answer.chunks)
+    wait_for(
+        lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or answer.has_ended,
+        f"{run} to strike",
+    )
+    assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (
+        answer.status,
+        answer.body,
+        answer.chunks,
+    )
     if run.action == "kill9":
         installation.processes[run.carrier].wait(5)
 
@@ -157,7 +183,11 @@ def lose_the_worker(installation: Installation, prompt: str) -> None:
 
 def tokens_sent(installation: Installation, prompt: str) -> int:
     """The upstream's own count."""
-    return sum(call["tokens"] for call in installation.calls("a-second") if call["body"]["messages"][0]["content"] == prompt)
+    return sum(
+        call["tokens"]
+        for call in installation.calls("a-second")
+        if call["body"]["messages"][0]["content"] == prompt
+    )
 
 
 def assert_told_once(answer: Listener, run: Run) -> None:
@@ -179,7 +209,10 @@ def assert_charged_for_what_was_sent(answer: Listener, rows: Sequence[Row], sent
             assert row.completion_tokens >= len(answer.words)
         if answer.usage is not None:
             assert (row.outcome, row.usage_source) == ("completed", "upstream")
-            assert (row.prompt_tokens, row.completion_tokens) == (answer.usage["prompt_tokens"], answer.usage["completion_tokens"])
+            assert (row.prompt_tokens, row.completion_tokens) == (
+                answer.usage["prompt_tokens"],
+                answer.usage["completion_tokens"],
+            )
     if answer.usage is not None or answer.words or answer.generation_id:
         assert [row.id for row in rows] == [answer.generation_id.removeprefix("chatcmpl-")]
 
@@ -194,7 +227,9 @@ def assert_kept_is_charged(installation: Installation, rows: Sequence[Row]) -> N
 
 
 def resumed(installation: Installation, generation_id: str) -> Heard:
-    """The stream of a generation that has ended, from its beginning; an error in one piece when nothing of it is kept."""
+    """The stream of a generation that has ended, from its beginning; an error in one piece when nothing of it
+    is kept.
+    """
     kept, client = Heard(time.monotonic()), Client(installation.url, installation.keys["live"])
     with client.exchange("GET", f"/v1/generations/chatcmpl-{generation_id}/stream", None, {}) as exchange:
         if kept.begin(exchange.response):

@@ -15,7 +15,9 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
 
 
-def test_who_resumed_or_attached_is_told_and_the_generations_run_on(installation: Installation, ask: Ask) -> None:
+def test_who_resumed_or_attached_is_told_and_the_generations_run_on(
+    installation: Installation, ask: Ask
+) -> None:
     key = uuid4().hex
     with installation.another_web() as another:
         plain, named = ask("five-seconds").heard(1), ask("five-seconds", idempotency_key=key).heard(1)
@@ -29,24 +31,36 @@ def test_who_resumed_or_attached_is_told_and_the_generations_run_on(installation
     assert resumed.endswith(b"\n\ndata: [DONE]\n\n")
     assert resumed.count(b"[DONE]") == resumed.count(b'"server_shutting_down"') == 1
     assert b'"finish_reason":"stop"' not in resumed
-    assert (attached.end().error["code"], attached.ends, attached.is_done) == ("server_shutting_down", 1, True)
+    assert (attached.end().error["code"], attached.ends, attached.is_done) == (
+        "server_shutting_down",
+        1,
+        True,
+    )
     for own in (plain, named):
         assert (len(own.end().words), own.ends, own.is_done) == (250, 1, True)
         assert installation.receipt(own.generation_id)["outcome"] == "completed"
 
 
 def test_who_comes_between_the_commit_and_the_end_hears_the_end(installation: Installation) -> None:
-    """Its row says that it has ended, its log is still empty: that is no stream that has expired, and none that is lost."""
+    """Its row says that it has ended, its log is still empty: that is no stream that has expired, and none
+    that is lost.
+    """
     armed.start(installation, "worker", "settle.after_commit=sleep:1.5")
     client, key = Client(installation.url, installation.keys["live"]), uuid4().hex
     body = json.dumps({"model": "never-begins", "messages": HELLO, "stream": True}).encode()
-    accepted = client.send("POST", "/openai/v1/chat/completions", body, prefer="respond-async", idempotency_key=key)
+    accepted = client.send(
+        "POST", "/openai/v1/chat/completions", body, prefer="respond-async", idempotency_key=key
+    )
     with ThreadPoolExecutor() as clients:
-        attached = clients.submit(client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key)
+        attached = clients.submit(
+            client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key
+        )
         client.send("POST", f"/openai/v1/generations/{accepted.json['id']}/cancel", b"")
         assert installation.receipt(accepted.json["id"])["outcome"] == "client_cancelled"
         resumed = clients.submit(client.send, "GET", accepted.json["stream_url"])
-        repeated = clients.submit(client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key)
+        repeated = clients.submit(
+            client.send, "POST", "/openai/v1/chat/completions", body, idempotency_key=key
+        )
         answers = [attached.result(), resumed.result(), repeated.result()]
     assert armed.strikes(installation, "worker", "settle.after_commit") == 1
     assert [answer.status for answer in answers] == [200, 200, 200]

@@ -1,4 +1,6 @@
-"""A loop that never returns: its process ends itself, the supervisor starts a new one, and what it had is closed."""
+"""A loop that never returns: its process ends itself, the supervisor starts a new one, and what it had is
+closed.
+"""
 
 import json
 import sys
@@ -26,7 +28,9 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Serve]]:
     started: list[Serve] = []
 
     def begin(failpoints: str) -> Serve:
-        serve = Serve(tmp_path, free_port(), CHATAPI_HUNG_MS=str(HUNG_S * 1_000), CHATAPI_FAILPOINTS=failpoints)
+        serve = Serve(
+            tmp_path, free_port(), CHATAPI_HUNG_MS=str(HUNG_S * 1_000), CHATAPI_FAILPOINTS=failpoints
+        )
         started.append(serve)
         serve.wait_until_ready()
         serve.wait_until(lambda: serve.child("reaper") != 0)
@@ -53,20 +57,26 @@ def receipt(serve: Serve, client: Client, generation_id: str) -> dict[str, Any]:
     return found
 
 
-def test_a_web_process_whose_loop_never_returns_ends_and_is_started_again(start: Callable[[str], Serve]) -> None:
+def test_a_web_process_whose_loop_never_returns_ends_and_is_started_again(
+    start: Callable[[str], Serve],
+) -> None:
     serve = start("view.before_first_byte=sleep:600@2")
     hung, client = serve.child("web"), Client(f"http://127.0.0.1:{serve.port}", serve.key)
     with client.asking("sandbox", stream=True, messages=SLOW_PROSE) as exchange:
         generation_id = json.loads(next(exchange.data()))["id"]
         threading.Thread(target=_ask_in_vain, args=(client,), daemon=True).start()
-        serve.wait_until(lambda: f"web ended with exit code {HUNG_EXIT_CODE}; it is started again" in serve.text)
+        serve.wait_until(
+            lambda: f"web ended with exit code {HUNG_EXIT_CODE}; it is started again" in serve.text
+        )
     serve.wait_until(lambda: serve.child("web") not in {0, hung})
     assert f"the event loop has not turned for {HUNG_S} s: this process ends" in serve.text
     assert receipt(serve, client, generation_id)["outcome"] == "client_cancelled"
     assert serve.run([sys.executable, "manage.py", "verifyledger"]).returncode == 0
 
 
-def test_a_worker_whose_loop_never_returns_ends_and_its_clients_are_told(start: Callable[[str], Serve]) -> None:
+def test_a_worker_whose_loop_never_returns_ends_and_its_clients_are_told(
+    start: Callable[[str], Serve],
+) -> None:
     serve = start("delta.after_publish=sleep:600@40")
     hung, client = serve.child("worker"), Client(f"http://127.0.0.1:{serve.port}", serve.key)
     with client.asking("sandbox", stream=True, messages=SLOW_PROSE) as exchange:

@@ -1,4 +1,6 @@
-"""A request that a fault has brought to nothing, sent again with the same Idempotency-Key: it must not hear of that fault for a day."""
+"""A request that a fault has brought to nothing, sent again with the same Idempotency-Key: it must not hear
+of that fault for a day.
+"""
 
 import signal
 from uuid import uuid4
@@ -43,7 +45,9 @@ def test_what_no_worker_was_there_for(installation: Installation, ask: Ask, key:
     assert again.generation_id not in {each.generation_id for each in waiting}
 
 
-def test_what_its_web_process_admitted_and_never_queued(installation: Installation, ask: Ask, key: str) -> None:
+def test_what_its_web_process_admitted_and_never_queued(
+    installation: Installation, ask: Ask, key: str
+) -> None:
     armed.start(installation, "web", "admit.after_commit=kill9")
     assert ask("five", idempotency_key=key).end().is_broken
     installation.end("web")

@@ -1,4 +1,5 @@
-"""A process whose event loop is blocked, or that is stopped for a while, is late and not dead: nobody's stream ends because of it.
+"""A process whose event loop is blocked, or that is stopped for a while, is late and not dead: nobody's
+stream ends because of it.
 
 One that never goes on is noticed all the same.
 """
@@ -53,13 +54,18 @@ def assert_all_came(installation: Installation, streams: Sequence[Listener], tok
         }
         assert stream.usage["completion_tokens"] == tokens
     calls = installation.calls("steady")[-STREAMS:]
-    assert sorted(call["tokens"] for call in calls) == [TOKENS] * STREAMS, "no upstream was cut off or asked twice"
+    assert sorted(call["tokens"] for call in calls) == [TOKENS] * STREAMS, (
+        "no upstream was cut off or asked twice"
+    )
 
 
 def gap_s(streams: Sequence[Listener]) -> float:
     """Return when all of them hear something again; answers how long that took."""
     began, heard = time.monotonic(), [len(stream.words) for stream in streams]
-    wait_for(lambda: all(len(stream.words) > before + 5 for stream, before in zip(streams, heard, strict=True)), "more words")
+    wait_for(
+        lambda: all(len(stream.words) > before + 5 for stream, before in zip(streams, heard, strict=True)),
+        "more words",
+    )
     return time.monotonic() - began
 
 
@@ -67,7 +73,9 @@ def test_a_blocked_loop_of_a_web_process_ends_no_stream(installation: Installati
     armed.start(installation, "web", f"view.before_first_byte=sleep:{LATE_S}@{STREAMS + 1}")
     streams = ask_for_several(ask)
     last = ask("five", **WITH_USAGE)
-    wait_for(lambda: armed.strikes(installation, "web", "view.before_first_byte") == 1, "the loop to be blocked")
+    wait_for(
+        lambda: armed.strikes(installation, "web", "view.before_first_byte") == 1, "the loop to be blocked"
+    )
     assert gap_s(streams) > LATE_S / 2
     assert_all_came(installation, streams)
     assert_all_came(installation, [last], tokens=5)
@@ -84,14 +92,18 @@ def test_a_stopped_web_process_ends_no_stream(installation: Installation, ask: A
     time.sleep(LATE_S)
     installation.send("web", signal.SIGCONT)
     assert_all_came(installation, streams)
-    assert installation.log("web").count("the event loop has not turned") == late, "a process that was stopped is not a loop that hangs"
+    assert installation.log("web").count("the event loop has not turned") == late, (
+        "a process that was stopped is not a loop that hangs"
+    )
 
 
 def test_a_blocked_loop_of_a_worker_ends_no_stream(installation: Installation, ask: Ask) -> None:
     armed.start(installation, "worker", f"upstream.connected=sleep:{LATE_S}@{STREAMS + 1}")
     streams = ask_for_several(ask)
     last = ask("five", **WITH_USAGE)
-    wait_for(lambda: armed.strikes(installation, "worker", "upstream.connected") == 1, "the loop to be blocked")
+    wait_for(
+        lambda: armed.strikes(installation, "worker", "upstream.connected") == 1, "the loop to be blocked"
+    )
     assert gap_s(streams) > LATE_S / 2
     assert_all_came(installation, streams)
     assert_all_came(installation, [last], tokens=5)
@@ -99,7 +111,9 @@ def test_a_blocked_loop_of_a_worker_ends_no_stream(installation: Installation, a
     installation.end("worker")
 
 
-def test_what_a_worker_claims_as_its_loop_is_blocked_stays_its_own(installation: Installation, ask: Ask) -> None:
+def test_what_a_worker_claims_as_its_loop_is_blocked_stays_its_own(
+    installation: Installation, ask: Ask
+) -> None:
     """The loop has yet to hear that it has the second one."""
     armed.start(installation, "worker", f"claim.after=sleep:{LATE_S}@1")
     answers = [ask("five", **WITH_USAGE), ask("five", **WITH_USAGE)]

@@ -1,4 +1,6 @@
-"""What requests have taken from rate limits, when the web process that took it ends: whoever ends them gives it back."""
+"""What requests have taken from rate limits, when the web process that took it ends: whoever ends them gives
+it back.
+"""
 
 import json
 import signal
@@ -25,8 +27,12 @@ LIMIT += "RateLimit.objects.create(api_key=key, tokens_per_day={tokens}, concurr
 @pytest.fixture
 def limited(installation: Installation) -> Client:
     """A client that may use so many tokens a day, in one request at a time."""
-    made = json.loads(installation.manage("createkey", "--organization", f"Limited {uuid4().hex}", "--json").stdout)
-    done = installation.manage("shell", "--no-imports", "-c", LIMIT.format(public=made["key"].split("_")[2], tokens=TOKENS_PER_DAY))
+    made = json.loads(
+        installation.manage("createkey", "--organization", f"Limited {uuid4().hex}", "--json").stdout
+    )
+    done = installation.manage(
+        "shell", "--no-imports", "-c", LIMIT.format(public=made["key"].split("_")[2], tokens=TOKENS_PER_DAY)
+    )
     assert done.returncode == 0, done.stderr
     return Client(installation.url, made["key"])
 
@@ -35,9 +41,13 @@ def redis(installation: Installation) -> Redis:
     return Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))
 
 
-def begin_and_end_web(installation: Installation, limited: Client, idempotency_key: str | None, model: str, how: signal.Signals) -> str:
+def begin_and_end_web(
+    installation: Installation, limited: Client, idempotency_key: str | None, model: str, how: signal.Signals
+) -> str:
     """Its generation's id."""
-    with limited.asking(model, stream=True, max_tokens=MAX_TOKENS, idempotency_key=idempotency_key) as exchange:
+    with limited.asking(
+        model, stream=True, max_tokens=MAX_TOKENS, idempotency_key=idempotency_key
+    ) as exchange:
         next(exchange.texts())
         installation.end("web", how)
         generation_id: str = exchange.response.headers["x-generation-id"]
@@ -62,7 +72,9 @@ def assert_given_back(installation: Installation, limited: Client, generation_id
     ("model", "how"),
     [
         pytest.param("two-seconds", signal.SIGKILL, id="killed"),
-        pytest.param("five-seconds", signal.SIGTERM, id="asked to end, which cuts off what takes longer than its drain"),
+        pytest.param(
+            "five-seconds", signal.SIGTERM, id="asked to end, which cuts off what takes longer than its drain"
+        ),
     ],
 )
 def test_a_worker_gives_back_for_a_web_process_that_has_ended(
@@ -73,7 +85,9 @@ def test_a_worker_gives_back_for_a_web_process_that_has_ended(
     assert_given_back(installation, limited, generation_id)
 
 
-def test_a_reaper_gives_back_for_a_dead_web_process_and_a_dead_worker(installation: Installation, limited: Client) -> None:
+def test_a_reaper_gives_back_for_a_dead_web_process_and_a_dead_worker(
+    installation: Installation, limited: Client
+) -> None:
     generation_id = begin_and_end_web(installation, limited, uuid4().hex, "five-seconds", signal.SIGKILL)
     with redis(installation) as valkey:
         wait_for(lambda: not list(valkey.scan_iter("chatapi:web:*")), "the web process to count as dead")
@@ -83,7 +97,9 @@ def test_a_reaper_gives_back_for_a_dead_web_process_and_a_dead_worker(installati
     assert_given_back(installation, limited, generation_id)
 
 
-def test_a_worker_that_ends_after_its_web_process_gives_back(installation: Installation, limited: Client) -> None:
+def test_a_worker_that_ends_after_its_web_process_gives_back(
+    installation: Installation, limited: Client
+) -> None:
     """As when all of it is started anew: what runs is cut off by the worker's end."""
     generation_id = begin_and_end_web(installation, limited, uuid4().hex, "steady", signal.SIGTERM)
     installation.end("worker", signal.SIGTERM)

@@ -1,4 +1,6 @@
-"""The database is locked for longer than a lease: who can't write its heartbeat is not dead, and gets the time to say so."""
+"""The database is locked for longer than a lease: who can't write its heartbeat is not dead, and gets the
+time to say so.
+"""
 
 import sqlite3
 import time
@@ -13,8 +15,14 @@ from tests.installation import Installation, wait_for
 pytestmark = [pytest.mark.xdist_group("locked-database"), pytest.mark.timeout(120)]
 
 LEASE_MS = 2_500
-ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_REAPER_MS": "100", "CHATAPI_DATABASE_TIMEOUT_MS": "1000"}
-"""So that a lock makes heartbeats fail, and not only wait; and a reaper is there before the next heartbeat, half a second later."""
+ENVIRONMENT = {
+    "CHATAPI_LEASE_MS": str(LEASE_MS),
+    "CHATAPI_REAPER_MS": "100",
+    "CHATAPI_DATABASE_TIMEOUT_MS": "1000",
+}
+"""So that a lock makes heartbeats fail, and not only wait; and a reaper is there before the next heartbeat,
+half a second later.
+"""
 
 
 def test_answers_that_run_or_end_meanwhile_come_whole(installation: Installation, ask: Ask) -> None:
@@ -33,7 +41,11 @@ def test_answers_that_run_or_end_meanwhile_come_whole(installation: Installation
     for answer in [*ending, running]:
         assert (len(answer.end().words), answer.is_done, "error" in answer.chunks[-1]) == (250, True, False)
         receipt = installation.receipt(answer.generation_id)
-        assert (receipt["outcome"], receipt["usage_source"], receipt["usage"]["completion_tokens"]) == ("completed", "upstream", 250)
+        assert (receipt["outcome"], receipt["usage_source"], receipt["usage"]["completion_tokens"]) == (
+            "completed",
+            "upstream",
+            250,
+        )
 
 
 def heartbeats_failed(installation: Installation) -> int:

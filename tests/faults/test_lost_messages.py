@@ -1,4 +1,6 @@
-"""A message that never reaches a worker: the generation runs all the same, or is voided, soon after a worker is free."""
+"""A message that never reaches a worker: the generation runs all the same, or is voided, soon after a worker
+is free.
+"""
 
 import json
 import time
@@ -49,7 +51,9 @@ def prompt_of(*calls: dict[str, object]) -> list[str]:
     return [str(call["body"]["messages"][0]["content"]) for call in calls]  # type: ignore[index]
 
 
-def test_a_request_that_was_queued_in_an_emptied_valkey_is_voided(installation: Installation, ask: Ask, valkey: Redis) -> None:
+def test_a_request_that_was_queued_in_an_emptied_valkey_is_voided(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
     installation.end("worker")
     answers = [ask("five"), ask("five", stream=False)]
     wait_for(lambda: queued(valkey) == 2, "the messages")
@@ -63,7 +67,9 @@ def test_a_request_that_was_queued_in_an_emptied_valkey_is_voided(installation: 
         assert installation.receipt(answer.generation_id)["amount_nanodollars"] == 0
 
 
-def test_a_message_that_only_the_queue_has_lost_is_enqueued_again(installation: Installation, ask: Ask, valkey: Redis) -> None:
+def test_a_message_that_only_the_queue_has_lost_is_enqueued_again(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
     installation.end("worker")
     prompt = f"lost {uuid4()}"
     answer = ask("five", messages=[{"role": "user", "content": prompt}])
@@ -75,7 +81,9 @@ def test_a_message_that_only_the_queue_has_lost_is_enqueued_again(installation: 
     assert prompt_of(*installation.calls("five")).count(prompt) == 1
 
 
-def test_what_a_worker_had_popped_when_it_was_killed_runs_on_another(installation: Installation, ask: Ask) -> None:
+def test_what_a_worker_had_popped_when_it_was_killed_runs_on_another(
+    installation: Installation, ask: Ask
+) -> None:
     armed.start(installation, "worker", "claim.before=kill9@1")
     process = installation.processes["worker"]
     prompt = f"popped {uuid4()}"
@@ -87,14 +95,18 @@ def test_what_a_worker_had_popped_when_it_was_killed_runs_on_another(installatio
     assert prompt_of(*installation.calls("five")).count(prompt) == 1
 
 
-def test_what_a_web_process_had_not_queued_when_it_was_killed_is_voided(installation: Installation, ask: Ask) -> None:
+def test_what_a_web_process_had_not_queued_when_it_was_killed_is_voided(
+    installation: Installation, ask: Ask
+) -> None:
     armed.start(installation, "web", "admit.after_commit=kill9@1")
     process = installation.processes["web"]
     ask("five")
     process.wait(10)
     killed_at = time.monotonic()
     installation.end("web")
-    wait_for(lambda: "request_lost" in last_ends(installation), "the generation to be voided", FOUND_WITHIN_S + 10)
+    wait_for(
+        lambda: "request_lost" in last_ends(installation), "the generation to be voided", FOUND_WITHIN_S + 10
+    )
     assert installation.log("worker").count("is enqueued again") >= 1
     assert time.monotonic() - killed_at < 15
     installation.start_web()
@@ -126,13 +138,17 @@ def test_many_workers_run_what_was_lost_once(installation: Installation, ask: As
     assert prompt_of(*installation.calls("five")).count(prompt) == 20
 
 
-def test_a_repeat_with_the_same_idempotency_key_enqueues_what_was_never_queued(installation: Installation) -> None:
+def test_a_repeat_with_the_same_idempotency_key_enqueues_what_was_never_queued(
+    installation: Installation,
+) -> None:
     """The web process is killed between commit and enqueue, and no worker is there to find the generation."""
     installation.end("worker")
     armed.start(installation, "web", "admit.after_commit=kill9@1")
     process = installation.processes["web"]
     key, prompt = uuid4().hex, f"repeated {uuid4()}"
-    body = json.dumps({"model": "five", "messages": [{"role": "user", "content": prompt}], "stream": True}).encode()
+    body = json.dumps(
+        {"model": "five", "messages": [{"role": "user", "content": prompt}], "stream": True}
+    ).encode()
     client = Client(installation.url, installation.keys["live"], 30)
     with pytest.raises(ConnectionError):
         client.send("POST", "/openai/v1/chat/completions", body, idempotency_key=key)

@@ -1,4 +1,6 @@
-"""The mistakes that `make mutations` makes can still be made: the code they change is there, and so are the tests that notice."""
+"""The mistakes that `make mutations` makes can still be made: the code they change is there, and so are the
+tests that notice.
+"""
 
 import builtins
 import symtable
@@ -11,12 +13,18 @@ from tests.faults.mutations import MUTATIONS, PROJECT, Mutation
 
 def unknown_names(module: symtable.SymbolTable) -> set[str]:
     """Names that the module's code asks for and nobody gives."""
-    known = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    known = {
+        symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()
+    }
     tables, asked = [module], set()
     while tables:
         table = tables.pop()
         tables += table.get_children()
-        asked |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+        asked |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_global() and symbol.is_referenced()
+        }
     return asked - known - set(dir(builtins)) - {"__file__", "__name__"}
 
 

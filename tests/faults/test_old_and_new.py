@@ -1,4 +1,6 @@
-"""A newer web process shares queue and database with an older worker: what that does not understand harms nobody else."""
+"""A newer web process shares queue and database with an older worker: what that does not understand harms
+nobody else.
+"""
 
 import base64
 import json
@@ -32,7 +34,9 @@ def newer(message: bytes) -> bytes:
     return json.dumps(envelope).encode()
 
 
-def test_a_message_of_a_newer_version_is_as_good_as_lost_and_the_worker_lives(installation: Installation, ask: Ask) -> None:
+def test_a_message_of_a_newer_version_is_as_good_as_lost_and_the_worker_lives(
+    installation: Installation, ask: Ask
+) -> None:
     """The worker drops it, misses it, and enqueues the generation again in the words that it understands."""
     queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
     calls = len(installation.calls("five"))

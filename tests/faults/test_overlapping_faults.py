@@ -1,4 +1,6 @@
-"""Two things break at once: whoever waits gets an end within 8 s, with the time limits that everybody has by default."""
+"""Two things break at once: whoever waits gets an end within 8 s, with the time limits that everybody has by
+default.
+"""
 
 import signal
 import time
@@ -85,7 +87,9 @@ def waiting(installation: Installation, ask: Ask) -> Waiting:
     before, whole = ask("never-begins"), ask("steady", stream=False)
     wait_for(lambda: len(installation.calls("never-begins")) > calls["never-begins"], "the call")
     wait_for(lambda: len(installation.calls("steady")) > calls["steady"] + 1, "the call")
-    return Waiting(streaming, before, whole, Resumed(installation, streaming.generation_id).heard(b'"content"'))
+    return Waiting(
+        streaming, before, whole, Resumed(installation, streaming.generation_id).heard(b'"content"')
+    )
 
 
 def worker_dies(installation: Installation, _: ExitStack) -> None:
@@ -140,7 +144,9 @@ def second_reaper(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_everybody_who_waits_gets_one_end_in_time(installation: Installation, waiting: Waiting, faults: list[Fault]) -> None:
+def test_everybody_who_waits_gets_one_end_in_time(
+    installation: Installation, waiting: Waiting, faults: list[Fault]
+) -> None:
     with broken(installation, faults) as broke_at:
         wait_for(lambda: all(waiting.ended_at().values()), "all ends", 40)
     ended_after_s = {name: round(ended_at - broke_at, 1) for name, ended_at in waiting.ended_at().items()}
@@ -156,11 +162,15 @@ def test_everybody_who_waits_gets_one_end_in_time(installation: Installation, wa
     receipt = installation.receipt(waiting.streaming.generation_id)
     charged = receipt["usage"]["completion_tokens"]
     assert charged <= max(call["tokens"] for call in installation.calls("steady"))
-    if valkey_dies not in faults and valkey_restarts_empty not in faults:  # else the last heartbeat counts, not the log
+    if (
+        valkey_dies not in faults and valkey_restarts_empty not in faults
+    ):  # else the last heartbeat counts, not the log
         assert charged >= len(waiting.streaming.words)
 
 
-def test_who_is_queued_when_worker_and_valkey_die_gets_an_end_in_time(installation: Installation, ask: Ask) -> None:
+def test_who_is_queued_when_worker_and_valkey_die_gets_an_end_in_time(
+    installation: Installation, ask: Ask
+) -> None:
     installation.end("worker")
     answers = [ask("five"), ask("five", stream=False)]
     wait_for(lambda: pending(installation) > 0, "the admissions")

@@ -1,4 +1,6 @@
-"""PostgreSQL crashes and recovers, hangs, or keeps everyone waiting; SQLite has no server that could (`test_locked_database.py`)."""
+"""PostgreSQL crashes and recovers, hangs, or keeps everyone waiting; SQLite has no server that could
+(`test_locked_database.py`).
+"""
 
 import os
 import signal
@@ -16,7 +18,10 @@ from tests.installation import Installation, wait_for
 pytestmark = [
     pytest.mark.xdist_group("postgres-trouble"),
     pytest.mark.timeout(120),
-    pytest.mark.skipif(not os.environ.get("DATABASE_URL", "").startswith("postgres"), reason="needs PostgreSQL: make test-postgres"),
+    pytest.mark.skipif(
+        not os.environ.get("DATABASE_URL", "").startswith("postgres"),
+        reason="needs PostgreSQL: make test-postgres",
+    ),
 ]
 
 TIMEOUT_S = 0.5
@@ -25,8 +30,14 @@ ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": f"{TIMEOUT_S * 1_000:.0f}"}
 
 @pytest.fixture(autouse=True)
 def serving(installation: Installation, ask: Ask) -> None:
-    """All of it: whatever the test before has crashed has recovered, and nobody holds a connection from before."""
-    wait_for(lambda: all(answer.end().is_done for answer in [ask("five") for _ in range(4)]), "service", pause_s=0.2)
+    """All of it: whatever the test before has crashed has recovered, and nobody holds a connection from
+    before.
+    """
+    wait_for(
+        lambda: all(answer.end().is_done for answer in [ask("five") for _ in range(4)]),
+        "service",
+        pause_s=0.2,
+    )
 
 
 @pytest.fixture
@@ -40,7 +51,9 @@ def postgres(serving: None, installation: Installation) -> Iterator[Any]:
 
 def backends(postgres: Any) -> list[int]:
     """The processes of the server that serve the installation."""
-    rows = postgres.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").fetchall()
+    rows = postgres.execute(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    ).fetchall()
     return [pid for (pid,) in rows]
 
 
@@ -70,7 +83,9 @@ def test_a_crash_in_mid_stream_harms_no_answer(installation: Installation, ask: 
         assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("completed", 100)
 
 
-def test_a_crash_as_answers_end_delays_them_and_loses_nothing(installation: Installation, ask: Ask, postgres: Any) -> None:
+def test_a_crash_as_answers_end_delays_them_and_loses_nothing(
+    installation: Installation, ask: Ask, postgres: Any
+) -> None:
     answers = [ask("a-second").heard(45) for _ in range(5)]
     crash(postgres)
     for answer in answers:
@@ -85,7 +100,9 @@ def test_it_serves_again_soon_after_a_crash(installation: Installation, ask: Ask
     assert time.monotonic() - crashed_at < 10
 
 
-def test_whoever_waits_too_long_for_a_lock_is_refused_and_charged_nothing(installation: Installation, ask: Ask, postgres: Any) -> None:
+def test_whoever_waits_too_long_for_a_lock_is_refused_and_charged_nothing(
+    installation: Installation, ask: Ask, postgres: Any
+) -> None:
     calls = len(installation.calls("five"))
     with postgres.transaction():
         postgres.execute("LOCK TABLE usage_budget IN ACCESS EXCLUSIVE MODE")
@@ -97,14 +114,18 @@ def test_whoever_waits_too_long_for_a_lock_is_refused_and_charged_nothing(instal
     assert ask("five").end().is_done
 
 
-def test_a_backend_that_hangs_is_left_for_another(installation: Installation, ask: Ask, postgres: Any) -> None:
+def test_a_backend_that_hangs_is_left_for_another(
+    installation: Installation, ask: Ask, postgres: Any
+) -> None:
     with frozen(backends(postgres)):
         answers = [ask("five") for _ in range(5)]
         assert {answer.end().status for answer in answers} <= {200, 503}
         wait_for(lambda: ask("five").end().is_done, "service", pause_s=0.1)
 
 
-def test_backends_that_hang_in_mid_stream_harm_no_answer(installation: Installation, ask: Ask, postgres: Any) -> None:
+def test_backends_that_hang_in_mid_stream_harm_no_answer(
+    installation: Installation, ask: Ask, postgres: Any
+) -> None:
     answers = [ask("five-seconds").heard(10) for _ in range(3)]
     with frozen(backends(postgres)):
         for answer in answers:
@@ -124,7 +145,9 @@ def read_only(postgres: Any) -> Iterator[None]:
         postgres.execute("SELECT pg_reload_conf()")
 
 
-def test_while_it_may_only_be_read_requests_are_refused_and_answers_end_later(installation: Installation, ask: Ask, postgres: Any) -> None:
+def test_while_it_may_only_be_read_requests_are_refused_and_answers_end_later(
+    installation: Installation, ask: Ask, postgres: Any
+) -> None:
     answers = [ask("a-second").heard(10) for _ in range(3)]
     with read_only(postgres):
         wait_for(lambda: ask("five").end().status == 503, "a refusal", pause_s=0.1)
@@ -135,12 +158,16 @@ def test_while_it_may_only_be_read_requests_are_refused_and_answers_end_later(in
         assert installation.receipt(answer.generation_id)["outcome"] == "completed"
 
 
-def test_a_web_process_that_stood_still_in_an_admission_refuses_it(installation: Installation, ask: Ask) -> None:
+def test_a_web_process_that_stood_still_in_an_admission_refuses_it(
+    installation: Installation, ask: Ask
+) -> None:
     armed.start(installation, "web", f"admit.before_commit=sleep:{2 * TIMEOUT_S}@1")
     assert (ask("five").end().status, ask("five").end().status) == (503, 200)
 
 
-def test_a_worker_that_stood_still_in_a_settlement_settles_again(installation: Installation, ask: Ask) -> None:
+def test_a_worker_that_stood_still_in_a_settlement_settles_again(
+    installation: Installation, ask: Ask
+) -> None:
     armed.start(installation, "worker", f"settle.in_tx=sleep:{2 * TIMEOUT_S}@1")
     answer = ask("five").end()
     assert (len(answer.words), answer.ends, answer.is_done) == (5, 1, True)

@@ -1,4 +1,6 @@
-"""A worker that dies while another one lives, and no reaper runs: the other one closes what the dead one left open."""
+"""A worker that dies while another one lives, and no reaper runs: the other one closes what the dead one left
+open.
+"""
 
 import signal
 import time
@@ -32,7 +34,9 @@ def workers_that_wait(installation: Installation) -> int:
         return sum(client["cmd"] == "brpop" for client in redis.client_list())
 
 
-def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(installation: Installation, ask: Ask, survivors: list[str]) -> None:
+def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(
+    installation: Installation, ask: Ask, survivors: list[str]
+) -> None:
     streams = [ask("steady").heard(5) for _ in range(3)]
     for name in survivors:
         installation.start_worker(name)
@@ -47,5 +51,9 @@ def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(installation:
         receipt = installation.receipt(stream.generation_id)
         assert (receipt["outcome"], receipt["usage_source"]) == ("worker_lost", "counted")
         assert receipt["usage"]["completion_tokens"] == len(stream.words)
-        assert receipt["amount_nanodollars"] == sum(line["amount_nanodollars"] for line in receipt["line_items"]) > 0
+        assert (
+            receipt["amount_nanodollars"]
+            == sum(line["amount_nanodollars"] for line in receipt["line_items"])
+            > 0
+        )
     assert ask("five").end().is_done

@@ -1,4 +1,6 @@
-"""A rolling restart under load: every process is replaced, and no request fails, whatever its client does with its connections."""
+"""A rolling restart under load: every process is replaced, and no request fails, whatever its client does
+with its connections.
+"""
 
 import http.client
 import json
@@ -54,7 +56,9 @@ class LoadBalancer:
 class Caller(threading.Thread):
     """Asks one request after the other; a kept connection is used until the server says `Connection: close`."""
 
-    def __init__(self, balancer: LoadBalancer, key: str, *, is_kept: bool, says_close: bool = False, pause_s: float = 0) -> None:
+    def __init__(
+        self, balancer: LoadBalancer, key: str, *, is_kept: bool, says_close: bool = False, pause_s: float = 0
+    ) -> None:
         super().__init__()
         self._balancer = balancer
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
@@ -86,7 +90,9 @@ class Caller(threading.Thread):
         response = self._connection.getresponse()
         text = response.read()
         assert response.status == 200, (response.status, text)
-        assert not is_streaming or (text.endswith(b"data: [DONE]\n\n") and b'"error"' not in text), text[-500:]
+        assert not is_streaming or (text.endswith(b"data: [DONE]\n\n") and b'"error"' not in text), text[
+            -500:
+        ]
         if response.will_close or not self._is_kept:
             self._hang_up()
 
@@ -97,14 +103,19 @@ class Caller(threading.Thread):
 
 
 @pytest.mark.parametrize("is_patient", [False, True])
-def test_no_request_fails_while_all_processes_are_replaced(installation: Installation, is_patient: bool) -> None:
+def test_no_request_fails_while_all_processes_are_replaced(
+    installation: Installation, is_patient: bool
+) -> None:
     pause_s = 1.2 if is_patient else 0.02
     with installation.another_web() as another:
         webs = [installation, another]
         balancer = LoadBalancer(webs)
         key = installation.keys["live"]
         callers = [Caller(balancer, key, is_kept=True, pause_s=pause_s) for _ in range(4)]
-        callers += [Caller(balancer, key, is_kept=False, says_close=says_close, pause_s=pause_s) for says_close in (False, True)]
+        callers += [
+            Caller(balancer, key, is_kept=False, says_close=says_close, pause_s=pause_s)
+            for says_close in (False, True)
+        ]
         for caller in callers:
             caller.start()
         try:

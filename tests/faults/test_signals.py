@@ -23,7 +23,9 @@ def is_draining(installation: Installation, role: str, before: int) -> bool:
     return installation.log(role).count("Draining") > before
 
 
-def test_workers_that_are_replaced_one_after_the_other_cost_nobody_an_answer(installation: Installation, ask: Ask) -> None:
+def test_workers_that_are_replaced_one_after_the_other_cost_nobody_an_answer(
+    installation: Installation, ask: Ask
+) -> None:
     installation.start_worker("worker-2")
     answers = []
     for name in ("worker", "worker-2"):
@@ -32,7 +34,9 @@ def test_workers_that_are_replaced_one_after_the_other_cost_nobody_an_answer(ins
         assert installation.end(name, signal.SIGTERM) == 0
         answers += [ask("five") for _ in range(4)]
         installation.start_worker(name)
-    assert [(len(answer.end().words), answer.ends, answer.is_done) for answer in answers] == ([(100, 1, True)] * 4 + [(5, 1, True)] * 4) * 2
+    assert [(len(answer.end().words), answer.ends, answer.is_done) for answer in answers] == (
+        [(100, 1, True)] * 4 + [(5, 1, True)] * 4
+    ) * 2
     installation.end("worker-2", signal.SIGTERM)
 
 
@@ -47,7 +51,9 @@ def test_a_worker_that_is_told_twice_ends_its_answers_at_once(installation: Inst
         assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == len(answer.words)
 
 
-def test_a_worker_that_is_killed_while_it_drains_leaves_its_answers_to_the_reaper(installation: Installation, ask: Ask) -> None:
+def test_a_worker_that_is_killed_while_it_drains_leaves_its_answers_to_the_reaper(
+    installation: Installation, ask: Ask
+) -> None:
     answers = [ask("steady").heard(5) for _ in range(3)]
     before = installation.log("worker").count("Draining")
     installation.send("worker", signal.SIGTERM)

@@ -22,7 +22,9 @@ REPORT: dict[str, list[str]] = {"differences": [], "over limit": [], "pending": 
 ID = f"{7:032x}"
 FIVE = Row(ID, "completed", "upstream", 7, 5, charges=1, overages=0, amount_nanodollars=17_000, seconds=0.1)
 NINETY = FIVE._replace(completion_tokens=90, amount_nanodollars=187_000)
-NOTHING = FIVE._replace(outcome="failed", usage_source="none", prompt_tokens=0, completion_tokens=0, amount_nanodollars=0)
+NOTHING = FIVE._replace(
+    outcome="failed", usage_source="none", prompt_tokens=0, completion_tokens=0, amount_nanodollars=0
+)
 LOST = NOTHING._replace(outcome="worker_lost")
 
 
@@ -63,7 +65,11 @@ def broken(**changes: Any) -> Heard:
 
 
 def violations(
-    *connections: Heard, rows: tuple[Row, ...] = (FIVE,), sent: tuple[int, ...] = (5,), act: str = "reads", outages: Outages | None = None
+    *connections: Heard,
+    rows: tuple[Row, ...] = (FIVE,),
+    sent: tuple[int, ...] = (5,),
+    act: str = "reads",
+    outages: Outages | None = None,
 ) -> list[str]:
     """What is wrong, without whom it concerns."""
     visit = Visit(act, "five", "guest 7", list(connections))
@@ -123,7 +129,9 @@ def test_what_came_to_its_end_is_charged_whole_whoever_has_left() -> None:
 
 
 def test_tokens_that_cost_nothing_are_a_violation() -> None:
-    assert violations(heard(), rows=(FIVE._replace(amount_nanodollars=0),)) == [f"{ID}: 0 nanodollars for 5 tokens"]
+    assert violations(heard(), rows=(FIVE._replace(amount_nanodollars=0),)) == [
+        f"{ID}: 0 nanodollars for 5 tokens"
+    ]
 
 
 def test_what_nobody_has_in_the_books_was_seen_for_nothing() -> None:
@@ -143,7 +151,10 @@ def test_what_nobody_has_in_the_books_was_seen_for_nothing() -> None:
 def test_only_a_dead_worker_whose_log_is_lost_is_charged_as_of_its_last_heartbeat(
     row: Row, seen: int, lost_at: float, expected: list[str]
 ) -> None:
-    assert violations(told_an_error(seen), rows=(row,), sent=(90,), outages=Outages(valkey_losses=[lost_at])) == expected
+    assert (
+        violations(told_an_error(seen), rows=(row,), sent=(90,), outages=Outages(valkey_losses=[lost_at]))
+        == expected
+    )
 
 
 # ---- the text, and who goes on behind it
@@ -212,11 +223,21 @@ def test_a_key_whose_request_came_to_nothing_may_be_used_again() -> None:
         (broken(status=0, words=[], generation_id=""), Outages(web_stops=[(11.0, 15.0)]), True),
         (broken(status=0, words=[], generation_id=""), Outages(), False),
     ],
-    ids=["web was killed", "web was killed later", "web was told to stop", "web was told to stop, no answer", "web lived, no answer"],
+    ids=[
+        "web was killed",
+        "web was killed later",
+        "web was told to stop",
+        "web was told to stop, no answer",
+        "web lived, no answer",
+    ],
 )
-def test_only_a_killed_web_process_may_break_off_an_answer(connection: Heard, outages: Outages, is_excused: bool) -> None:
+def test_only_a_killed_web_process_may_break_off_an_answer(
+    connection: Heard, outages: Outages, is_excused: bool
+) -> None:
     row = FIVE._replace(outcome="client_cancelled")
-    assert violations(connection, rows=(row,), outages=outages) == ([] if is_excused else ["the connection broke, and web lived"])
+    assert violations(connection, rows=(row,), outages=outages) == (
+        [] if is_excused else ["the connection broke, and web lived"]
+    )
 
 
 def test_a_web_process_that_does_not_stop_by_itself_is_a_violation() -> None:
@@ -230,12 +251,17 @@ def test_a_web_process_that_does_not_stop_by_itself_is_a_violation() -> None:
 
 def test_queue_timeout_is_a_violation_and_other_errors_are_counted() -> None:
     assert violations(told_an_error(5)) == []
-    assert violations(replace(told_an_error(5), error_codes=["queue_timeout"])) == ["it was told queue_timeout"]
+    assert violations(replace(told_an_error(5), error_codes=["queue_timeout"])) == [
+        "it was told queue_timeout"
+    ]
     visit = Visit("reads", "five", "guest 7", [replace(told_an_error(5), error_codes=["worker_lost"])])
     assert Verdict.of([visit], [FIVE], REPORT, [], Outages()).tables["errors"] == {"worker_lost": 1}
 
 
-@pytest.mark.parametrize(("silences", "is_borne"), [([1.0] * 98 + [40.0], False), ([1.0] * 200 + [40.0], True), ([9.9], True), ([], True)])
+@pytest.mark.parametrize(
+    ("silences", "is_borne"),
+    [([1.0] * 98 + [40.0], False), ([1.0] * 200 + [40.0], True), ([9.9], True), ([], True)],
+)
 def test_a_p99_of_silence_above_ten_seconds_is_a_violation(silences: list[float], is_borne: bool) -> None:
     connections = [heard(longest_silence_s=silence) for silence in silences]
     verdict = Verdict.of([Visit("reads", "five", "guest 7", connections)], [FIVE], REPORT, [], Outages())
@@ -251,7 +277,11 @@ def test_silence_before_an_error_begins_with_what_came_last() -> None:
     told.hear_event(12.0)
     told.take('data: {"error": {"code": "worker_lost"}}')
     told.hear_event(12.0 + MAX_SILENCE_S)
-    assert (told.first_byte_s, told.error_silence_s, told.longest_silence_s) == (1.0, MAX_SILENCE_S, MAX_SILENCE_S)
+    assert (told.first_byte_s, told.error_silence_s, told.longest_silence_s) == (
+        1.0,
+        MAX_SILENCE_S,
+        MAX_SILENCE_S,
+    )
     assert told.error_codes == ["worker_lost"]
 
 

@@ -42,12 +42,20 @@ def test_what_an_upstream_said_before_it_broke_off_is_counted_and_charged(
     # A reset takes with it what the kernel has received and not yet handed over.
     assert len(answer.words) == 20 or (model == "resets" and 0 < len(answer.words) < 20)
     receipt = installation.receipt(answer.generation_id)
-    assert (receipt["outcome"], receipt["error"]["code"], receipt["usage_source"]) == ("failed", code, "counted")
+    assert (receipt["outcome"], receipt["error"]["code"], receipt["usage_source"]) == (
+        "failed",
+        code,
+        "counted",
+    )
     assert receipt["usage"]["completion_tokens"] == len(answer.words)
-    assert receipt["amount_nanodollars"] == sum(line["amount_nanodollars"] for line in receipt["line_items"]) > 0
+    assert (
+        receipt["amount_nanodollars"] == sum(line["amount_nanodollars"] for line in receipt["line_items"]) > 0
+    )
 
 
-def test_without_a_worker_a_request_is_refused_in_time_and_costs_nothing(installation: Installation, ask: Ask) -> None:
+def test_without_a_worker_a_request_is_refused_in_time_and_costs_nothing(
+    installation: Installation, ask: Ask
+) -> None:
     calls = len(installation.calls("five"))
     installation.end("worker", signal.SIGTERM)
     answer = ask("five").end()
@@ -57,11 +65,15 @@ def test_without_a_worker_a_request_is_refused_in_time_and_costs_nothing(install
     assert (receipt["outcome"], receipt["amount_nanodollars"]) == ("not_started", 0)
     installation.start_worker()
     wait_for(lambda: ask("five").end().is_done, "the new worker to take one in time")
-    assert len(installation.calls("five")) == calls + 1, "the message that was still queued has started nothing"
+    assert len(installation.calls("five")) == calls + 1, (
+        "the message that was still queued has started nothing"
+    )
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_without_a_worker_and_a_reaper_the_web_process_itself_voids_a_request(installation: Installation, ask: Ask, stream: bool) -> None:
+def test_without_a_worker_and_a_reaper_the_web_process_itself_voids_a_request(
+    installation: Installation, ask: Ask, stream: bool
+) -> None:
     for name in ("worker", "reaper"):
         installation.end(name, signal.SIGTERM)
     answer = ask("five", stream=stream).end()
@@ -115,12 +127,17 @@ def wrong_clocks(installation: Installation) -> Iterator[None]:
         installation.end(role)
 
 
-def test_a_wrong_clock_moves_no_row_and_ends_no_lease(installation: Installation, ask: Ask, wrong_clocks: None) -> None:
+def test_a_wrong_clock_moves_no_row_and_ends_no_lease(
+    installation: Installation, ask: Ask, wrong_clocks: None
+) -> None:
     answer = ask("two-seconds").end()
     assert (len(answer.words), answer.ends, answer.is_done) == (100, 1, True)
     receipt = installation.receipt(answer.generation_id)
     assert receipt["outcome"] == "completed"
-    moments = [datetime.fromisoformat(receipt["timings"][name]) for name in ("admitted_at", "claimed_at", "settled_at")]
+    moments = [
+        datetime.fromisoformat(receipt["timings"][name])
+        for name in ("admitted_at", "claimed_at", "settled_at")
+    ]
     assert moments == sorted(moments)
     assert abs(datetime.now(UTC) - moments[-1]) < timedelta(minutes=1)
     assert moments[-1] - moments[0] < timedelta(seconds=30)

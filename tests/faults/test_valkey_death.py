@@ -44,7 +44,9 @@ def test_a_stream_ends_with_an_error_when_valkey_stays_away(installation: Instal
     assert receipt["usage_source"] == "counted"
 
 
-def test_a_new_request_is_refused_for_nothing_while_valkey_is_away(installation: Installation, ask: Ask) -> None:
+def test_a_new_request_is_refused_for_nothing_while_valkey_is_away(
+    installation: Installation, ask: Ask
+) -> None:
     assert ask("five").end().is_done
     installation.end("valkey")
     refused = ask("five").end()
@@ -53,7 +55,9 @@ def test_a_new_request_is_refused_for_nothing_while_valkey_is_away(installation:
     assert {budget["pending_nanodollars"] for budget in budgets} == {0}
 
 
-def test_it_serves_again_when_an_idle_valkey_has_restarted_empty(installation: Installation, ask: Ask) -> None:
+def test_it_serves_again_when_an_idle_valkey_has_restarted_empty(
+    installation: Installation, ask: Ask
+) -> None:
     ask("five").end()
     installation.end("valkey")
     installation.start_valkey()
@@ -62,11 +66,18 @@ def test_it_serves_again_when_an_idle_valkey_has_restarted_empty(installation: I
     assert time.monotonic() - back_at < 10
 
 
-def test_what_was_queued_in_a_lost_valkey_is_told_and_costs_nothing(installation: Installation, ask: Ask) -> None:
+def test_what_was_queued_in_a_lost_valkey_is_told_and_costs_nothing(
+    installation: Installation, ask: Ask
+) -> None:
     installation.end("worker", signal.SIGTERM)
     installation.start_reaper()
     answer = ask("five")
-    wait_for(lambda: installation.get("/v1/key", installation.keys["live"])[1]["budgets"][0]["pending_nanodollars"] > 0, "the admission")
+    wait_for(
+        lambda: (
+            installation.get("/v1/key", installation.keys["live"])[1]["budgets"][0]["pending_nanodollars"] > 0
+        ),
+        "the admission",
+    )
     installation.end("valkey")
     installation.start_valkey()
     answer.end()

@@ -35,7 +35,13 @@ def keeping_valkey(installation: Installation) -> None:
 
 
 def start_keeping_valkey(installation: Installation, how_soon: str = "always") -> None:
-    command = [*embedded_valkey.command(installation.folder), "--appendonly", "yes", "--appendfsync", how_soon]
+    command = [
+        *embedded_valkey.command(installation.folder),
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        how_soon,
+    ]
     # A write beyond what a file may have is to fail, as on a full disk, and not to kill.
     installation.run("valkey", ["sh", "-c", 'trap "" XFSZ; exec "$@"', "sh", *command])
     wait_for(lambda: installation.get("/readyz")[0] == 200, "Valkey")
@@ -68,7 +74,9 @@ def test_a_pause_that_is_too_long_is_told(installation: Installation, ask: Ask, 
     wait_for(lambda: ask("five").end().is_done, "service", timeout_s=20, pause_s=0.2)
 
 
-def test_a_full_valkey_takes_no_new_request_and_nothing_is_held(installation: Installation, ask: Ask, valkey: Redis) -> None:
+def test_a_full_valkey_takes_no_new_request_and_nothing_is_held(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
     with full(valkey):
         refused = ask("five").end()
     assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
@@ -77,17 +85,25 @@ def test_a_full_valkey_takes_no_new_request_and_nothing_is_held(installation: In
     assert ask("five").end().is_done
 
 
-def test_a_valkey_that_becomes_full_in_mid_stream_ends_it_with_an_error(installation: Installation, ask: Ask, valkey: Redis) -> None:
+def test_a_valkey_that_becomes_full_in_mid_stream_ends_it_with_an_error(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
     answer = ask("steady").heard(10)
     with full(valkey):
         answer.end()
     assert (answer.error["code"], answer.ends, answer.is_done) == ("stream_unavailable", 1, True)
     receipt = installation.receipt(answer.generation_id)
-    assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+    assert (
+        len(answer.words)
+        <= receipt["usage"]["completion_tokens"]
+        <= installation.calls("steady")[-1]["tokens"]
+    )
     assert ask("five").end().is_done
 
 
-def test_whoever_still_has_the_deltas_ends_well_though_valkey_loses_them(installation: Installation, ask: Ask, valkey: Redis) -> None:
+def test_whoever_still_has_the_deltas_ends_well_though_valkey_loses_them(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
     answer = ask("two-seconds").heard(10)
     valkey.flushall()
     assert answer.end().is_done
@@ -123,7 +139,9 @@ def test_what_is_queued_in_a_valkey_that_keeps_its_data_outlives_it(
     assert installation.receipt(answer.generation_id)["outcome"] == "completed"
 
 
-def test_a_stream_goes_on_when_a_valkey_that_keeps_its_data_comes_back(installation: Installation, ask: Ask, keeping_valkey: None) -> None:
+def test_a_stream_goes_on_when_a_valkey_that_keeps_its_data_comes_back(
+    installation: Installation, ask: Ask, keeping_valkey: None
+) -> None:
     answer = ask("two-seconds").heard(10)
     installation.end("valkey")
     start_keeping_valkey(installation)

@@ -11,19 +11,29 @@ from tests.installation import Installation, wait_for
 pytestmark = pytest.mark.xdist_group("faults")
 
 
-def test_what_a_killed_web_process_leaves_behind_is_cut_off_and_charged(installation: Installation, ask: Ask) -> None:
+def test_what_a_killed_web_process_leaves_behind_is_cut_off_and_charged(
+    installation: Installation, ask: Ask
+) -> None:
     answer = ask("steady").heard(10)
     installation.end("web")
     answer.end()
     assert not answer.is_done
-    wait_for(lambda: installation.calls("steady")[-1]["is_peer_gone"], "the upstream to be cut off", timeout_s=9)
+    wait_for(
+        lambda: installation.calls("steady")[-1]["is_peer_gone"], "the upstream to be cut off", timeout_s=9
+    )
     installation.start_web()
     receipt = installation.receipt(answer.generation_id)
     assert receipt["outcome"] == "client_cancelled"
-    assert len(answer.words) <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+    assert (
+        len(answer.words)
+        <= receipt["usage"]["completion_tokens"]
+        <= installation.calls("steady")[-1]["tokens"]
+    )
 
 
-def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(installation: Installation, ask: Ask) -> None:
+def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(
+    installation: Installation, ask: Ask
+) -> None:
     streams = [ask("steady") for _ in range(5)]
     for stream in streams:
         stream.heard(5)
@@ -43,11 +53,16 @@ def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(installat
         assert receipt["usage"]["completion_tokens"] >= len(stream.words)
 
 
-@pytest.mark.parametrize(("how", "model", "tokens_meanwhile"), [(signal.SIGTERM, "two-seconds", 0), (signal.SIGKILL, "five-seconds", 200)])
+@pytest.mark.parametrize(
+    ("how", "model", "tokens_meanwhile"),
+    [(signal.SIGTERM, "two-seconds", 0), (signal.SIGKILL, "five-seconds", 200)],
+)
 def test_what_was_asked_with_an_idempotency_key_runs_on(
     installation: Installation, ask: Ask, how: signal.Signals, model: str, tokens_meanwhile: int
 ) -> None:
-    """Whoever sends the key comes back for the answer, and finds it whole; also when the worker takes the web process for dead."""
+    """Whoever sends the key comes back for the answer, and finds it whole; also when the worker takes the web
+    process for dead.
+    """
     key = uuid4().hex
     first = ask(model, idempotency_key=key).heard(10)
     calls = len(installation.calls(model))
@@ -60,5 +75,7 @@ def test_what_was_asked_with_an_idempotency_key_runs_on(
     assert again.words[: len(first.words)] == first.words
     receipt = installation.receipt(again.generation_id)
     assert receipt["outcome"] == "completed"
-    assert receipt["usage"]["completion_tokens"] == len(again.words) == installation.calls(model)[-1]["tokens"]
+    assert (
+        receipt["usage"]["completion_tokens"] == len(again.words) == installation.calls(model)[-1]["tokens"]
+    )
     assert len(installation.calls(model)) == calls

@@ -23,7 +23,9 @@ def reaper(installation: Installation) -> None:
         installation.start_reaper()
 
 
-def test_a_killed_worker_is_told_in_mid_stream_and_charged_for_what_was_seen(installation: Installation, ask: Ask) -> None:
+def test_a_killed_worker_is_told_in_mid_stream_and_charged_for_what_was_seen(
+    installation: Installation, ask: Ask
+) -> None:
     answer = ask("steady").heard(20)
     installation.end("worker")
     killed_at = time.monotonic()
@@ -72,25 +74,36 @@ def test_a_worker_killed_before_the_first_token_costs_nothing(installation: Inst
 def test_a_killed_worker_is_told_without_streaming(installation: Installation, ask: Ask) -> None:
     calls = len(installation.calls("steady"))
     answer = ask("steady", stream=False)
-    wait_for(lambda: len(installation.calls("steady")) > calls and installation.calls("steady")[-1]["tokens"] > 10, "some tokens")
+    wait_for(
+        lambda: len(installation.calls("steady")) > calls and installation.calls("steady")[-1]["tokens"] > 10,
+        "some tokens",
+    )
     installation.end("worker")
     killed_at = time.monotonic()
     answer.end()
     assert answer.ended_at - killed_at < 3
     assert (answer.status, answer.error["code"]) == (502, "worker_lost")
-    assert answer.error["message"] == "The worker was lost while it generated. What was generated is charged; see the receipt."
+    assert (
+        answer.error["message"]
+        == "The worker was lost while it generated. What was generated is charged; see the receipt."
+    )
     receipt = installation.receipt(answer.generation_id)
     assert receipt["outcome"] == "worker_lost"
     assert 0 < receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
 
 
-def test_a_frozen_worker_is_fenced_off_and_adds_nothing_when_it_thaws(installation: Installation, ask: Ask) -> None:
+def test_a_frozen_worker_is_fenced_off_and_adds_nothing_when_it_thaws(
+    installation: Installation, ask: Ask
+) -> None:
     answer = ask("steady").heard(10)
     installation.send("worker", signal.SIGSTOP)
     answer.end()
     assert answer.error["code"] == "worker_lost"
     receipt = installation.receipt(answer.generation_id)
-    wait_for(lambda: installation.calls("steady")[-1]["tokens"] > len(answer.words) + 50, "more tokens on their way")
+    wait_for(
+        lambda: installation.calls("steady")[-1]["tokens"] > len(answer.words) + 50,
+        "more tokens on their way",
+    )
     installation.send("worker", signal.SIGCONT)
     wait_for(lambda: installation.calls("steady")[-1]["is_peer_gone"], "the worker to give up")
     assert installation.receipt(answer.generation_id) == receipt
@@ -98,7 +111,9 @@ def test_a_frozen_worker_is_fenced_off_and_adds_nothing_when_it_thaws(installati
     assert ask("five").end().is_done
 
 
-def test_a_worker_that_is_told_to_stop_lets_short_answers_finish(installation: Installation, ask: Ask) -> None:
+def test_a_worker_that_is_told_to_stop_lets_short_answers_finish(
+    installation: Installation, ask: Ask
+) -> None:
     short = [ask("two-seconds").heard(5) for _ in range(3)]
     long = [ask("steady").heard(5) for _ in range(3)]
     assert installation.end("worker", signal.SIGTERM) == 0
@@ -109,7 +124,9 @@ def test_a_worker_that_is_told_to_stop_lets_short_answers_finish(installation: I
         assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == len(answer.words)
 
 
-def test_what_a_stopping_worker_leaves_in_the_queue_the_next_one_does(installation: Installation, ask: Ask) -> None:
+def test_what_a_stopping_worker_leaves_in_the_queue_the_next_one_does(
+    installation: Installation, ask: Ask
+) -> None:
     running = ask("steady").heard(5)
     drains = installation.log("worker").count("Draining")
     installation.send("worker", signal.SIGTERM)
@@ -121,7 +138,9 @@ def test_what_a_stopping_worker_leaves_in_the_queue_the_next_one_does(installati
     assert running.end().error["code"] == "server_shutting_down"
 
 
-def test_a_worker_is_one_process_so_that_no_part_of_it_dies_alone(installation: Installation, ask: Ask) -> None:
+def test_a_worker_is_one_process_so_that_no_part_of_it_dies_alone(
+    installation: Installation, ask: Ask
+) -> None:
     assert ask("five").end().is_done
     pid = installation.processes["worker"].pid
     children = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]

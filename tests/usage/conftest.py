@@ -15,7 +15,11 @@ from usage.pricing import Price, Tokens
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DOLLAR = 1_000_000_000
-PRICE = Price(input_per_mtok_nanodollars=DOLLAR, cached_input_per_mtok_nanodollars=DOLLAR // 2, output_per_mtok_nanodollars=2 * DOLLAR)
+PRICE = Price(
+    input_per_mtok_nanodollars=DOLLAR,
+    cached_input_per_mtok_nanodollars=DOLLAR // 2,
+    output_per_mtok_nanodollars=2 * DOLLAR,
+)
 """A prompt token costs 1,000 n$, a cached one 500, a completion token 2,000."""
 
 
@@ -29,7 +33,9 @@ def key(db: None) -> APIKey:
 
 @pytest.fixture
 def ask(key: APIKey) -> Callable[..., ledger.Admission]:
-    """Make the admission of a request: 10 prompt tokens at most, 20 completion tokens at most, so 50,000 n$ are held."""
+    """Make the admission of a request: 10 prompt tokens at most, 20 completion tokens at most, so 50,000 n$
+    are held.
+    """
 
     def make(**changes: Any) -> ledger.Admission:
         usual = ledger.Admission(
@@ -67,7 +73,11 @@ def run(admission: ledger.Admission, now: datetime = NOW) -> ledger.Claimed:
     return claimed
 
 
-def completed(claimed: ledger.Claimed, prompt: int = 10, completion: int = 20, **changes: Any) -> ledger.Settlement:
+def completed(
+    claimed: ledger.Claimed, prompt: int = 10, completion: int = 20, **changes: Any
+) -> ledger.Settlement:
     """The settlement of a run that came to its end."""
-    usual = ledger.Settlement(claimed.id, claimed.fence, Outcome.COMPLETED, Tokens(prompt, completion), UsageSource.UPSTREAM)
+    usual = ledger.Settlement(
+        claimed.id, claimed.fence, Outcome.COMPLETED, Tokens(prompt, completion), UsageSource.UPSTREAM
+    )
     return replace(usual, **changes)

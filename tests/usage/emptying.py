@@ -1,6 +1,8 @@
-"""Emptying the tables after a test: the database refuses to delete what is never changed, so its triggers are laid aside meanwhile.
+"""Emptying the tables after a test: the database refuses to delete what is never changed, so its triggers are
+laid aside meanwhile.
 
-Only who may change the schema can do that, as a person could in production; the service's code has no such door.
+Only who may change the schema can do that, as a person could in production; the service's code has no such
+door.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +16,9 @@ TABLES = ("usage_ledgerentry", "usage_ledgerseal", "usage_generation", "audit_au
 
 @contextmanager
 def without_triggers() -> Iterator[None]:
-    """The ledger, the audit log and generations can be changed and deleted inside, as by a person with the database's password."""
+    """The ledger, the audit log and generations can be changed and deleted inside, as by a person with the
+    database's password.
+    """
     if connection.vendor == "postgresql":
         # A table with unchecked foreign keys can't be altered.
         check = "SET CONSTRAINTS ALL IMMEDIATE"
@@ -43,7 +47,10 @@ def let_tests_empty_tables(database: BaseDatabaseWrapper) -> None:
 
 def _sqlite_triggers() -> dict[str, str]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s, %s, %s)", TABLES)
+        cursor.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s, %s, %s)",
+            TABLES,
+        )
         return dict(cursor.fetchall())
 
 

@@ -1,4 +1,6 @@
-"""Books that are old enough for retention: some days of requests, on both sides of the day before which they are dropped."""
+"""Books that are old enough for retention: some days of requests, on both sides of the day before which they
+are dropped.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -30,7 +32,9 @@ def write(ask: Callable[..., ledger.Admission]) -> None:
             moment = midnight(TODAY - 40 * DAY) + timedelta(hours=hours, minutes=7)
             ledger.admit(moment, [admission := ask(id=id_of(moment), model=f"model-{hours % 3}")])
             outcome = Outcome.FAILED if hours % 7 == 0 else Outcome.COMPLETED
-            ledger.settle(moment, [completed(run(admission, moment), outcome=outcome, first_token_ms=10 + hours)])
+            ledger.settle(
+                moment, [completed(run(admission, moment), outcome=outcome, first_token_ms=10 + hours)]
+            )
         rollups.rebuild()
     tidy_up()
 
@@ -57,4 +61,6 @@ def drop(folder: Path, before: date = BEFORE, *options: str) -> str:
 
 
 def old() -> list[UUID]:
-    return list(Generation.objects.filter(settled_at__lt=midnight(BEFORE)).order_by("id").values_list("id", flat=True))
+    return list(
+        Generation.objects.filter(settled_at__lt=midnight(BEFORE)).order_by("id").values_list("id", flat=True)
+    )

@@ -53,7 +53,9 @@ def test_it_says_who_did_what_before_and_after(root: Client) -> None:
 
 def test_money_is_in_dollars_and_empty_is_a_dash(root: Client, alice: Person) -> None:
     with recorder.acting(lambda: Actor(None, "alice")):
-        limit = BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=1_500_000_000)
+        limit = BudgetLimit.objects.create(
+            scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=1_500_000_000
+        )
         limit.limit_nanodollars, limit.soft_limit_nanodollars = None, 2_000_000
         limit.save()
     assert "limit $1.50 → became –" in shown(root.get("/admin/audit/"))
@@ -106,12 +108,16 @@ def test_an_empty_log_says_so(root: Client, settings: Any) -> None:
     assert "Show all" in shown(root.get("/admin/audit/?person=x"))
 
 
-@pytest.mark.parametrize("path", ["?before=x", "?before=-1", "?before=99999999999999999999", "?before=%D9%A3"])
+@pytest.mark.parametrize(
+    "path", ["?before=x", "?before=-1", "?before=99999999999999999999", "?before=%D9%A3"]
+)
 def test_a_wrong_place_is_told_so(root: Client, path: str) -> None:
     assert "is not the number of an entry" in shown(root.get("/admin/audit/" + path), 400)
 
 
-@pytest.mark.parametrize("path", ["?person=%00", "?type=no.such", "?type=nonsense", "?object=%00%00", "?object=" + "x" * 3000])
+@pytest.mark.parametrize(
+    "path", ["?person=%00", "?type=no.such", "?type=nonsense", "?object=%00%00", "?object=" + "x" * 3000]
+)
 def test_filters_of_what_is_not_there_find_nothing(root: Client, path: str) -> None:
     assert root.get("/admin/audit/" + path).status_code == 200
 
@@ -141,10 +147,14 @@ def test_people_of_an_organization_see_what_was_done_to_theirs(alice: Person, ch
     assert "of charlie" in page
     assert "alice" not in page, "not even among the people to choose from"
     assert "192.0.2.1" not in page
-    assert "of alice" not in shown(client.get(f"/admin/audit/?type=accounts.project&object={alice.project.pk}"))
+    assert "of alice" not in shown(
+        client.get(f"/admin/audit/?type=accounts.project&object={alice.project.pk}")
+    )
 
 
-def test_it_is_read_in_few_queries(root: Client, django_assert_max_num_queries: DjangoAssertNumQueries) -> None:
+def test_it_is_read_in_few_queries(
+    root: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
     act("alice", changes=49)
     root.get("/admin/audit/")
     with django_assert_max_num_queries(7):

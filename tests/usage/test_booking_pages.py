@@ -1,4 +1,6 @@
-"""Correcting a charge, granting and refunding credit: a preview that books nothing, then a booking, once, by whoever may."""
+"""Correcting a charge, granting and refunding credit: a preview that books nothing, then a booking, once, by
+whoever may.
+"""
 
 import re
 from typing import Any
@@ -49,7 +51,13 @@ def token(response: Any) -> str:
 
 def filled(client: Client, url: str, **values: str) -> dict[str, str]:
     """What a person would send who has filled the form in."""
-    return {"direction": "back", "amount": "0.00004", "reason": "answer was cut off", "token": token(client.get(url)), **values}
+    return {
+        "direction": "back",
+        "amount": "0.00004",
+        "reason": "answer was cut off",
+        "token": token(client.get(url)),
+        **values,
+    }
 
 
 # ---- corrections
@@ -67,7 +75,11 @@ def test_a_preview_says_what_would_be_and_books_nothing(root: Client, charged: G
 def test_a_correction_is_booked_with_its_reason_and_who_did_it(root: Client, charged: Generation) -> None:
     done = root.post(address(charged), filled(root, address(charged), step="book"), follow=True)
     entry = LedgerEntry.objects.get(kind="correction")
-    assert (entry.amount_nanodollars, entry.reason, entry.recorded_by) == (-40_000, "answer was cut off", "root")
+    assert (entry.amount_nanodollars, entry.reason, entry.recorded_by) == (
+        -40_000,
+        "answer was cut off",
+        "root",
+    )
     assert done.redirect_chain == [(f"/admin/requests/{charged}", 302)]
     page = shown(done)
     assert "$0.0002 charged $0.00024, corrected since" in page
@@ -90,7 +102,9 @@ def test_who_goes_back_and_previews_again_means_another_one(root: Client, charge
     again = root.post(address(charged), form | {"step": "preview", "amount": "0.00001"})
     assert token(again) != form["token"]
     root.post(address(charged), form | {"amount": "0.00001", "token": token(again)})
-    assert list(LedgerEntry.objects.filter(kind="correction").values_list("amount_nanodollars", flat=True)) == [-40_000, -10_000]
+    assert list(
+        LedgerEntry.objects.filter(kind="correction").values_list("amount_nanodollars", flat=True)
+    ) == [-40_000, -10_000]
 
 
 def test_a_used_form_with_another_amount_is_refused(root: Client, charged: Generation) -> None:
@@ -116,7 +130,9 @@ def test_a_used_form_with_another_amount_is_refused(root: Client, charged: Gener
     ],
 )
 @pytest.mark.parametrize("step", ["preview", "book"])
-def test_what_can_not_be_booked_is_told_why(root: Client, charged: Generation, changed: dict[str, str], message: str, step: str) -> None:
+def test_what_can_not_be_booked_is_told_why(
+    root: Client, charged: Generation, changed: dict[str, str], message: str, step: str
+) -> None:
     response = root.post(address(charged), filled(root, address(charged), step=step) | changed)
     assert message in shown(response).replace("&#x27;", "'")
     assert LedgerEntry.objects.count() == 1
@@ -159,28 +175,57 @@ def test_an_entry_that_is_none_is_not_found(root: Client, alice: Person, path: s
 
 def test_credit_is_granted_and_refunded(root: Client, alice: Person) -> None:
     organization = alice.project.organization
-    form = {"organization": str(organization.pk), "amount": "$10.00", "reason": "invoice 17", "reference": "pay_1", "token": ""}
+    form = {
+        "organization": str(organization.pk),
+        "amount": "$10.00",
+        "reason": "invoice 17",
+        "reference": "pay_1",
+        "token": "",
+    }
     url = f"/admin/credit/grant?organization={organization.pk}"
     form["token"] = token(root.get(url))
     assert 'name="organization" value="Acme"' in root.get(url).content.decode()
     preview = shown(root.post("/admin/credit/grant", form))
-    assert "Granted, less refunds $0.00 $10.00 Balance $0.00 $10.00 Available for new requests $0.00 $10.00" in preview
+    assert (
+        "Granted, less refunds $0.00 $10.00 Balance $0.00 $10.00 Available for new requests $0.00 $10.00"
+        in preview
+    )
     assert not Credit.objects.exists()
     assert root.post("/admin/credit/grant", form | {"step": "book"}).status_code == 302
-    form |= {"token": token(root.get("/admin/credit/refund")), "amount": "2.5", "reference": "", "step": "book"}
-    assert root.post("/admin/credit/refund", form).headers["location"] == f"/admin/usage/credit/{organization.pk}/change/"
+    form |= {
+        "token": token(root.get("/admin/credit/refund")),
+        "amount": "2.5",
+        "reference": "",
+        "step": "book",
+    }
+    assert (
+        root.post("/admin/credit/refund", form).headers["location"]
+        == f"/admin/usage/credit/{organization.pk}/change/"
+    )
     assert credit.balance(organization).nanodollars == 7_500_000_000
-    assert list(LedgerEntry.objects.values_list("kind", "recorded_by").order_by("id")) == [("grant", "root"), ("refund", "root")]
+    assert list(LedgerEntry.objects.values_list("kind", "recorded_by").order_by("id")) == [
+        ("grant", "root"),
+        ("refund", "root"),
+    ]
     assert verify().differences == []
 
 
-@pytest.mark.parametrize(("name", "typed"), [("Acme", " Acme "), ("Acme", "{id}"), ("17", "17"), ("{next_id}", "{next_id}")])
-def test_the_organization_is_typed_by_its_name_or_id(root: Client, alice: Person, name: str, typed: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "typed"), [("Acme", " Acme "), ("Acme", "{id}"), ("17", "17"), ("{next_id}", "{next_id}")]
+)
+def test_the_organization_is_typed_by_its_name_or_id(
+    root: Client, alice: Person, name: str, typed: str
+) -> None:
     organization, other = alice.project.organization, Organization.objects.create(name="Initech")
     ids = {"id": organization.pk, "next_id": other.pk}
     organization.name = name.format(**ids)
     organization.save()
-    form = {"organization": typed.format(**ids), "amount": "1", "reason": "paid", "token": token(root.get("/admin/credit/grant"))}
+    form = {
+        "organization": typed.format(**ids),
+        "amount": "1",
+        "reason": "paid",
+        "token": token(root.get("/admin/credit/grant")),
+    }
     assert f"Organization {organization.name} " in shown(root.post("/admin/credit/grant", form))
     root.post("/admin/credit/grant", form | {"step": "book"})
     assert credit.balance(organization).nanodollars == 10**9, "a name counts before an id"
@@ -196,7 +241,13 @@ def test_the_form_reads_no_list_of_organizations(root: Client) -> None:
 
 
 def test_a_payment_is_granted_once_whatever_form_it_comes_from(root: Client, alice: Person) -> None:
-    form = {"organization": str(alice.project.organization_id), "amount": "1", "reason": "paid", "reference": "pay_1", "step": "book"}
+    form = {
+        "organization": str(alice.project.organization_id),
+        "amount": "1",
+        "reason": "paid",
+        "reference": "pay_1",
+        "step": "book",
+    }
     for _ in range(2):
         root.post("/admin/credit/grant", form | {"token": token(root.get("/admin/credit/grant"))})
     assert LedgerEntry.objects.count() == 1
@@ -216,8 +267,16 @@ def test_a_payment_is_granted_once_whatever_form_it_comes_from(root: Client, ali
         ("grant", {"reference": "x" * 129}, "at most 128"),
     ],
 )
-def test_credit_that_can_not_move_is_told_why(root: Client, alice: Person, path: str, changed: dict[str, str], message: str) -> None:
-    form = {"organization": str(alice.project.organization_id), "amount": "1", "reason": "x", "reference": "", "step": "book"}
+def test_credit_that_can_not_move_is_told_why(
+    root: Client, alice: Person, path: str, changed: dict[str, str], message: str
+) -> None:
+    form = {
+        "organization": str(alice.project.organization_id),
+        "amount": "1",
+        "reason": "x",
+        "reference": "",
+        "step": "book",
+    }
     form |= {"token": token(root.get(f"/admin/credit/{path}"))} | changed
     assert message in shown(root.post(f"/admin/credit/{path}", form))
     assert not LedgerEntry.objects.exists()
@@ -237,7 +296,9 @@ def test_the_credit_page_leads_to_both_forms(root: Client, alice: Person) -> Non
 
 def test_who_may_only_look_books_nothing(charged: Generation) -> None:
     clerk = User.objects.create_user("clerk", is_staff=True)
-    clerk.user_permissions.add(*Permission.objects.filter(codename__in=["view_generation", "view_ledgerentry", "view_credit"]))
+    clerk.user_permissions.add(
+        *Permission.objects.filter(codename__in=["view_generation", "view_ledgerentry", "view_credit"])
+    )
     client = Client()
     client.force_login(clerk)
     for path in (address(charged), "/admin/credit/grant", "/admin/credit/refund"):
@@ -255,13 +316,24 @@ def test_booking_needs_the_forms_own_token_against_forgery(charged: Generation) 
 # ---- the audit log
 
 
-def test_what_is_booked_is_in_the_audit_log_before_and_after(root: Client, charged: Generation, alice: Person) -> None:
+def test_what_is_booked_is_in_the_audit_log_before_and_after(
+    root: Client, charged: Generation, alice: Person
+) -> None:
     root.post(address(charged), filled(root, address(charged), step="book"))
     entry = AuditEntry.objects.get(action="corrected")
-    assert (entry.object_type, entry.object_id, entry.reason) == ("usage.generation", str(charged.pk), "answer was cut off")
+    assert (entry.object_type, entry.object_id, entry.reason) == (
+        "usage.generation",
+        str(charged.pk),
+        "answer was cut off",
+    )
     assert entry.changes["charge of this request_nanodollars"] == [240_000, 200_000]
     assert entry.organization_id == alice.project.organization_id
-    form = {"organization": str(alice.project.organization_id), "amount": "1", "reason": "paid", "step": "book"}
+    form = {
+        "organization": str(alice.project.organization_id),
+        "amount": "1",
+        "reason": "paid",
+        "step": "book",
+    }
     root.post("/admin/credit/grant", form | {"token": token(root.get("/admin/credit/grant"))})
     granted = AuditEntry.objects.get(action="granted credit")
     assert granted.changes["balance_nanodollars"] == [-200_000, 999_800_000]
@@ -271,10 +343,20 @@ def test_what_is_booked_is_in_the_audit_log_before_and_after(root: Client, charg
 # ---- what the client sees
 
 
-def test_the_clients_receipt_has_the_correction_and_the_net(root: Client, charged: Generation, alice: Person) -> None:
+def test_the_clients_receipt_has_the_correction_and_the_net(
+    root: Client, charged: Generation, alice: Person
+) -> None:
     root.post(address(charged), filled(root, address(charged), step="book"))
     receipt = alice.get(f"/v1/generations/{charged}").json()
-    assert (receipt["amount_nanodollars"], receipt["net_nanodollars"], receipt["net_usd"]) == (240_000, 200_000, "0.0002")
+    assert (receipt["amount_nanodollars"], receipt["net_nanodollars"], receipt["net_usd"]) == (
+        240_000,
+        200_000,
+        "0.0002",
+    )
     (correction,) = receipt["corrections"]
-    assert correction | {"created_at": ""} == {"created_at": "", "amount_usd": "-0.00004", "amount_nanodollars": -40_000}
+    assert correction | {"created_at": ""} == {
+        "created_at": "",
+        "amount_usd": "-0.00004",
+        "amount_nanodollars": -40_000,
+    }
     assert "cut off" not in str(receipt), "the reason is the operator's"

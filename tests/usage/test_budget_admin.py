@@ -37,7 +37,9 @@ def text(response: Any) -> str:
 
 
 def test_grants_are_in_the_ledger_with_their_reason(root: Client, alice: Person) -> None:
-    entry, _ = credit.grant(alice.project.organization, 1_500_000_000, Note("<b>invoice</b> 17", "alice", "pay_1"))
+    entry, _ = credit.grant(
+        alice.project.organization, 1_500_000_000, Note("<b>invoice</b> 17", "alice", "pay_1")
+    )
     assert "-$1.50" in text(root.get("/admin/usage/ledgerentry/"))
     page = root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/")
     assert "&lt;b&gt;invoice&lt;/b&gt; 17" in page.content.decode()
@@ -65,7 +67,9 @@ def test_credit_is_required_by_a_tick_and_moved_by_nobody(root: Client, alice: P
 
 
 @pytest.mark.parametrize("is_required", [True, False])
-def test_a_grant_while_someone_ticks_is_not_undone(root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, is_required: bool) -> None:
+def test_a_grant_while_someone_ticks_is_not_undone(
+    root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, is_required: bool
+) -> None:
     organization = alice.project.organization
     credit.grant(organization, 1_000_000_000, Note("invoice 1", "alice"))
     credit.require(organization, not is_required)
@@ -77,7 +81,12 @@ def test_a_grant_while_someone_ticks_is_not_undone(root: Client, alice: Person, 
         return row
 
     monkeypatch.setattr(CreditAdmin, "get_object", read_and_grant)
-    assert root.post(f"/admin/usage/credit/{organization.pk}/change/", {"is_required": "on"} if is_required else {}).status_code == 302
+    assert (
+        root.post(
+            f"/admin/usage/credit/{organization.pk}/change/", {"is_required": "on"} if is_required else {}
+        ).status_code
+        == 302
+    )
     row = Credit.objects.get()
     assert (row.is_required, row.credited_nanodollars) == (is_required, 3_000_000_000)
     assert list(verify().differences) == []
@@ -107,12 +116,21 @@ def test_credit_comes_to_be_by_a_grant_only(root: Client, alice: Person) -> None
 def test_a_discount_is_given_and_never_changed(root: Client, alice: Person) -> None:
     form = {"organization": alice.project.organization_id, "basis_points": "1500"}
     assert (
-        root.post("/admin/usage/discount/add/", form | {"effective_from_0": "2026-01-01", "effective_from_1": "00:00"}).status_code == 302
+        root.post(
+            "/admin/usage/discount/add/",
+            form | {"effective_from_0": "2026-01-01", "effective_from_1": "00:00"},
+        ).status_code
+        == 302
     )
     discount = Discount.objects.get()
     assert "15 %" in text(root.get("/admin/usage/discount/"))
     for action in ("change", "delete"):
-        assert root.post(f"/admin/usage/discount/{discount.pk}/{action}/", {"basis_points": "0", "post": "yes"}).status_code == 403
+        assert (
+            root.post(
+                f"/admin/usage/discount/{discount.pk}/{action}/", {"basis_points": "0", "post": "yes"}
+            ).status_code
+            == 403
+        )
 
 
 def test_a_discount_is_at_most_all(root: Client, alice: Person) -> None:
@@ -127,20 +145,29 @@ def test_a_discount_is_at_most_all(root: Client, alice: Person) -> None:
 
 
 @pytest.mark.parametrize("has_row", [False, True])
-def test_an_amount_that_can_not_be_read_is_the_only_mistake(root: Client, alice: Person, has_row: bool) -> None:
+def test_an_amount_that_can_not_be_read_is_the_only_mistake(
+    root: Client, alice: Person, has_row: bool
+) -> None:
     form = {"project": alice.project.pk, "period": "day"}
     path = "/admin/usage/budgetlimit/add/"
     if has_row:
-        row = BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=5)
+        row = BudgetLimit.objects.create(
+            scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=5
+        )
         path = f"/admin/usage/budgetlimit/{row.pk}/change/"
     shown = text(root.post(path, form | {"limit_nanodollars": "abc"}))
     assert "&#x27;abc&#x27; is not an amount of US dollars" in shown
     assert "Give a limit" not in shown
 
 
-@pytest.mark.parametrize(("scope", "name"), [("organization", "Acme"), ("project", "Acme / default"), ("key", "Acme / default / alice")])
+@pytest.mark.parametrize(
+    ("scope", "name"),
+    [("organization", "Acme"), ("project", "Acme / default"), ("key", "Acme / default / alice")],
+)
 def test_a_limit_is_called_by_its_owners_name(root: Client, alice: Person, scope: str, name: str) -> None:
-    owner = {"organization": alice.project.organization, "project": alice.project, "key": alice.api_key}[scope]
+    owner = {"organization": alice.project.organization, "project": alice.project, "key": alice.api_key}[
+        scope
+    ]
     chosen = {"api_key" if scope == "key" else scope: owner.pk, "period": "day", "limit_nanodollars": "5"}
     page = root.post("/admin/usage/budgetlimit/add/", chosen, follow=True)
     assert f"{name}, day" in text(page)

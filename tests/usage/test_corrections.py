@@ -17,7 +17,11 @@ from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
 DAY = Order("story", NOW - timedelta(hours=12), NOW + timedelta(hours=12), "alice")
-DOUBLE = Price(2 * PRICE.input_per_mtok_nanodollars, PRICE.cached_input_per_mtok_nanodollars, 2 * PRICE.output_per_mtok_nanodollars)
+DOUBLE = Price(
+    2 * PRICE.input_per_mtok_nanodollars,
+    PRICE.cached_input_per_mtok_nanodollars,
+    2 * PRICE.output_per_mtok_nanodollars,
+)
 LONG_AGO = NOW - timedelta(days=30)
 
 
@@ -35,7 +39,12 @@ def posted() -> set[int]:
 def test_a_correction_counts_where_its_charge_counts(ask: Ask) -> None:
     entry = charge(ask())
     made = corrections.correct(entry.pk, -5_000, reason="half of it was garbled", recorded_by="alice")
-    assert (made.kind, made.corrects, made.generation_id, made.budget_day) == ("correction", entry, entry.generation_id, entry.budget_day)
+    assert (made.kind, made.corrects, made.generation_id, made.budget_day) == (
+        "correction",
+        entry,
+        entry.generation_id,
+        entry.budget_day,
+    )
     assert posted() == {15_000}
     hours = HourlyUsage.objects.values_list("requests", "completion_tokens", "amount_nanodollars")
     assert [sum(column) for column in zip(*hours, strict=True)] == [1, 5, 15_000]
@@ -91,7 +100,9 @@ def test_a_period_is_re_rated_once(ask: Ask) -> None:
     assert rerate(DAY) == Rerating(3, 3, 60_000)
     assert posted() == {120_000}
     assert rerate(DAY) == Rerating(3, 0, 0)
-    assert set(LedgerEntry.objects.filter(kind="correction").values_list("recorded_by", "is_rerating")) == {("alice", True)}
+    assert set(LedgerEntry.objects.filter(kind="correction").values_list("recorded_by", "is_rerating")) == {
+        ("alice", True)
+    }
     assert verify().differences == []
 
 

@@ -31,7 +31,12 @@ def admit(*admissions: ledger.Admission) -> list[UUID | BudgetExceeded | Already
 def test_a_grant_is_an_entry_and_no_spending(organization: Organization, ask: Ask) -> None:
     entry, is_new = credit.grant(organization, 5_000, NOTE)
     assert is_new
-    assert (entry.kind, entry.amount_nanodollars, entry.reason, entry.recorded_by) == ("grant", -5_000, NOTE.reason, "alice")
+    assert (entry.kind, entry.amount_nanodollars, entry.reason, entry.recorded_by) == (
+        "grant",
+        -5_000,
+        NOTE.reason,
+        "alice",
+    )
     assert credit.balance(organization).nanodollars == 5_000
     assert not Budget.objects.filter(posted_nanodollars__gt=0).exists()
     assert not HourlyUsage.objects.exists()
@@ -64,7 +69,9 @@ def test_required_credit_admits_exactly_what_it_covers(organization: Organizatio
     assert verify().differences == []
 
 
-def test_without_credit_nothing_is_admitted_where_it_is_required(organization: Organization, ask: Ask) -> None:
+def test_without_credit_nothing_is_admitted_where_it_is_required(
+    organization: Organization, ask: Ask
+) -> None:
     credit.require(organization)
     (refused,) = admit(ask())
     assert isinstance(refused, BudgetExceeded)
@@ -121,7 +128,9 @@ def test_a_reference_is_booked_once(organization: Organization) -> None:
 
 
 @pytest.mark.parametrize(("nanodollars", "note"), [(0, NOTE), (-1, NOTE), (1, Note("  ", "alice"))])
-def test_a_booking_needs_an_amount_and_a_reason(organization: Organization, nanodollars: int, note: Note) -> None:
+def test_a_booking_needs_an_amount_and_a_reason(
+    organization: Organization, nanodollars: int, note: Note
+) -> None:
     for book in (credit.grant, credit.refund):
         with pytest.raises(NotBooked):
             book(organization, nanodollars, note)

@@ -31,7 +31,9 @@ def drop_elsewhere(folder: Path) -> None:
         connection.close()
 
 
-def test_what_is_dropped_while_a_bill_is_compared_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_dropped_while_a_bill_is_compared_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Generation.objects.update(deployment="theirs")
     bill = Bill({}, frozenset({"requests"}), names_models=True)
     terms = Terms(midnight(BEFORE - 10 * DAY), midnight(BEFORE), deployment="theirs")
@@ -42,7 +44,10 @@ def test_what_is_dropped_while_a_bill_is_compared_is_compared(tmp_path: Path, mo
         monkeypatch.setattr(
             retention_horizon,
             "refuse_before",
-            lambda since: (refuse_before(since), elsewhere.submit(drop_elsewhere, tmp_path / "export").result()),
+            lambda since: (
+                refuse_before(since),
+                elsewhere.submit(drop_elsewhere, tmp_path / "export").result(),
+            ),
         )
         assert list(compare(bill, terms)) == whole
     assert old() == []

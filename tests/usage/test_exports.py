@@ -76,13 +76,21 @@ def test_one_organizations_export_has_nothing_of_others(books: Organization, tmp
     assert {row["organization"] for row in found} == {books.name}
     assert sum(manifest["entries"].values()) == len(found) == 5
     grant = next(row for row in found if row["kind"] == "grant")
-    assert (grant["generation"], grant["project"], grant["amount_usd"], grant["reference"]) == (None, None, "-0.000005", "@pay")
+    assert (grant["generation"], grant["project"], grant["amount_usd"], grant["reference"]) == (
+        None,
+        None,
+        "-0.000005",
+        "@pay",
+    )
 
 
 def test_the_period_ends_before_its_end(books: Organization, tmp_path: Path) -> None:
     exporting.write(Wish(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
     exporting.write(Wish(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
-    assert (len(rows(tmp_path / "with")), len([row for row in rows(tmp_path / "without") if row["kind"] == "charge"])) == (3, 0)
+    assert (
+        len(rows(tmp_path / "with")),
+        len([row for row in rows(tmp_path / "without") if row["kind"] == "charge"]),
+    ) == (3, 0)
 
 
 def test_a_spreadsheet_finds_no_formula(books: Organization, tmp_path: Path) -> None:
@@ -94,7 +102,9 @@ def test_a_spreadsheet_finds_no_formula(books: Organization, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
-def test_an_export_as_it_was_written_is_right(books: Organization, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_as_it_was_written_is_right(
+    books: Organization, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     export(tmp_path, "--format", form)
     call_command("verifyexport", str(tmp_path))
     assert "6 entries" in capsys.readouterr().out
@@ -121,7 +131,9 @@ def test_what_another_version_has_signed_is_told(books: Organization, tmp_path: 
         call_command("verifyexport", str(tmp_path))
 
 
-def test_another_installations_export_needs_its_public_key(books: Organization, tmp_path: Path, settings: Any) -> None:
+def test_another_installations_export_needs_its_public_key(
+    books: Organization, tmp_path: Path, settings: Any
+) -> None:
     export(tmp_path)
     settings.SECRET_KEY = "another installation's"
     with pytest.raises(NotAnExport, match="not signed with this key"):
@@ -165,7 +177,9 @@ def test_what_is_no_public_key_has_signed_nothing(books: Organization, tmp_path:
 
 
 @pytest.mark.parametrize("period", [("2026-12-01", "2026-11-01"), ("2026-11-01", "2026-11-01")])
-def test_a_period_that_ends_before_it_begins_is_refused(books: Organization, tmp_path: Path, period: tuple[str, str]) -> None:
+def test_a_period_that_ends_before_it_begins_is_refused(
+    books: Organization, tmp_path: Path, period: tuple[str, str]
+) -> None:
     with pytest.raises(CommandError, match="--from comes before --to"):
         call_command("exportusage", "--from", period[0], "--to", period[1], "--output", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -173,17 +187,33 @@ def test_a_period_that_ends_before_it_begins_is_refused(books: Organization, tmp
 
 def test_a_time_after_all_times_is_refused(books: Organization, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="argument --to: '9999-12-31T23:59:59-12:00' is not a date"):
-        call_command("exportusage", "--from", "2026-11-01", "--to", "9999-12-31T23:59:59-12:00", "--output", str(tmp_path))
+        call_command(
+            "exportusage",
+            "--from",
+            "2026-11-01",
+            "--to",
+            "9999-12-31T23:59:59-12:00",
+            "--output",
+            str(tmp_path),
+        )
 
 
-def test_a_period_that_is_not_over_is_told(books: Organization, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, until, is_over in (("all", "2100-01-01", False), ("last", "9999-12-31T23:59:59Z", False), ("some", "2020-01-01", True)):
+def test_a_period_that_is_not_over_is_told(
+    books: Organization, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, until, is_over in (
+        ("all", "2100-01-01", False),
+        ("last", "9999-12-31T23:59:59Z", False),
+        ("some", "2020-01-01", True),
+    ):
         call_command("exportusage", "--from", "2000-01-01", "--to", until, "--output", str(tmp_path / name))
         call_command("verifyexport", str(tmp_path / name))
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert manifest["is_over"] is is_over
         notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: the period")]
-        assert [note.endswith(f"was written until {manifest['exported_at']}.") for note in notes] == ([] if is_over else [True, True])
+        assert [note.endswith(f"was written until {manifest['exported_at']}.") for note in notes] == (
+            [] if is_over else [True, True]
+        )
 
 
 def test_a_period_that_has_just_ended_may_still_get_entries(books: Organization, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The one door to the database: shared transactions, poisoned items, a database that is locked, and exact admission."""
+"""The one door to the database: shared transactions, poisoned items, a database that is locked, and exact
+admission.
+"""
 
 import asyncio
 import select
@@ -48,7 +50,11 @@ def write_limits(now: datetime, items: Sequence[int]) -> list[int | AlreadyResol
     """Write one row an item, with the size of its batch; -1 is refused, -3 is a bug."""
     if -3 in items:
         raise RuntimeError("a poisoned item")
-    rows = [BudgetLimit(scope="key", scope_id=item, period="day", limit_nanodollars=len(items)) for item in items if item >= 0]
+    rows = [
+        BudgetLimit(scope="key", scope_id=item, period="day", limit_nanodollars=len(items))
+        for item in items
+        if item >= 0
+    ]
     BudgetLimit.objects.bulk_create(rows)
     return [AlreadyResolved("no") if item == -1 else item for item in items]
 
@@ -68,14 +74,22 @@ async def test_a_write_alone_does_not_wait(commits: GroupCommit) -> None:
 
 
 async def test_a_refused_item_is_its_own_error(commits: GroupCommit) -> None:
-    results = await asyncio.gather(*(commits.write(write_limits, item) for item in (1, -1, 2)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(commits.write(write_limits, item) for item in (1, -1, 2)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [int, AlreadyResolved, int]
 
 
 async def test_a_poisoned_item_fails_alone(commits: GroupCommit) -> None:
-    results = await asyncio.gather(*(commits.write(write_limits, item) for item in (1, 2, -3, 4)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(commits.write(write_limits, item) for item in (1, 2, -3, 4)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [int, int, RuntimeError, int]
-    assert await commits.read(lambda: sorted(BudgetLimit.objects.values_list("scope_id", flat=True))) == [1, 2, 4]
+    assert await commits.read(lambda: sorted(BudgetLimit.objects.values_list("scope_id", flat=True))) == [
+        1,
+        2,
+        4,
+    ]
 
 
 async def test_operations_of_several_kinds_share_a_transaction_and_its_clock(commits: GroupCommit) -> None:
@@ -86,14 +100,18 @@ async def test_operations_of_several_kinds_share_a_transaction_and_its_clock(com
         return [now for _ in items]
 
     async with held_up(commits):
-        asked = [asyncio.ensure_future(commits.write(operation, None)) for operation in (tell_time, tell_time_too)]
+        asked = [
+            asyncio.ensure_future(commits.write(operation, None)) for operation in (tell_time, tell_time_too)
+        ]
         await asyncio.sleep(0)
     first, second = await asyncio.gather(*asked)
     assert first == second
     assert abs((first - await commits.read(database_now)).total_seconds()) < 10
 
 
-async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterwards(impatient: None, commits: GroupCommit) -> None:
+async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterwards(
+    impatient: None, commits: GroupCommit
+) -> None:
     with locked_database.locked("usage_budgetlimit"):
         async with asyncio.timeout(5):
             with pytest.raises(DatabaseUnavailable):
@@ -119,8 +137,12 @@ def stand_still(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolv
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
 @pytest.mark.parametrize("trouble", [turn_read_only, stand_still])
-async def test_a_server_that_writes_nothing_or_gave_us_up_is_unavailable(trouble: Any, commits: GroupCommit) -> None:
-    results = await asyncio.gather(*(commits.write(trouble, number) for number in (1, 2)), return_exceptions=True)
+async def test_a_server_that_writes_nothing_or_gave_us_up_is_unavailable(
+    trouble: Any, commits: GroupCommit
+) -> None:
+    results = await asyncio.gather(
+        *(commits.write(trouble, number) for number in (1, 2)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [DatabaseUnavailable, DatabaseUnavailable]
     assert await commits.write(write_limits, 3) == 3
     assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [3]
@@ -132,7 +154,10 @@ async def test_a_waiter_that_is_cancelled_does_not_take_its_write_back(commits: 
         await asyncio.sleep(0)
         writing.cancel()
     assert await commits.write(write_limits, 8) == 8
-    assert await commits.read(lambda: sorted(BudgetLimit.objects.values_list("scope_id", flat=True))) == [7, 8]
+    assert await commits.read(lambda: sorted(BudgetLimit.objects.values_list("scope_id", flat=True))) == [
+        7,
+        8,
+    ]
 
 
 async def test_closing_finishes_what_is_queued() -> None:
@@ -158,7 +183,9 @@ async def test_who_loses_a_deadlock_tries_again() -> None:
     for number in (1, 2):
         await doors[0].write(write_limits, number)
     await asyncio.gather(doors[0].write(add_to_both, (1, 2)), doors[1].write(add_to_both, (2, 1)))
-    assert await doors[0].read(lambda: set(BudgetLimit.objects.values_list("limit_nanodollars", flat=True))) == {3}
+    assert await doors[0].read(
+        lambda: set(BudgetLimit.objects.values_list("limit_nanodollars", flat=True))
+    ) == {3}
     for door in doors:
         await door.close()
 
@@ -177,7 +204,9 @@ def test_exactly_as_many_are_admitted_as_fit_whatever_the_processes(key: APIKey,
 async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
     doors = [GroupCommit(), GroupCommit()]
     try:
-        asked = [doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)]
+        asked = [
+            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
+        ]
         return await asyncio.gather(*asked, return_exceptions=True)
     finally:
         for door in doors:

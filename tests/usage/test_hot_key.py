@@ -1,4 +1,6 @@
-"""I5: 500 requests at once on one key, from several processes' doors, spend exactly the budget and never wait for each other in a ring."""
+"""I5: 500 requests at once on one key, from several processes' doors, spend exactly the budget and never wait
+for each other in a ring.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -36,7 +38,9 @@ async def live_all(admissions: Sequence[ledger.Admission]) -> list[ledger.Settle
     doors = [GroupCommit(read_threads=1) for _ in range(4)]
     turns = cycle([(doors[number], doors[number - 1], doors[number - 2]) for number in range(4)])
     try:
-        return await asyncio.gather(*(live(next(turns), admission) for admission in admissions), return_exceptions=True)
+        return await asyncio.gather(
+            *(live(next(turns), admission) for admission in admissions), return_exceptions=True
+        )
     finally:
         for door in doors:
             await door.close()
@@ -53,5 +57,7 @@ def test_a_hot_key_spends_exactly_its_budget(key: APIKey, ask: Ask, by: str) -> 
     assert {type(result) for result in results} == {ledger.Settled, BudgetExceeded}
     assert sum(isinstance(result, ledger.Settled) for result in results) == ROOM
     assert Generation.objects.count() == LedgerEntry.objects.filter(kind="charge").count() == ROOM
-    assert set(Budget.objects.values_list("posted_nanodollars", "pending_nanodollars")) == {(ROOM * CHARGED, 0)}
+    assert set(Budget.objects.values_list("posted_nanodollars", "pending_nanodollars")) == {
+        (ROOM * CHARGED, 0)
+    }
     assert verify().differences == []

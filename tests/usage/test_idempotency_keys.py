@@ -1,4 +1,6 @@
-"""Idempotency keys in the books: who holds one, for how long, which ends give it back, and what asking for it costs."""
+"""Idempotency keys in the books: who holds one, for how long, which ends give it back, and what asking for it
+costs.
+"""
 
 import asyncio
 import re
@@ -36,7 +38,9 @@ def ended(admission: ledger.Admission, outcome: Outcome, tokens: Tokens = NOTHIN
     """Admit it, run it, and settle it so."""
     admit(admission)
     source = UsageSource.COUNTED if tokens.completion_tokens else UsageSource.NONE
-    (settled,) = ledger.settle(NOW, [completed(run(admission), outcome=outcome, tokens=tokens, usage_source=source, **changes)])
+    (settled,) = ledger.settle(
+        NOW, [completed(run(admission), outcome=outcome, tokens=tokens, usage_source=source, **changes)]
+    )
     assert isinstance(settled, ledger.Settled)
 
 
@@ -57,12 +61,16 @@ def test_a_failure_that_cost_nothing_frees_its_key(ask: Ask, outcome: Outcome) -
 
 def test_what_is_withdrawn_frees_its_key(ask: Ask) -> None:
     admit(first := ask(idempotency=SENT))
-    ledger.withdraw(NOW, [ledger.Withdrawal(first.id, "service_unavailable", "The request could not be queued.")])
+    ledger.withdraw(
+        NOW, [ledger.Withdrawal(first.id, "service_unavailable", "The request could not be queued.")]
+    )
     assert repeats(ask(idempotency=SENT)) is None
 
 
 @pytest.mark.parametrize("changes", [{}, {"price": FREE}], ids=["charged", "free"])
-@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.WORKER_LOST, Outcome.CLIENT_CANCELLED])
+@pytest.mark.parametrize(
+    "outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.WORKER_LOST, Outcome.CLIENT_CANCELLED]
+)
 def test_an_end_with_output_keeps_its_key(ask: Ask, outcome: Outcome, changes: dict[str, Any]) -> None:
     ended(first := ask(idempotency=SENT, **changes), outcome, Tokens(10, 1))
     assert repeats(ask(idempotency=SENT)) == first.id
@@ -84,8 +92,16 @@ def test_only_the_keys_of_failures_are_freed(ask: Ask) -> None:
     failed = ask(idempotency=SENT)
     admit(failed)
     done = completed(run(others[0]))
-    ledger.settle(NOW, [done, completed(run(failed), outcome=Outcome.FAILED, tokens=Tokens(), usage_source=UsageSource.NONE)])
-    assert set(IdempotencyKey.objects.values_list("generation_id", flat=True)) == {other.id for other in others}
+    ledger.settle(
+        NOW,
+        [
+            done,
+            completed(run(failed), outcome=Outcome.FAILED, tokens=Tokens(), usage_source=UsageSource.NONE),
+        ],
+    )
+    assert set(IdempotencyKey.objects.values_list("generation_id", flat=True)) == {
+        other.id for other in others
+    }
 
 
 def test_a_completed_generation_costs_no_statement_for_its_key(ask: Ask) -> None:
@@ -148,15 +164,21 @@ def test_a_key_can_be_looked_up_without_claiming_it(key: APIKey, ask: Ask) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("age", [None, KEPT - timedelta(hours=1), KEPT + timedelta(hours=1)], ids=["new", "known", "expired"])
-def test_of_many_at_once_through_two_doors_one_is_admitted(key: APIKey, ask: Ask, age: timedelta | None) -> None:
+@pytest.mark.parametrize(
+    "age", [None, KEPT - timedelta(hours=1), KEPT + timedelta(hours=1)], ids=["new", "known", "expired"]
+)
+def test_of_many_at_once_through_two_doors_one_is_admitted(
+    key: APIKey, ask: Ask, age: timedelta | None
+) -> None:
     known = set()
     if age is not None:
         admit(old := ask(idempotency=SENT), now=database_now() - age)
         known = {old.id} if age < KEPT else set()
     results = asyncio.run(_admit_by_two([ask(idempotency=SENT) for _ in range(40)]))
     admitted = {result for result in results if isinstance(result, UUID)}
-    assert {result.generation_id for result in results if isinstance(result, AlreadyAdmitted)} == admitted | known
+    assert {
+        result.generation_id for result in results if isinstance(result, AlreadyAdmitted)
+    } == admitted | known
     assert len(admitted | known) == 1
     assert Generation.objects.filter(id__in=admitted).count() == len(admitted)
 
@@ -164,7 +186,9 @@ def test_of_many_at_once_through_two_doors_one_is_admitted(key: APIKey, ask: Ask
 async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
     doors = [GroupCommit(), GroupCommit()]
     try:
-        asked = [doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)]
+        asked = [
+            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
+        ]
         return await asyncio.gather(*asked, return_exceptions=True)
     finally:
         for door in doors:
@@ -177,11 +201,18 @@ async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | B
 def test_whatever_is_asked_of_the_keys_is_found_through_an_index(ask: Ask) -> None:
     admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(500)))
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE usage_idempotencykey")  # of what it believes to be one row PostgreSQL takes any index
+        cursor.execute(
+            "ANALYZE usage_idempotencykey"
+        )  # of what it believes to be one row PostgreSQL takes any index
     with CaptureQueriesContext(connection) as queries:
         ended(ask(idempotency=SENT), Outcome.FAILED)
-        admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(3)), now=NOW + KEPT + MOMENT)
-    asked = [query["sql"] for query in queries if "idempotencykey" in query["sql"] and "INSERT" not in query["sql"]]
+        admit(
+            *(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(3)),
+            now=NOW + KEPT + MOMENT,
+        )
+    asked = [
+        query["sql"] for query in queries if "idempotencykey" in query["sql"] and "INSERT" not in query["sql"]
+    ]
     assert len(asked) == 5  # holders and release of the failure; holders, release of the expired, holders
     for sql in asked:
         columns = "generation_id" if "DELETE" in sql else "api_key_id.*digest"

@@ -35,10 +35,16 @@ def test_an_entry_can_not_be_deleted(entry: LedgerEntry) -> None:
     assert LedgerEntry.objects.count() == 1
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM usage_ledgerseal", "UPDATE usage_ledgerseal SET entries_count = 0"])
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM usage_ledgerseal", "UPDATE usage_ledgerseal SET entries_count = 0"]
+)
 def test_a_seal_can_be_neither(entry: LedgerEntry, statement: str) -> None:
     assert seals.seal()
-    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic(), connection.cursor() as cursor:
+    with (
+        pytest.raises(IntegrityError, match="never changed"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(statement)
     assert LedgerSeal.objects.get().entries_count == 1
 
@@ -46,7 +52,11 @@ def test_a_seal_can_be_neither(entry: LedgerEntry, statement: str) -> None:
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no TRUNCATE")
 def test_the_ledger_can_not_be_truncated(entry: LedgerEntry) -> None:
     for table in TABLES:
-        with pytest.raises(IntegrityError, match="never changed"), transaction.atomic(), connection.cursor() as cursor:
+        with (
+            pytest.raises(IntegrityError, match="never changed"),
+            transaction.atomic(),
+            connection.cursor() as cursor,
+        ):
             cursor.execute(f"SET CONSTRAINTS ALL IMMEDIATE; TRUNCATE {table}")
 
 
@@ -83,9 +93,18 @@ def _names(table: str) -> list[str]:
 def test_nothing_can_be_replaced(entry: LedgerEntry, ask: Ask, way: str) -> None:
     ledger.admit(NOW, [ask()])
     assert seals.seal()
-    columns, generation = [name for name in _names("usage_ledgerentry") if name != "id"], _names("usage_generation")
-    text = REPLACED[way].format(columns=", ".join(columns), generation=", ".join(generation), rest=", ".join(generation[1:]))
-    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic(), connection.cursor() as cursor:
+    columns, generation = (
+        [name for name in _names("usage_ledgerentry") if name != "id"],
+        _names("usage_generation"),
+    )
+    text = REPLACED[way].format(
+        columns=", ".join(columns), generation=", ".join(generation), rest=", ".join(generation[1:])
+    )
+    with (
+        pytest.raises(IntegrityError, match="never changed"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(text)
     assert verify().differences == []
 
@@ -93,9 +112,15 @@ def test_nothing_can_be_replaced(entry: LedgerEntry, ask: Ask, way: str) -> None
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has no REPLACE")
 def test_a_payment_can_not_be_replaced(key: APIKey) -> None:
     grant, _ = credit.grant(key.project.organization, 5, Note("first", "alice", "pay_1"))
-    columns = ", ".join(name for name in _names("usage_ledgerentry") if name not in ("id", "amount_nanodollars"))
+    columns = ", ".join(
+        name for name in _names("usage_ledgerentry") if name not in ("id", "amount_nanodollars")
+    )
     statement = f"REPLACE INTO usage_ledgerentry ({columns}, amount_nanodollars) SELECT {columns}, -99 FROM usage_ledgerentry"
-    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic(), connection.cursor() as cursor:
+    with (
+        pytest.raises(IntegrityError, match="never changed"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(statement)
     assert LedgerEntry.objects.get().pk == grant.pk
 
@@ -120,7 +145,9 @@ DUMMIES = {"sqlite": SQLITE_DUMMIES, "postgresql": POSTGRESQL_DUMMIES}[connectio
 
 @pytest.mark.parametrize("name", DUMMIES)
 def test_verification_misses_a_trigger_that_does_something_else(db: None, name: str) -> None:
-    table = name.partition("_never")[0].partition("_reopens")[0].removesuffix("_insert").removesuffix("_update")
+    table = (
+        name.partition("_never")[0].partition("_reopens")[0].removesuffix("_insert").removesuffix("_update")
+    )
     of_table = "" if connection.vendor == "sqlite" else f" ON {table}"
     with connection.cursor() as cursor:
         cursor.execute(f"DROP TRIGGER {name}{of_table}")
@@ -129,7 +156,9 @@ def test_verification_misses_a_trigger_that_does_something_else(db: None, name: 
     assert difference.found == f"gone or changed: {name}"
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has neither functions nor modes of triggers")
+@pytest.mark.skipif(
+    connection.vendor != "postgresql", reason="SQLite has neither functions nor modes of triggers"
+)
 @pytest.mark.parametrize(
     "change",
     [

@@ -23,11 +23,23 @@ def test_an_open_generation_is_shown_with_what_it_holds_and_how_fast_it_runs(ali
     row = admit(alice)
     claim(row)
     ten_seconds_ago = database_now() - timedelta(seconds=10)
-    Generation.objects.filter(pk=row.pk).update(admitted_at=ten_seconds_ago, claimed_at=ten_seconds_ago, completion_tokens=500)
+    Generation.objects.filter(pk=row.pk).update(
+        admitted_at=ten_seconds_ago, claimed_at=ten_seconds_ago, completion_tokens=500
+    )
     (shown,) = running()
-    assert (shown.id, shown.organization, shown.project, shown.model, shown.worker) == (row.pk, "Acme", "default", "small", "worker-1")
+    assert (shown.id, shown.organization, shown.project, shown.model, shown.worker) == (
+        row.pk,
+        "Acme",
+        "default",
+        "small",
+        "worker-1",
+    )
     assert shown.key.startswith("alice (ck_live_")
-    assert (shown.is_queued, shown.completion_tokens, shown.reserved_nanodollars) == (False, 500, row.reserved_nanodollars)
+    assert (shown.is_queued, shown.completion_tokens, shown.reserved_nanodollars) == (
+        False,
+        500,
+        row.reserved_nanodollars,
+    )
     assert 10 <= shown.age_s < 60
     assert 0 < shown.tokens_per_second <= 50
 
@@ -87,13 +99,13 @@ def test_health_counts_the_queue_and_what_the_reaper_closed(alice: Person) -> No
 
 def test_health_of_an_installation_that_nobody_uses(db: None) -> None:
     found = health()
-    assert (found.queue_depth, found.oldest_queued_s, found.oldest_lease_s, found.last_sealed_at, found.unsealed_entries) == (
-        0,
-        None,
-        None,
-        None,
-        0,
-    )
+    assert (
+        found.queue_depth,
+        found.oldest_queued_s,
+        found.oldest_lease_s,
+        found.last_sealed_at,
+        found.unsealed_entries,
+    ) == (0, None, None, None, 0)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -110,7 +122,15 @@ def test_health_tells_when_the_ledger_was_sealed(alice: Person) -> None:
 
 
 def spend(
-    scope: str, scope_id: int, period: str, *, limit: int, posted: int, pending: int = 0, time_zone: str = "UTC", days_ago: int = 0
+    scope: str,
+    scope_id: int,
+    period: str,
+    *,
+    limit: int,
+    posted: int,
+    pending: int = 0,
+    time_zone: str = "UTC",
+    days_ago: int = 0,
 ) -> None:
     """A limit, and its budget of the current period or of an earlier one."""
     day = local_day(database_now() - timedelta(days=days_ago), time_zone)
@@ -127,7 +147,11 @@ def test_the_fullest_budgets_come_first(alice: Person, bob: Person) -> None:
     spend("project", bob.project.pk, "day", limit=100, posted=95)
     spend("organization", alice.project.organization_id, "ever", limit=1_000, posted=10)
     found = [(use.label, use.period, use.share) for use in budgets_near_limit()]
-    assert found == [("Acme / research", "day", 0.95), ("Acme / default / alice", "month", 0.9), ("Acme", "ever", 0.01)]
+    assert found == [
+        ("Acme / research", "day", 0.95),
+        ("Acme / default / alice", "month", 0.9),
+        ("Acme", "ever", 0.01),
+    ]
     assert [use.period for use in budgets_near_limit(n=1)] == ["day"]
 
 

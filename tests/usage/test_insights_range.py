@@ -20,12 +20,20 @@ def test_today_begins_at_the_readers_midnight_and_ends_with_this_hour() -> None:
 
 
 def test_days_begin_at_midnight_also_where_the_clock_is_changed() -> None:
-    starts = Range(datetime(2026, 10, 24, tzinfo=BERLIN), datetime(2026, 10, 27, tzinfo=BERLIN), "day").starts()
-    assert [each.isoformat() for each in starts] == ["2026-10-24T00:00:00+02:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00"]
+    starts = Range(
+        datetime(2026, 10, 24, tzinfo=BERLIN), datetime(2026, 10, 27, tzinfo=BERLIN), "day"
+    ).starts()
+    assert [each.isoformat() for each in starts] == [
+        "2026-10-24T00:00:00+02:00",
+        "2026-10-25T00:00:00+02:00",
+        "2026-10-26T00:00:00+01:00",
+    ]
 
 
 def test_the_hour_that_comes_twice_has_two_buckets() -> None:
-    starts = Range(datetime(2026, 10, 25, tzinfo=BERLIN), datetime(2026, 10, 26, tzinfo=BERLIN), "hour").starts()
+    starts = Range(
+        datetime(2026, 10, 25, tzinfo=BERLIN), datetime(2026, 10, 26, tzinfo=BERLIN), "hour"
+    ).starts()
     assert len({each.astimezone(UTC) for each in starts}) == len(starts) == 25
 
 
@@ -48,11 +56,15 @@ def test_a_range_may_end_on_the_clock_before_it_starts(start: str, end: str, bar
 
 def test_a_range_that_ends_before_it_starts_is_refused_also_where_the_clock_says_otherwise() -> None:
     with pytest.raises(ValueError, match="must end after it starts"):
-        parse_range({"start": "2026-10-25T01:15Z", "end": "2026-10-25T00:30Z", "time_zone": "Europe/Berlin"}, NOW)
+        parse_range(
+            {"start": "2026-10-25T01:15Z", "end": "2026-10-25T00:30Z", "time_zone": "Europe/Berlin"}, NOW
+        )
 
 
 def test_days_of_more_hours_are_days_all_the_same() -> None:
-    month = parse_range({"start": "2026-10-01", "end": "2026-10-31", "bucket": "hour", "time_zone": "Europe/Berlin"}, NOW)
+    month = parse_range(
+        {"start": "2026-10-01", "end": "2026-10-31", "bucket": "hour", "time_zone": "Europe/Berlin"}, NOW
+    )
     assert len(month.starts()) == 31 * 24 + 1
     two_days = parse_range({"start": "2026-10-24", "end": "2026-10-25", "time_zone": "Europe/Berlin"}, NOW)
     assert (two_days.bucket, len(two_days.starts())) == ("hour", 49)
@@ -60,7 +72,9 @@ def test_days_of_more_hours_are_days_all_the_same() -> None:
 
 
 def test_a_day_that_begins_twice_is_compared_with_the_day_before() -> None:
-    found = parse_range({"start": "2026-11-01T04:00Z", "end": "2026-11-01T05:00Z", "time_zone": "America/Havana"}, NOW)
+    found = parse_range(
+        {"start": "2026-11-01T04:00Z", "end": "2026-11-01T05:00Z", "time_zone": "America/Havana"}, NOW
+    )
     assert found.before.end.astimezone(UTC) < found.start.astimezone(UTC)
 
 
@@ -82,13 +96,19 @@ def test_a_query_without_words_is_about_the_last_seven_days() -> None:
 
 def test_a_querys_dates_are_included() -> None:
     found = parse_range({"start": "2026-11-01", "end": "2026-11-03", "time_zone": "Europe/Berlin"}, NOW)
-    assert (found.start, found.end) == (datetime(2026, 11, 1, tzinfo=BERLIN), datetime(2026, 11, 4, tzinfo=BERLIN))
+    assert (found.start, found.end) == (
+        datetime(2026, 11, 1, tzinfo=BERLIN),
+        datetime(2026, 11, 4, tzinfo=BERLIN),
+    )
     assert (found.bucket, len(found.starts())) == ("day", 3)
 
 
 def test_a_querys_times_are_taken_as_they_are() -> None:
     found = parse_range({"start": "2026-11-20T09:30", "end": "2026-11-20T12:00+02:00", "bucket": "hour"}, NOW)
-    assert (found.start, found.end) == (datetime(2026, 11, 20, 9, 30, tzinfo=UTC), datetime(2026, 11, 20, 10, tzinfo=UTC))
+    assert (found.start, found.end) == (
+        datetime(2026, 11, 20, 9, 30, tzinfo=UTC),
+        datetime(2026, 11, 20, 10, tzinfo=UTC),
+    )
     assert parse_range({"start": "2026-11-20"}, NOW).end == datetime(2026, 11, 21, 14, tzinfo=UTC)
 
 
@@ -106,7 +126,10 @@ def test_a_querys_times_are_taken_as_they_are() -> None:
         ({"end": "2026-11-21"}, "start: '' is not a date"),
         ({"start": "2026-11-21", "end": "9999-12-31"}, "end: '9999-12-31' is not a date"),
         ({"start": "0999-12-31", "end": "2026-11-20"}, "start: '0999-12-31' is not a date"),
-        ({"start": "1000-01-01T00:00+05:00", "end": "2026-11-20"}, "start: '1000-01-01T00:00+05:00' is not a date"),
+        (
+            {"start": "1000-01-01T00:00+05:00", "end": "2026-11-20"},
+            "start: '1000-01-01T00:00+05:00' is not a date",
+        ),
         ({"start": "8999-12-31", "end": "8999-12-31"}, "end: '8999-12-31' is not a date"),
         ({"start": "2026-11-21", "end": "2026-11-20"}, "must end after it starts"),
         ({"start": "2025-01-01", "end": "2026-11-20"}, "too long: by the day it can have 400 days"),

@@ -27,7 +27,12 @@ def at(person: Person, minute: int, **changes: Any) -> Generation:
     admitted_at = BEGIN + timedelta(minutes=minute)
     then = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
     row = admit(person, id=then)
-    row.admitted_at, row.state, row.amount_nanodollars, row.first_token_ms = admitted_at, State.SETTLED, 100 * minute, 10 * minute
+    row.admitted_at, row.state, row.amount_nanodollars, row.first_token_ms = (
+        admitted_at,
+        State.SETTLED,
+        100 * minute,
+        10 * minute,
+    )
     row.outcome, row.usage_source = Outcome.COMPLETED, UsageSource.UPSTREAM
     for name, value in changes.items():
         setattr(row, name, value)
@@ -48,14 +53,18 @@ def walk(filters: RequestFilters, limit: int = 2) -> list[UUID]:
 
 
 @pytest.mark.parametrize("owner", [None, "organization_id", "project_id", "api_key_id"])
-def test_pages_have_every_request_once_newest_first(alice: Person, bob: Person, charlie: Person, owner: str | None) -> None:
+def test_pages_have_every_request_once_newest_first(
+    alice: Person, bob: Person, charlie: Person, owner: str | None
+) -> None:
     # A batch is admitted at one moment: its requests differ by their ids only.
     mine = [at(alice, minute) for minute in (0, 1, 1, 1, 1, 2, 3)]
     others = [at(bob, 1), at(charlie, 2)]
     rows = mine if owner else [*mine, *others]
     rows += others[:1] if owner == "organization_id" else []
     filters = RequestFilters(**{owner: getattr(mine[0], owner)}) if owner else RequestFilters()
-    assert walk(filters) == [row.id for row in sorted(rows, key=lambda row: (row.admitted_at, row.id), reverse=True)]
+    assert walk(filters) == [
+        row.id for row in sorted(rows, key=lambda row: (row.admitted_at, row.id), reverse=True)
+    ]
 
 
 def test_a_page_knows_whether_there_is_more(alice: Person) -> None:
@@ -88,7 +97,9 @@ def test_a_page_knows_whether_there_is_more(alice: Person) -> None:
     ],
 )
 @pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
-def test_filters_leave_what_fits(alice: Person, owner: str | None, filters: dict[str, Any], minutes: list[int]) -> None:
+def test_filters_leave_what_fits(
+    alice: Person, owner: str | None, filters: dict[str, Any], minutes: list[int]
+) -> None:
     at(alice, 0, settled_at=BEGIN + timedelta(hours=5))
     at(alice, 1, outcome=Outcome.FAILED, usage_source=UsageSource.NONE, settled_at=BEGIN + timedelta(hours=1))
     at(alice, 2, model="other", deployment="spare")
@@ -101,7 +112,11 @@ def test_filters_leave_what_fits(alice: Person, owner: str | None, filters: dict
 @pytest.mark.parametrize("owner", [None, "organization_id"])
 @pytest.mark.parametrize("time", ["admitted", "settled"])
 @pytest.mark.parametrize(
-    "hours", [(datetime(2026, 10, 25, 0), datetime(2026, 10, 25, 1)), (datetime(2026, 3, 29, 1), datetime(2026, 3, 29, 2))]
+    "hours",
+    [
+        (datetime(2026, 10, 25, 0), datetime(2026, 10, 25, 1)),
+        (datetime(2026, 3, 29, 1), datetime(2026, 3, 29, 2)),
+    ],
 )
 def test_hours_of_the_night_when_clocks_change_have_their_requests(
     alice: Person, owner: str | None, time: Any, hours: tuple[datetime, datetime]
@@ -109,7 +124,13 @@ def test_hours_of_the_night_when_clocks_change_have_their_requests(
     since, until = (moment.replace(tzinfo=UTC).astimezone(ZoneInfo("Europe/Berlin")) for moment in hours)
     middle = hours[0].replace(tzinfo=UTC) + timedelta(minutes=30)
     row, *others = (
-        at(alice, (moment - BEGIN) // timedelta(minutes=1), amount_nanodollars=1, first_token_ms=1, settled_at=moment)
+        at(
+            alice,
+            (moment - BEGIN) // timedelta(minutes=1),
+            amount_nanodollars=1,
+            first_token_ms=1,
+            settled_at=moment,
+        )
         for moment in (middle, middle - timedelta(hours=1), middle + timedelta(hours=1))
     )
     mine = {owner: getattr(row, owner)} if owner else {}
@@ -120,7 +141,9 @@ def test_one_request_is_found_by_its_id(alice: Person, charlie: Person) -> None:
     wanted = [at(alice, minute) for minute in range(3)][1]
     wish = RequestFilters(id=wanted.id)
     assert requests_page(wish).rows == [wanted]
-    assert requests_page(replace(wish, organization_id=wanted.organization_id, outcome="completed")).rows == [wanted]
+    assert requests_page(replace(wish, organization_id=wanted.organization_id, outcome="completed")).rows == [
+        wanted
+    ]
     assert requests_page(replace(wish, outcome="failed")).rows == []
     assert requests_page(replace(wish, organization_id=charlie.project.organization_id)).rows == []
 
@@ -128,7 +151,11 @@ def test_one_request_is_found_by_its_id(alice: Person, charlie: Person) -> None:
 def test_an_owner_of_another_organization_has_nothing(alice: Person, charlie: Person) -> None:
     at(alice, 0)
     stranger = charlie.project.organization_id
-    for filters in (Filters(stranger, alice.project.pk), Filters(stranger, api_key_id=alice.api_key.pk), Filters(project_id=-1)):
+    for filters in (
+        Filters(stranger, alice.project.pk),
+        Filters(stranger, api_key_id=alice.api_key.pk),
+        Filters(project_id=-1),
+    ):
         owners: dict[str, Any] = {
             "organization_id": filters.organization_id,
             "project_id": filters.project_id,
@@ -139,16 +166,23 @@ def test_an_owner_of_another_organization_has_nothing(alice: Person, charlie: Pe
 
 
 @pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
-def test_a_search_stops_after_so_many_rows_and_is_continued(alice: Person, owner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_stops_after_so_many_rows_and_is_continued(
+    alice: Person, owner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(generation_list, "SEARCHED", 3)
     rare = [at(alice, minute, model="rare" if minute % 7 == 0 else "usual") for minute in range(15)][::7]
     filters = RequestFilters(model="rare", **({owner: getattr(rare[0], owner)} if owner else {}))
     first = requests_page(filters)
-    assert ([row.id for row in first.rows], first.searched_until) == ([rare[2].id], BEGIN + timedelta(minutes=12))
+    assert ([row.id for row in first.rows], first.searched_until) == (
+        [rare[2].id],
+        BEGIN + timedelta(minutes=12),
+    )
     assert walk(filters) == [row.id for row in reversed(rare)]
 
 
-@pytest.mark.parametrize("cursor", ["0", "x-y", "1-" + "g" * 32, "f" * 15 + "-" + "0" * 32, "1-" + "0" * 32 + "\n"])
+@pytest.mark.parametrize(
+    "cursor", ["0", "x-y", "1-" + "g" * 32, "f" * 15 + "-" + "0" * 32, "1-" + "0" * 32 + "\n"]
+)
 def test_what_is_no_cursor_is_refused(db: None, cursor: str) -> None:
     with pytest.raises(ValueError, match="after: "):
         requests_page(RequestFilters(), cursor)
@@ -166,7 +200,10 @@ def plans(alice: Person) -> Iterator[list[str]]:
             cursor.execute("SET LOCAL enable_seqscan = off")  # a table this small would be read whole
         for query in queries:
             if "usage_generation" in query["sql"]:
-                cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + query["sql"])
+                cursor.execute(
+                    ("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ")
+                    + query["sql"]
+                )
                 found += [str(row[-1]) for row in cursor.fetchall()]
     assert found
     for step in found:
@@ -175,8 +212,12 @@ def plans(alice: Person) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("owner", [{}, {"organization_id": 1}, {"api_key_id": 1}, {"project_id": 1}])
-@pytest.mark.parametrize("wish", [{}, {"outcome": "failed"}, DAY, DAY | {"time": "settled"}, {"deployment": "spare"}])
-def test_no_page_looks_through_all_requests(plans: list[str], alice: Person, owner: dict[str, int], wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wish", [{}, {"outcome": "failed"}, DAY, DAY | {"time": "settled"}, {"deployment": "spare"}]
+)
+def test_no_page_looks_through_all_requests(
+    plans: list[str], alice: Person, owner: dict[str, int], wish: dict[str, Any]
+) -> None:
     mine: dict[str, Any] = {
         "organization_id": alice.project.organization_id,
         "project_id": alice.project.pk,
@@ -185,7 +226,9 @@ def test_no_page_looks_through_all_requests(plans: list[str], alice: Person, own
     filters = RequestFilters(**{name: mine[name] for name in owner}, **wish)
     requests_page(filters)
     requests_page(filters, "64409bc5d2000-" + "f" * 32)
-    first_token_ms(Range(BEGIN, BEGIN + timedelta(days=1), "day"), Filters(**{name: mine[name] for name in owner}))
+    first_token_ms(
+        Range(BEGIN, BEGIN + timedelta(days=1), "day"), Filters(**{name: mine[name] for name in owner})
+    )
 
 
 # ---- time to first token

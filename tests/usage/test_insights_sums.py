@@ -21,7 +21,9 @@ def today() -> Range:
     return Range.last(2, database_now())
 
 
-def hour(key: APIKey, at: datetime, nanodollars: int, *, model: str = "small", outcome: Outcome = Outcome.COMPLETED) -> None:
+def hour(
+    key: APIKey, at: datetime, nanodollars: int, *, model: str = "small", outcome: Outcome = Outcome.COMPLETED
+) -> None:
     """One hour's row of the rollup, of one request."""
     HourlyUsage.objects.create(
         organization=key.project.organization,
@@ -59,7 +61,9 @@ def test_only_what_broke_here_is_an_error(alice: Person) -> None:
     ("name", "expected"),
     [("organization_id", 3), ("project_id", 2), ("api_key_id", 2), ("model", 4), ("outcome", 4)],
 )
-def test_filters_leave_what_fits(alice: Person, bob: Person, charlie: Person, name: str, expected: int) -> None:
+def test_filters_leave_what_fits(
+    alice: Person, bob: Person, charlie: Person, name: str, expected: int
+) -> None:
     for person in (alice, alice, bob, charlie):
         run(person)
     mine = {
@@ -103,7 +107,10 @@ def test_the_top_are_those_that_spent_most(key: APIKey) -> None:
 def test_every_bucket_is_there_also_an_empty_one(key: APIKey) -> None:
     hour(key, MIDNIGHT + timedelta(hours=30), 5)
     points = series(TWO_DAYS)
-    assert [(each.start, each.totals.amount_nanodollars) for each in points] == [(MIDNIGHT, 0), (MIDNIGHT + timedelta(days=1), 5)]
+    assert [(each.start, each.totals.amount_nanodollars) for each in points] == [
+        (MIDNIGHT, 0),
+        (MIDNIGHT + timedelta(days=1), 5),
+    ]
     assert {(each.group_id, each.group_label) for each in points} == {(None, "all")}
     assert [each.totals for each in series(TWO_DAYS, None, Filters(model="none"))] == [Totals(), Totals()]
     assert series(TWO_DAYS, "model", Filters(model="none")) == []
@@ -125,7 +132,9 @@ def test_the_hour_that_comes_twice_has_two_sums(key: APIKey) -> None:
 def test_every_group_is_in_every_bucket_the_dearest_first(key: APIKey) -> None:
     hour(key, MIDNIGHT, 1, model="cheap")
     hour(key, MIDNIGHT + timedelta(hours=24), 9, model="dear")
-    found = [(each.start.day, each.group_id, each.totals.amount_nanodollars) for each in series(TWO_DAYS, "model")]
+    found = [
+        (each.start.day, each.group_id, each.totals.amount_nanodollars) for each in series(TWO_DAYS, "model")
+    ]
     assert found == [(20, "dear", 0), (20, "cheap", 1), (21, "dear", 9), (21, "cheap", 0)]
 
 
@@ -133,12 +142,21 @@ def test_the_many_small_groups_are_one(key: APIKey) -> None:
     for number in range(12):
         hour(key, MIDNIGHT, 100 - number, model=f"model-{number:02}")
     first_day = [each for each in series(TWO_DAYS, "model") if each.start == MIDNIGHT]
-    assert [each.group_label for each in first_day] == [*(f"model-{number:02}" for number in range(8)), "other"]
-    assert (first_day[-1].group_id, first_day[-1].totals.requests, first_day[-1].totals.amount_nanodollars) == (None, 4, 92 + 91 + 90 + 89)
+    assert [each.group_label for each in first_day] == [
+        *(f"model-{number:02}" for number in range(8)),
+        "other",
+    ]
+    assert (
+        first_day[-1].group_id,
+        first_day[-1].totals.requests,
+        first_day[-1].totals.amount_nanodollars,
+    ) == (None, 4, 92 + 91 + 90 + 89)
 
 
 @pytest.mark.parametrize("group_by", [None, "organization", "project", "key", "model", "outcome"])
-def test_a_series_adds_up_to_the_totals(alice: Person, bob: Person, charlie: Person, group_by: GroupBy | None) -> None:
+def test_a_series_adds_up_to_the_totals(
+    alice: Person, bob: Person, charlie: Person, group_by: GroupBy | None
+) -> None:
     for person in (alice, bob, charlie):
         run(person)
         run(person, outcome=Outcome.FAILED)

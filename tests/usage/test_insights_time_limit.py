@@ -11,7 +11,9 @@ from usage.database.time_limit import time_limit
 ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT COUNT(*) FROM numbers"
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects")
+@pytest.mark.skipif(
+    connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects"
+)
 def test_an_endless_statement_is_ended(db: None, settings: Settings) -> None:
     settings.DATABASE_TIMEOUT_MS = 100
     began = time.monotonic()
@@ -28,11 +30,15 @@ def test_what_follows_has_no_limit(db: None, settings: Settings) -> None:
     with time_limit():
         pass
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT COUNT(*) FROM ({ENDLESS.replace('COUNT(*)', 'n')} LIMIT 1000000) AS a_million")
+        cursor.execute(
+            f"SELECT COUNT(*) FROM ({ENDLESS.replace('COUNT(*)', 'n')} LIMIT 1000000) AS a_million"
+        )
         assert cursor.fetchone() == (1_000_000,)
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects")
+@pytest.mark.skipif(
+    connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects"
+)
 def test_a_limit_within_a_limit_ends_with_the_outer_one(db: None, settings: Settings) -> None:
     settings.DATABASE_TIMEOUT_MS = 100
     with connection.cursor() as cursor, time_limit():

@@ -1,4 +1,6 @@
-"""Amounts at the end of what a column holds: they are refused like anything that does not fit, and the sums stay exact."""
+"""Amounts at the end of what a column holds: they are refused like anything that does not fit, and the sums
+stay exact.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,14 +26,18 @@ MOST_TOKENS = 2**31 - 1
 @pytest.fixture
 def dear(ask: Ask) -> Callable[..., ledger.Admission]:
     """Make the admission of the dearest request that there is for one choice."""
-    return lambda **changes: ask(**{"price": DEAREST, "max_output_tokens": MOST_TOKENS, "prompt_tokens_bound": 0} | changes)
+    return lambda **changes: ask(
+        **{"price": DEAREST, "max_output_tokens": MOST_TOKENS, "prompt_tokens_bound": 0} | changes
+    )
 
 
 @pytest.mark.parametrize("has_limit", [True, False])
 def test_what_no_budget_can_hold_is_refused_for_good(key: APIKey, dear: Ask, has_limit: bool) -> None:
     if has_limit:
         limit("key", key.pk, "day", NANODOLLARS)
-    (refused, admitted) = ledger.admit(NOW, [dear(sampled_count=128), dear(price=replace(DEAREST, output_per_mtok_nanodollars=0))])
+    (refused, admitted) = ledger.admit(
+        NOW, [dear(sampled_count=128), dear(price=replace(DEAREST, output_per_mtok_nanodollars=0))]
+    )
     assert isinstance(refused, BudgetExceeded)
     assert not refused.is_in_flight
     assert not isinstance(admitted, BudgetExceeded)
@@ -41,11 +47,15 @@ def test_what_no_budget_can_hold_is_refused_for_good(key: APIKey, dear: Ask, has
 def test_no_sum_grows_beyond_its_column(key: APIKey, dear: Ask, batches: Sequence[int]) -> None:
     asked = [dear() for _ in range(5)]
     ends = [sum(batches[:number]) for number in range(len(batches) + 1)]
-    results: list[Any] = [result for first, last in pairwise(ends) for result in ledger.admit(NOW, asked[first:last])]
+    results: list[Any] = [
+        result for first, last in pairwise(ends) for result in ledger.admit(NOW, asked[first:last])
+    ]
     assert results[:4] == [each.id for each in asked[:4]]
     assert isinstance(results[4], BudgetExceeded)
     assert results[4].is_in_flight
-    assert set(Budget.objects.values_list("pending_nanodollars", flat=True)) == {4 * asked[0].reserved_nanodollars}
+    assert set(Budget.objects.values_list("pending_nanodollars", flat=True)) == {
+        4 * asked[0].reserved_nanodollars
+    }
     ledger.settle(NOW, [completed(run(each), prompt=0) for each in asked[:4]])
     assert verify().differences == []
 

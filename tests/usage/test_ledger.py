@@ -131,7 +131,9 @@ def test_the_reaper_fences_off_a_worker_whose_lease_ran_out(key: APIKey, ask: As
     zombie = run(admission)
     later = NOW + timedelta(seconds=7)
     (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
-    assert [(row.id, row.fence, row.was_started) for row in orphans.rows] == [(admission.id, zombie.fence + 1, True)]
+    assert [(row.id, row.fence, row.was_started) for row in orphans.rows] == [
+        (admission.id, zombie.fence + 1, True)
+    ]
     (refused,) = ledger.settle(later, [completed(zombie)])
     assert isinstance(refused, AlreadyResolved)
     (again,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
@@ -152,12 +154,17 @@ def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> Non
     ledger.admit(NOW, [admission := ask()])
     claimed = run(admission)
     later = NOW + timedelta(seconds=5)
-    beat = ledger.Beat([ledger.Pulse(admission.id, claimed.fence, 7), ledger.Pulse(admission.id, claimed.fence + 1, 9)][:1], 6_000)
+    beat = ledger.Beat(
+        [ledger.Pulse(admission.id, claimed.fence, 7), ledger.Pulse(admission.id, claimed.fence + 1, 9)][:1],
+        6_000,
+    )
     assert ledger.beat(later, [beat]) == [{admission.id}]
     much_later = NOW + timedelta(seconds=7)
     assert ledger.take_over(much_later, [ledger.TakeOver(10, 6_000, much_later)])[0].rows == []
     assert Generation.objects.get().completion_tokens == 7
-    assert ledger.beat(later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9)], 6_000)]) == [set()]
+    assert ledger.beat(later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9)], 6_000)]) == [
+        set()
+    ]
 
 
 def test_a_lost_run_names_the_worker_that_had_it(key: APIKey, ask: Ask) -> None:
@@ -166,7 +173,10 @@ def test_a_lost_run_names_the_worker_that_had_it(key: APIKey, ask: Ask) -> None:
     for minutes in (1, 2):
         later = NOW + timedelta(minutes=minutes)
         ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
-        assert [Generation.objects.get(pk=each.id).worker for each in (admission, waiting)] == ["story worker", "reaper"]
+        assert [Generation.objects.get(pk=each.id).worker for each in (admission, waiting)] == [
+            "story worker",
+            "reaper",
+        ]
 
 
 def lose(claimed: ledger.Claimed) -> Generation:
@@ -174,7 +184,9 @@ def lose(claimed: ledger.Claimed) -> Generation:
     later = NOW + timedelta(seconds=30)
     (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
     (orphan,) = orphans.rows
-    ledger.settle(later, [completed(replace(claimed, fence=orphan.fence), completion=7, outcome=Outcome.WORKER_LOST)])
+    ledger.settle(
+        later, [completed(replace(claimed, fence=orphan.fence), completion=7, outcome=Outcome.WORKER_LOST)]
+    )
     return Generation.objects.get(pk=claimed.id)
 
 
@@ -208,10 +220,14 @@ def test_an_orphan_may_have_asked_for_more_tokens_than_a_column_holds(key: APIKe
     ledger.admit(NOW, [admission := ask(choices_count=128, max_output_tokens=most, price=FREE)])
     later = NOW + timedelta(minutes=2)
     (orphans,) = ledger.take_over(later, [ledger.TakeOver(10, 6_000, later)])
-    assert [(orphan.id, orphan.completion_tokens_cap) for orphan in orphans.rows] == [(admission.id, 128 * most)]
+    assert [(orphan.id, orphan.completion_tokens_cap) for orphan in orphans.rows] == [
+        (admission.id, 128 * most)
+    ]
 
 
-def test_the_time_that_a_take_over_waits_for_the_database_does_not_count_against_the_living(key: APIKey, ask: Ask) -> None:
+def test_the_time_that_a_take_over_waits_for_the_database_does_not_count_against_the_living(
+    key: APIKey, ask: Ask
+) -> None:
     ledger.admit(NOW, [admission := ask()])
     run(admission)
     asked_at, later = NOW + timedelta(seconds=5), NOW + timedelta(seconds=7)
@@ -220,7 +236,9 @@ def test_the_time_that_a_take_over_waits_for_the_database_does_not_count_against
 
 def test_no_output_and_an_error_costs_nothing(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
-    ledger.settle(NOW, [completed(run(admission), completion=0, outcome=Outcome.FAILED, error_code="upstream_timeout")])
+    ledger.settle(
+        NOW, [completed(run(admission), completion=0, outcome=Outcome.FAILED, error_code="upstream_timeout")]
+    )
     row = Generation.objects.get()
     assert (row.is_waived, row.amount_nanodollars, row.prompt_tokens) == (True, 0, 10)
     assert balances(key) == {(0, 0)}
@@ -237,7 +255,10 @@ def test_an_explicit_zero_of_the_upstream_stays_zero(key: APIKey, ask: Ask) -> N
 def test_what_goes_beyond_the_hold_is_an_entry_of_its_own(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission), prompt=10, completion=1_000)])
-    assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {"charge": HELD, "overage": 2_010_000 - HELD}
+    assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {
+        "charge": HELD,
+        "overage": 2_010_000 - HELD,
+    }
     assert HourlyUsage.objects.get().requests == 1
     assert verify().differences == []
 
@@ -246,7 +267,10 @@ def test_what_held_nothing_and_costs_something_counts_in_its_budgets(key: APIKey
     ledger.admit(NOW, [admission := ask(price=FREE_INPUT, max_output_tokens=0)])
     assert not Budget.objects.exists()
     ledger.settle(NOW, [completed(run(admission), completion=3)])
-    assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {"charge": 0, "overage": 6_000}
+    assert dict(LedgerEntry.objects.values_list("kind", "amount_nanodollars")) == {
+        "charge": 0,
+        "overage": 6_000,
+    }
     assert Budget.objects.count() == 9
     assert balances(key) == {(6_000, 0)}
     assert verify().differences == []
@@ -275,7 +299,9 @@ def test_a_withdrawn_request_releases_its_hold(key: APIKey, ask: Ask) -> None:
     running, queued = ask(), ask()
     ledger.admit(NOW, [running, queued])
     run(running)
-    gone = [ledger.Withdrawal(admission.id, "service_unavailable", "no queue") for admission in (running, queued)]
+    gone = [
+        ledger.Withdrawal(admission.id, "service_unavailable", "no queue") for admission in (running, queued)
+    ]
     taken, voided = ledger.withdraw(NOW, gone)
     assert isinstance(taken, AlreadyResolved)
     assert isinstance(voided, ledger.Settled)
@@ -301,7 +327,9 @@ def test_a_request_that_repeats_a_refused_one_is_refused_like_it(key: APIKey, as
     assert not IdempotencyKey.objects.exists()
 
 
-def test_another_request_with_the_key_of_a_refused_one_does_not_hear_its_figures(key: APIKey, ask: Ask) -> None:
+def test_another_request_with_the_key_of_a_refused_one_does_not_hear_its_figures(
+    key: APIKey, ask: Ask
+) -> None:
     limit("key", key.pk, "ever", ask().reserved_nanodollars - 1)
     dear = ask(idempotency=Idempotency("digest", "request"))
     cheap = ask(idempotency=Idempotency("digest", "another"), max_output_tokens=1)
@@ -325,7 +353,11 @@ def test_attempts_are_logged_where_one_failed(key: APIKey, ask: Ask) -> None:
         ],
     )
     logs = [receipts.attempts(Generation.objects.get(pk=each.id)) for each in (first, second, third)]
-    assert logs == [[(1, failed), (2, done)], [], [*((number, failed) for number in range(3, 10)), (10, done)]]
+    assert logs == [
+        [(1, failed), (2, done)],
+        [],
+        [*((number, failed) for number in range(3, 10)), (10, done)],
+    ]
 
 
 def test_a_batch_without_failures_logs_no_attempts(key: APIKey, ask: Ask) -> None:

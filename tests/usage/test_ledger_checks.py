@@ -37,7 +37,10 @@ def set_budget(posted_nanodollars: int) -> None:
 def record(*differences: Difference, hours: float | None = None, age: timedelta = timedelta()) -> None:
     """A check of the last so many hours, or of everything."""
     now = database_now() - age
-    ledger_checks.record(now, [Found(LedgerCheck(checked_at=now), now - timedelta(hours=hours) if hours else None, 1, differences)])
+    ledger_checks.record(
+        now,
+        [Found(LedgerCheck(checked_at=now), now - timedelta(hours=hours) if hours else None, 1, differences)],
+    )
 
 
 def found() -> tuple[int, str] | None:
@@ -50,7 +53,13 @@ def test_verifyledger_is_on_record(alice: Person) -> None:
     run(alice)
     call_command("verifyledger")
     row = LedgerCheck.objects.get()
-    assert (row.since, row.hour, row.generations, row.differences, row.first_difference) == (None, None, 1, 0, "")
+    assert (row.since, row.hour, row.generations, row.differences, row.first_difference) == (
+        None,
+        None,
+        1,
+        0,
+        "",
+    )
     assert found() == (0, "")
 
 
@@ -99,7 +108,8 @@ def test_a_digest_may_be_typed_in_capitals(alice: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("looked", "later", "is_resolved"), [(None, None, True), (1, 1, True), (1, 2, True), (2, 1, False), (1, None, True), (None, 1, False)]
+    ("looked", "later", "is_resolved"),
+    [(None, None, True), (1, 1, True), (1, 2, True), (2, 1, False), (1, None, True), (None, 1, False)],
 )
 def test_a_seal_that_is_gone_is_open_until_a_run_of_as_much_finds_nothing(
     alice: Person, looked: int | None, later: int | None, is_resolved: bool
@@ -137,7 +147,9 @@ def test_a_check_that_can_not_be_on_record_is_made_all_the_same(
 
 
 @pytest.mark.parametrize(("hours", "is_resolved"), [(None, True), (48, True), (2, False)])
-def test_a_difference_is_open_until_a_check_of_as_much_finds_none(db: None, hours: float | None, is_resolved: bool) -> None:
+def test_a_difference_is_open_until_a_check_of_as_much_finds_none(
+    db: None, hours: float | None, is_resolved: bool
+) -> None:
     record(WRONG, hours=47, age=timedelta(minutes=5))
     record(hours=hours)
     assert found() == ((0, "") if is_resolved else (1, str(WRONG)))
@@ -160,7 +172,10 @@ def test_the_newest_checks_are_kept_and_what_is_open(db: None, monkeypatch: pyte
 
 def test_of_all_processes_one_makes_the_hours_check(db: None) -> None:
     now = database_now().replace(minute=10)
-    first, *others = [*ledger_checks.begin(now, [None]), *ledger_checks.begin(now + timedelta(minutes=49), [None, None])]
+    first, *others = [
+        *ledger_checks.begin(now, [None]),
+        *ledger_checks.begin(now + timedelta(minutes=49), [None, None]),
+    ]
     assert first is not None
     assert others == [None, None]
     assert ledger_checks.begin(now + timedelta(minutes=50), [None]) != [None]
@@ -203,12 +218,18 @@ def test_the_housekeeping_checks_the_books_once(one_hour: None, alice: Person) -
     assert row.since == row.checked_at - ledger_checks.WINDOWS[0]
 
 
-def test_the_housekeeping_seals_all_there_is(one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_housekeeping_seals_all_there_is(
+    one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(seals, "BLOCK", 2)
     for _ in range(5):
         run(alice)
     keep_house(times=1)
-    assert LedgerSeal.objects.aggregate(entries=Sum("entries_count"))["entries"] == LedgerEntry.objects.count() >= 5
+    assert (
+        LedgerSeal.objects.aggregate(entries=Sum("entries_count"))["entries"]
+        == LedgerEntry.objects.count()
+        >= 5
+    )
 
 
 def test_a_duty_of_the_house_that_fails_keeps_no_other_from_being_done(
@@ -221,7 +242,9 @@ def test_a_duty_of_the_house_that_fails_keeps_no_other_from_being_done(
     assert "housekeeping: _close_days failed" in caplog.messages
 
 
-def test_the_housekeeping_tells_the_log_what_is_wrong(one_hour: None, alice: Person, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_housekeeping_tells_the_log_what_is_wrong(
+    one_hour: None, alice: Person, caplog: pytest.LogCaptureFixture
+) -> None:
     run(alice)
     set_budget(1)
     keep_house(times=1)
@@ -231,7 +254,9 @@ def test_the_housekeeping_tells_the_log_what_is_wrong(one_hour: None, alice: Per
     assert row.first_difference in error.getMessage()
 
 
-def test_what_takes_too_long_is_checked_for_a_shorter_time(one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long_is_checked_for_a_shorter_time(
+    one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(alice)
     set_budget(1)
     usual = seals.check
@@ -250,7 +275,9 @@ def test_what_takes_too_long_is_checked_for_a_shorter_time(one_hour: None, alice
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL's own limit is its server's")
-def test_a_check_takes_no_longer_than_reads_may(settings: object, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_takes_no_longer_than_reads_may(
+    settings: object, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "DATABASE_TIMEOUT_MS", 1)
     monkeypatch.setattr("usage.database.time_limit._STEPS", 1)
     slow = checks(None)[0]
@@ -272,7 +299,9 @@ def root(db: None) -> Client:
     ("differences", "said"),
     [(None, "never"), ((), "no difference"), ((WRONG,), '<span class="badge bad">1 difference</span>')],
 )
-def test_the_overview_says_what_the_last_check_found(root: Client, differences: tuple[Difference, ...] | None, said: str) -> None:
+def test_the_overview_says_what_the_last_check_found(
+    root: Client, differences: tuple[Difference, ...] | None, said: str
+) -> None:
     if differences is not None:
         record(*differences)
     page = root.get("/admin/").content.decode()

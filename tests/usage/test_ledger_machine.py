@@ -1,4 +1,6 @@
-"""The ledger against a model of plain dicts: whatever is done in whatever order, both agree and the books are right."""
+"""The ledger against a model of plain dicts: whatever is done in whatever order, both agree and the books are
+right.
+"""
 
 from collections import Counter
 from contextlib import suppress
@@ -45,7 +47,13 @@ FREE_INPUT = Price(0, 0, 2_000_000_000)
 KEYS = [Idempotency(sent * 64, asked * 64) for sent in "ab" for asked in "cd"]
 """Two keys of a client's, each for two different requests."""
 sizes = st.just(0) | st.integers(1, 30)
-tokens = st.builds(Tokens, st.integers(0, 40), st.integers(0, 60), st.none() | st.integers(0, 50), st.none() | st.integers(0, 70))
+tokens = st.builds(
+    Tokens,
+    st.integers(0, 40),
+    st.integers(0, 60),
+    st.none() | st.integers(0, 50),
+    st.none() | st.integers(0, 70),
+)
 
 
 class Died(Exception):
@@ -100,10 +108,14 @@ class Ledger(RuleBasedStateMachine):
     def open_the_books(self, room: int) -> UUID | MultipleResults[UUID]:
         self.organization = Organization.objects.create(name="Machine")
         project = Project.objects.create(organization=self.organization)
-        self.keys = [APIKey.objects.create(project=project, public=f"machine{number}", digest="0" * 64) for number in range(2)]
+        self.keys = [
+            APIKey.objects.create(project=project, public=f"machine{number}", digest="0" * 64)
+            for number in range(2)
+        ]
         limit("key", self.keys[0].pk, "month", room)
         self.limits = {(f"key/{self.keys[0].pk}/month/"): room}
-        # Chance would hardly ever admit, claim and settle a request that holds nothing though its output costs something.
+        # Chance would hardly ever admit, claim and settle a request that holds nothing though its output
+        # costs something.
         first = self.admit(key=0, size=0, price=FREE_INPUT)
         self.claim(first, times=1)
         return first
@@ -125,7 +137,10 @@ class Ledger(RuleBasedStateMachine):
         (result,) = ledger.admit(self.now, [wish])
         if known is not None and sent is not None:
             assert isinstance(result, AlreadyAdmitted)
-            assert (result.generation_id, result.is_same_request) == (known.generation, known.request_digest == sent.request_digest)
+            assert (result.generation_id, result.is_same_request) == (
+                known.generation,
+                known.request_digest == sent.request_digest,
+            )
             return known.generation
         if not self._has_room(ids, wish.reserved_nanodollars, self.pending):
             assert isinstance(result, BudgetExceeded)
@@ -157,10 +172,18 @@ class Ledger(RuleBasedStateMachine):
         if row and mine:
             row.lease = self._lease()
 
-    @rule(one=generations, outcome=st.sampled_from(Outcome), used=tokens, times=st.integers(1, 2), at_fault=st.booleans())
+    @rule(
+        one=generations,
+        outcome=st.sampled_from(Outcome),
+        used=tokens,
+        times=st.integers(1, 2),
+        at_fault=st.booleans(),
+    )
     def settle(self, one: UUID, outcome: Outcome, used: Tokens, times: int, at_fault: bool) -> None:
         row = self.rows.get(one)
-        end = ledger.Settlement(one, row.fence if row else 0, outcome, used, UsageSource.UPSTREAM, is_final=at_fault)
+        end = ledger.Settlement(
+            one, row.fence if row else 0, outcome, used, UsageSource.UPSTREAM, is_final=at_fault
+        )
         results = ledger.settle(self.now, [end] * times)
         can = row is not None and row.state == "running"
         assert [isinstance(result, ledger.Settled) for result in results] == [can, False][:times]
@@ -174,11 +197,18 @@ class Ledger(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), behind=st.integers(1, 2), used=tokens)
     def a_zombie_settles(self, pick: int, behind: int, used: Tokens) -> None:
         one = self.running[pick % len(self.running)]
-        end = ledger.Settlement(one, self.rows[one].fence - behind, Outcome.COMPLETED, used, UsageSource.UPSTREAM)
+        end = ledger.Settlement(
+            one, self.rows[one].fence - behind, Outcome.COMPLETED, used, UsageSource.UPSTREAM
+        )
         (result,) = ledger.settle(self.now, [end])
         assert isinstance(result, AlreadyResolved)
 
-    @rule(one=generations, key=st.integers(0, 1), used=tokens, what=st.sampled_from(["admit", "claim", "settle", "withdraw", "take over"]))
+    @rule(
+        one=generations,
+        key=st.integers(0, 1),
+        used=tokens,
+        what=st.sampled_from(["admit", "claim", "settle", "withdraw", "take over"]),
+    )
     def die_before_the_commit(self, one: UUID, key: int, used: Tokens, what: str) -> None:
         """As if it had never begun: what follows finds all as it was."""
         fence = self.rows[one].fence if one in self.rows else 0
@@ -188,7 +218,9 @@ class Ledger(RuleBasedStateMachine):
             elif what == "claim":
                 ledger.claim(self.now, [ledger.Claim(one, "worker", LEASE_MS)])
             elif what == "settle":
-                ledger.settle(self.now, [ledger.Settlement(one, fence, Outcome.FAILED, used, UsageSource.COUNTED)])
+                ledger.settle(
+                    self.now, [ledger.Settlement(one, fence, Outcome.FAILED, used, UsageSource.COUNTED)]
+                )
             elif what == "withdraw":
                 ledger.withdraw(self.now, [ledger.Withdrawal(one, "service_unavailable", "no queue")])
             else:
@@ -210,7 +242,9 @@ class Ledger(RuleBasedStateMachine):
     def take_over(self) -> None:
         (orphans,) = ledger.take_over(self.now, [ledger.TakeOver(100, LEASE_MS, self.now)])
         late = {key: row for key, row in self.rows.items() if row.state != "settled" and row.lease < self.now}
-        assert {(orphan.id, orphan.fence) for orphan in orphans.rows} == {(key, row.fence + 1) for key, row in late.items()}
+        assert {(orphan.id, orphan.fence) for orphan in orphans.rows} == {
+            (key, row.fence + 1) for key, row in late.items()
+        }
         for row in late.values():
             row.state, row.fence, row.lease = "running", row.fence + 1, self._lease()
 
@@ -250,7 +284,9 @@ class Ledger(RuleBasedStateMachine):
     @rule()
     def forget_old_keys(self) -> None:
         idempotency.forget_old(self.now, [None])
-        self.kept = {name: kept for name, kept in self.kept.items() if kept.since >= self.now - idempotency.KEPT}
+        self.kept = {
+            name: kept for name, kept in self.kept.items() if kept.since >= self.now - idempotency.KEPT
+        }
 
     @rule()
     def seal(self) -> None:
@@ -274,11 +310,16 @@ class Ledger(RuleBasedStateMachine):
     def the_budgets_are_the_models(self) -> None:
         found = {row.id: (row.posted_nanodollars, row.pending_nanodollars) for row in Budget.objects.all()}
         names = found.keys() | self.posted.keys() | self.pending.keys()
-        assert {name: found.get(name, (0, 0)) for name in names} == {name: (self.posted[name], self.pending[name]) for name in names}
+        assert {name: found.get(name, (0, 0)) for name in names} == {
+            name: (self.posted[name], self.pending[name]) for name in names
+        }
 
     @invariant()
     def the_keys_are_the_models(self) -> None:
-        found = {(row.api_key_id, row.digest): (row.generation_id, row.request_digest) for row in IdempotencyKey.objects.all()}
+        found = {
+            (row.api_key_id, row.digest): (row.generation_id, row.request_digest)
+            for row in IdempotencyKey.objects.all()
+        }
         assert found == {name: (kept.generation, kept.request_digest) for name, kept in self.kept.items()}
 
     # ---- the model
@@ -301,16 +342,37 @@ class Ledger(RuleBasedStateMachine):
         self.kept = {name: kept for name, kept in self.kept.items() if kept.generation != one}
 
     def _admission(self, key: APIKey, size: int, price: Price, sent: Idempotency | None) -> ledger.Admission:
-        values: dict[str, Any] = {"endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "queue_ttl_ms": 60_000}
-        values |= {"id": identity.new_id(), "time_zone": "Asia/Tokyo", "is_test": False, "model": "story", "price": price}
-        values |= {"choices_count": 1, "sampled_count": 1, "max_output_tokens": size, "prompt_tokens_bound": size, "idempotency": sent}
-        return ledger.Admission(organization_id=self.organization.pk, project_id=key.project_id, api_key_id=key.pk, **values)
+        values: dict[str, Any] = {
+            "endpoint": "chat.completions",
+            "dialect": "openai",
+            "is_stream": True,
+            "queue_ttl_ms": 60_000,
+        }
+        values |= {
+            "id": identity.new_id(),
+            "time_zone": "Asia/Tokyo",
+            "is_test": False,
+            "model": "story",
+            "price": price,
+        }
+        values |= {
+            "choices_count": 1,
+            "sampled_count": 1,
+            "max_output_tokens": size,
+            "prompt_tokens_bound": size,
+            "idempotency": sent,
+        }
+        return ledger.Admission(
+            organization_id=self.organization.pk, project_id=key.project_id, api_key_id=key.pk, **values
+        )
 
     def _has_room(self, ids: tuple[str, ...], held: int, pending: Counter[str]) -> bool:
         limits = {name: room for name in ids for start, room in self.limits.items() if name.startswith(start)}
         if self.is_credit_required:
             limits[self._ever()] = self.credited
-        return not held or all(self.posted[name] + pending[name] + held <= room for name, room in limits.items())
+        return not held or all(
+            self.posted[name] + pending[name] + held <= room for name, room in limits.items()
+        )
 
     def _close(self, row: Row, amount: int) -> None:
         row.state, row.charged = "settled", amount
@@ -329,5 +391,11 @@ def test_the_ledger_does_what_its_model_does(db: None) -> None:
     """Some 4 s: each step is followed by a whole verification. Every run takes other steps."""
     run_state_machine_as_test(
         Ledger,
-        settings=settings(max_examples=8, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
+        settings=settings(
+            max_examples=8,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
     )

@@ -75,7 +75,9 @@ def given_another_password(alice: Person, client: Client) -> None:
 
 
 @pytest.mark.parametrize("leave", [removed, deactivated, signed_out, given_another_password])
-async def test_the_feed_ends_for_who_may_not_look_any_more(feed: Any, alice: Person, leave: Callable[[Person, Client], None]) -> None:
+async def test_the_feed_ends_for_who_may_not_look_any_more(
+    feed: Any, alice: Person, leave: Callable[[Person, Client], None]
+) -> None:
     row = await sync_to_async(admit)(alice)
     client = await sync_to_async(client_of)(alice.user)
     told = feed(client)
@@ -87,7 +89,9 @@ async def test_the_feed_ends_for_who_may_not_look_any_more(feed: Any, alice: Per
     assert not (await again.connect())[0]
 
 
-async def test_the_feed_ends_when_the_person_sees_other_organizations(feed: Any, alice: Person, charlie: Person) -> None:
+async def test_the_feed_ends_when_the_person_sees_other_organizations(
+    feed: Any, alice: Person, charlie: Person
+) -> None:
     theirs = await sync_to_async(admit)(charlie)
     client = await sync_to_async(client_of)(alice.user)
     told = feed(client)
@@ -103,7 +107,10 @@ async def test_the_feed_ends_when_the_person_sees_other_organizations(feed: Any,
 async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed: Any) -> None:
     clerk = await User.objects.acreate_user("clerk", is_staff=True)
     permission = await Permission.objects.aget(codename="view_generation")
-    for take in (clerk.user_permissions.clear, lambda: User.objects.filter(pk=clerk.pk).update(is_staff=False)):
+    for take in (
+        clerk.user_permissions.clear,
+        lambda: User.objects.filter(pk=clerk.pk).update(is_staff=False),
+    ):
         await clerk.user_permissions.aadd(permission)
         told = feed(await sync_to_async(client_of)(clerk))
         assert (await told.connect())[0]
@@ -111,7 +118,9 @@ async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed:
         assert await end_of(told) == live_feed.RELOAD
 
 
-async def test_the_feed_goes_on_after_a_snapshot_that_failed(feed: Any, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_feed_goes_on_after_a_snapshot_that_failed(
+    feed: Any, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual, failures = live.snapshot, iter([OperationalError("away"), LookupError("a bug")])
 
     def snapshot(*arguments: Any, **options: Any) -> Any:
@@ -147,7 +156,10 @@ async def test_who_comes_while_others_are_asked_about_is_not_sent_away() -> None
         return dict.fromkeys(sign_ins, (1,))
 
     async with asyncio.timeout(5):
-        viewers, (first, second) = live_feed.Viewers(slowly, 0.01), (SignIn(number, "session", "hash") for number in (1, 2))
+        viewers, (first, second) = (
+            live_feed.Viewers(slowly, 0.01),
+            (SignIn(number, "session", "hash") for number in (1, 2)),
+        )
         looking = [asyncio.create_task(viewers.until_changed(first, (1,)))]
         await asked.wait()
         looking.append(asyncio.create_task(viewers.until_changed(second, (1,))))
@@ -166,9 +178,14 @@ async def test_a_visitor_is_told_nothing(feed: Any, db: None) -> None:
 
 
 def test_many_are_asked_about_in_four_queries(alice: Person, bob: Person, charlie: Person) -> None:
-    people = [person.user for person in (alice, bob, charlie)] + [User.objects.create_superuser(f"root {n}") for n in range(5)]
+    people = [person.user for person in (alice, bob, charlie)] + [
+        User.objects.create_superuser(f"root {n}") for n in range(5)
+    ]
     people += [User.objects.create_user(f"clerk {n}", is_staff=True) for n in range(5)]
-    sign_ins = [SignIn(user.pk, str(client_of(user).session.session_key), user.get_session_auth_hash()) for user in people]
+    sign_ins = [
+        SignIn(user.pk, str(client_of(user).session.session_key), user.get_session_auth_hash())
+        for user in people
+    ]
     with CaptureQueriesContext(connection) as queries:
         allowed = who_may("usage.view_generation", sign_ins)
     assert len(queries) == 4

@@ -1,4 +1,6 @@
-"""I7, I13: whatever is used at whatever price, each row explains its amount, and the sums of the ledger are the rollups."""
+"""I7, I13: whatever is used at whatever price, each row explains its amount, and the sums of the ledger are
+the rollups.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -55,7 +57,9 @@ def keys(key: APIKey) -> list[APIKey]:
 
 @given(st.lists(usages, min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_explain_their_amounts_and_sums_are_the_rollups(keys: list[APIKey], ask: Ask, used: list[Use]) -> None:
+def test_rows_explain_their_amounts_and_sums_are_the_rollups(
+    keys: list[APIKey], ask: Ask, used: list[Use]
+) -> None:
     with transaction.atomic():
         for number, use in enumerate(used):
             _run(use, ask(api_key_id=keys[number % 2].pk, price=use.price, model=use.model))
@@ -64,27 +68,46 @@ def test_rows_explain_their_amounts_and_sums_are_the_rollups(keys: list[APIKey],
             assert row.amount_nanodollars == (0 if row.is_waived else pricing.amount(tokens, row.price))
         for by in ("api_key_id", "model", "hour"):
             assert _ledger_by(by) == _rollup_by(by)
-        before = list(HourlyUsage.objects.order_by("hour", "api_key", "model", "outcome").values_list(*ROLLUP))
+        before = list(
+            HourlyUsage.objects.order_by("hour", "api_key", "model", "outcome").values_list(*ROLLUP)
+        )
         rollups.rebuild()
-        assert list(HourlyUsage.objects.order_by("hour", "api_key", "model", "outcome").values_list(*ROLLUP)) == before
+        assert (
+            list(HourlyUsage.objects.order_by("hour", "api_key", "model", "outcome").values_list(*ROLLUP))
+            == before
+        )
         assert verify().differences == []
         transaction.set_rollback(True)
 
 
-ROLLUP = ("hour", "api_key", "model", "outcome", "requests", "prompt_tokens", "cached_tokens", "reasoning_tokens", "amount_nanodollars")
+ROLLUP = (
+    "hour",
+    "api_key",
+    "model",
+    "outcome",
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "amount_nanodollars",
+)
 
 
 def _run(use: Use, admission: ledger.Admission) -> None:
     now = NOW + timedelta(minutes=use.minutes)
     assert ledger.admit(now, [admission]) == [admission.id]
     claimed = run(admission, now)
-    ledger.settle(now, [Settlement(admission.id, claimed.fence, use.outcome, use.tokens, UsageSource.UPSTREAM)])
+    ledger.settle(
+        now, [Settlement(admission.id, claimed.fence, use.outcome, use.tokens, UsageSource.UPSTREAM)]
+    )
 
 
 def _ledger_by(name: str) -> dict[object, int]:
     sums: Counter[object] = Counter()
     for entry in LedgerEntry.objects.all():
-        sums[rollups.hour_of(entry.created_at) if name == "hour" else getattr(entry, name)] += entry.amount_nanodollars
+        sums[rollups.hour_of(entry.created_at) if name == "hour" else getattr(entry, name)] += (
+            entry.amount_nanodollars
+        )
     return dict(sums)
 
 

@@ -41,7 +41,10 @@ def test_credit_is_granted_required_and_refunded(manage: Manage, key: APIKey) ->
     granted = manage("grantcredit", *BOOKING, "--usd", "10.00", "--require")
     assert granted == "Granted $10.00 to Ledger stories, whose balance is $10.00.\n"
     assert credit.balance(key.project.organization).is_required
-    assert manage("refundcredit", *BOOKING, "--usd", "2.5") == "Refunded $2.50 to Ledger stories, whose balance is $7.50.\n"
+    assert (
+        manage("refundcredit", *BOOKING, "--usd", "2.5")
+        == "Refunded $2.50 to Ledger stories, whose balance is $7.50.\n"
+    )
     entry = LedgerEntry.objects.get(kind="refund")
     assert (entry.reason, entry.recorded_by) == ("invoice 17", "alice")
 
@@ -62,13 +65,17 @@ def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: A
     ledger.settle(NOW, [completed(run(admission))])
     charge = LedgerEntry.objects.latest("id").pk
     corrections.book(charge, -1_000, Note("wrong", "alice", "ticket 4"))
-    with pytest.raises(CommandError, match=rf"a correction of -\$0\.000001 for chatcmpl-{admission.id.hex}\.$"):
+    with pytest.raises(
+        CommandError, match=rf"a correction of -\$0\.000001 for chatcmpl-{admission.id.hex}\.$"
+    ):
         manage("grantcredit", *BOOKING, "--usd", "1", "--reference", "ticket 4")
     with pytest.raises(NotBooked, match=told):
         corrections.book(charge, -1_000, Note("wrong", "alice", "pay_1"))
 
 
-@pytest.mark.parametrize("usd", ["-1", "0", "ten", "0.0000000001", "0.12345678900000000000000000000000000001"])
+@pytest.mark.parametrize(
+    "usd", ["-1", "0", "ten", "0.0000000001", "0.12345678900000000000000000000000000001"]
+)
 def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
     with pytest.raises(CommandError):
         manage("grantcredit", *BOOKING, f"--usd={usd}")
@@ -77,7 +84,11 @@ def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "told"),
-    [("--reason", "x" * 501, "at most 500"), ("--reference", "x" * 129, "at most 128"), ("--by", "\udce9", "not a text in UTF-8")],
+    [
+        ("--reason", "x" * 501, "at most 500"),
+        ("--reference", "x" * 129, "at most 128"),
+        ("--by", "\udce9", "not a text in UTF-8"),
+    ],
 )
 def test_what_the_books_can_not_hold_is_refused(manage: Manage, option: str, value: str, told: str) -> None:
     with pytest.raises(CommandError, match=told):
@@ -141,7 +152,9 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
     told = "The books are right: 1 generation (0 open), 1 ledger entry (1 sealed){}, no difference.\nNewest seal: {}\n"
     assert manage("verifyledger") == told.format("", seal.digest)
     since = ", all since 2020-01-01T00:00:00+00:00"
-    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(since, seal.digest)
+    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(
+        since, seal.digest
+    )
     with pytest.raises(CommandError, match=r"^1 difference in"):
         manage("verifyledger", "--seal", "f" * 64)
 
@@ -163,7 +176,9 @@ def test_what_is_counted_is_what_was_looked_at(manage: Manage, ask: Ask) -> None
         ledger.admit(now, [admission := ask()])
         ledger.settle(now, [completed(run(admission, now))])
     since = (database_now() - timedelta(days=1)).isoformat()
-    assert f"1 generation (0 open), 1 ledger entry (0 sealed), all since {since}" in manage("verifyledger", "--since", since)
+    assert f"1 generation (0 open), 1 ledger entry (0 sealed), all since {since}" in manage(
+        "verifyledger", "--since", since
+    )
     assert "2 generations (0 open), 2 ledger entries (0 sealed), no" in manage("verifyledger")
 
 
@@ -172,7 +187,9 @@ def test_books_of_the_future_are_not_right(manage: Manage) -> None:
         manage("verifyledger", "--since", "9000-01-01")
 
 
-def test_where_there_are_more_differences_than_are_shown_it_is_said(manage: Manage, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_more_differences_than_are_shown_it_is_said(
+    manage: Manage, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = database_now() - timedelta(minutes=3)
     for _ in range(2):
         ledger.admit(now, [ask(queue_ttl_ms=60_000)])
@@ -184,25 +201,34 @@ def test_where_there_are_more_differences_than_are_shown_it_is_said(manage: Mana
         manage("verifyledger")
 
 
-def test_what_should_be_settled_long_ago_is_a_difference(manage: Manage, ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_should_be_settled_long_ago_is_a_difference(
+    manage: Manage, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
     ledger.admit(database_now() - timedelta(minutes=3), [admission := ask(queue_ttl_ms=60_000)])
     with pytest.raises(CommandError, match=r"^1 difference in 1 generation"):
         manage("verifyledger")
-    assert f"I3 stuck: chatcmpl-{admission.id.hex}: expected settled, found admitted" in capsys.readouterr().err
+    assert (
+        f"I3 stuck: chatcmpl-{admission.id.hex}: expected settled, found admitted" in capsys.readouterr().err
+    )
 
 
 def test_a_budget_beyond_a_lowered_limit_is_a_note(manage: Manage, ask: Ask, key: APIKey) -> None:
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
     limit("key", key.pk, "ever", 1)
-    assert f"Note: key/{key.pk}/ever/1970-01-01 has spent 50000 n$, its limit is 1 n$." in manage("verifyledger")
+    assert f"Note: key/{key.pk}/ever/1970-01-01 has spent 50000 n$, its limit is 1 n$." in manage(
+        "verifyledger"
+    )
 
 
 WRONG = [
     ("I1 one charge", "UPDATE usage_generation SET state = 'running'"),
     ("I2 conservation", "UPDATE usage_budget SET posted_nanodollars = posted_nanodollars + 1"),
     ("I2 conservation", "UPDATE usage_budget SET scope_id = 4711 WHERE scope = 'organization'"),
-    ("I2 conservation", "UPDATE usage_budget SET period_start = '2020-01-01' WHERE scope = 'key' AND period = 'day'"),
+    (
+        "I2 conservation",
+        "UPDATE usage_budget SET period_start = '2020-01-01' WHERE scope = 'key' AND period = 'day'",
+    ),
     ("I2 rollup", "UPDATE usage_hourlyusage SET completion_tokens = completion_tokens + 1"),
     ("I4 hold", "UPDATE usage_generation SET reserved_nanodollars = 1"),
     ("I6 sealed", "UPDATE usage_ledgerentry SET model = 'dear'"),

@@ -45,7 +45,11 @@ ENDS = [
 def use(chance: random.Random, person: Person, moment: datetime) -> None:
     """A random request of that person, settled at that moment; Acme has a discount, test keys are free."""
     caller = person.caller
-    price = pricing.FREE if caller.is_test else pricing.discounted(PRICE, 1_250 if caller.organization_id % 2 else 0)
+    price = (
+        pricing.FREE
+        if caller.is_test
+        else pricing.discounted(PRICE, 1_250 if caller.organization_id % 2 else 0)
+    )
     admission = ledger.Admission(
         identity.new_id(), caller.organization_id, caller.project_id, caller.api_key_id, "Europe/Berlin", caller.is_test,
         chance.choice(["small", "large"]), "chat.completions", "openai", True, 1, 1, 300, 1_000, price, 60_000,
@@ -53,19 +57,35 @@ def use(chance: random.Random, person: Person, moment: datetime) -> None:
     outcome, source = chance.choice(ENDS)
     # Now and then more than was held: an upstream that does not keep to its cap.
     prompt = chance.randrange(1, 3_000)
-    tokens = Tokens() if source == UsageSource.NONE else Tokens(prompt, chance.randrange(1, 600), chance.randrange(prompt), None)
+    tokens = (
+        Tokens()
+        if source == UsageSource.NONE
+        else Tokens(prompt, chance.randrange(1, 600), chance.randrange(prompt), None)
+    )
     with transaction.atomic():
         ledger.admit(moment, [admission])
         (claimed,) = ledger.claim(moment, [ledger.Claim(admission.id, "worker-1", 6_000)])
         assert isinstance(claimed, ledger.Claimed)
-        ledger.settle(moment, [ledger.Settlement(claimed.id, claimed.fence, outcome, tokens, source, attempts=1, first_token_ms=40)])
+        ledger.settle(
+            moment,
+            [
+                ledger.Settlement(
+                    claimed.id, claimed.fence, outcome, tokens, source, attempts=1, first_token_ms=40
+                )
+            ],
+        )
 
 
 def correct_some(chance: random.Random) -> None:
     """Give some of a few charges back, and charge a bit more for others."""
     charges = list(LedgerEntry.objects.filter(kind__in=CHARGED, amount_nanodollars__gt=1).order_by("id"))
     for charge in chance.sample(charges, 5):
-        corrections.correct(charge.pk, chance.choice([-charge.amount_nanodollars // 2, 77]), reason="story", recorded_by="test")
+        corrections.correct(
+            charge.pk,
+            chance.choice([-charge.amount_nanodollars // 2, 77]),
+            reason="story",
+            recorded_by="test",
+        )
 
 
 def numbers(rows: Iterable[Mapping[str, Any]]) -> Numbers:
@@ -89,7 +109,9 @@ def told_by_the_api(secret: str, start: datetime) -> Numbers:
             found["cached_tokens"] += result["input_cached_tokens"]
             found["completion_tokens"] += result["output_tokens"]
     for bucket in client.get(f"/v1/organization/costs?{query}&group_by=line_item").json()["data"]:
-        found["amount_nanodollars"] += sum(round(result["amount"]["value"] * 10**9) for result in bucket["results"])
+        found["amount_nanodollars"] += sum(
+            round(result["amount"]["value"] * 10**9) for result in bucket["results"]
+        )
     return found
 
 
@@ -138,14 +160,18 @@ def page_of(expected: Numbers) -> list[str]:
 def summed_on_the_page(root: User) -> Numbers:
     """The sums of the Overview's CSV."""
     found = Numbers()
-    for row in csv.DictReader(downloaded(client_of(root), "/admin/overview.csv?days=6&group=key").splitlines()):
+    for row in csv.DictReader(
+        downloaded(client_of(root), "/admin/overview.csv?days=6&group=key").splitlines()
+    ):
         found.update({name: int(row[name]) for name in NAMES})
         assert Decimal(row["amount_usd"]) * 10**9 == int(row["amount_nanodollars"])
     return found
 
 
 def requested_on_the_page(root: User) -> Numbers:
-    """The sums of the requests that the Overview's numbers lead to; what was corrected later is not theirs to say."""
+    """The sums of the requests that the Overview's numbers lead to; what was corrected later is not theirs to
+    say.
+    """
     found = Numbers()
     for line in downloaded(client_of(root), "/admin/requests/export.ndjson?days=6&time=settled").splitlines():
         row = {"requests": 1, **json.loads(line)}
@@ -164,5 +190,9 @@ def groups_add_up(over: Range, expected: Numbers) -> bool:
     """By every dimension and every day it is the same money."""
     for group_by in ("organization", "project", "key", "model", "outcome"):
         by_day = sum(point.totals.amount_nanodollars for point in series(over, group_by))
-        assert by_day == sum(row.totals.amount_nanodollars for row in top(over, group_by, n=100)) == expected["amount_nanodollars"]
+        assert (
+            by_day
+            == sum(row.totals.amount_nanodollars for row in top(over, group_by, n=100))
+            == expected["amount_nanodollars"]
+        )
     return True

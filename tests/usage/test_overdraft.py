@@ -45,7 +45,9 @@ async def _admit_at_once(admissions: Sequence[ledger.Admission]) -> list[UUID | 
 
     doors = [GroupCommit() for _ in admissions]
     try:
-        return await asyncio.gather(*map(lambda door, item: door.write(admit, item), doors, admissions), return_exceptions=True)
+        return await asyncio.gather(
+            *map(lambda door, item: door.write(admit, item), doors, admissions), return_exceptions=True
+        )
     finally:
         for door in doors:
             await door.close()

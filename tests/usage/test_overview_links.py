@@ -34,7 +34,9 @@ def listed(client: Client, url: str) -> set[Any]:
 
 def card(client: Client, title: str, query: str = "") -> Any:
     """One of the Overview's cards."""
-    return next(each for each in client.get(f"/admin/{query}").context["cards"] if each.title.startswith(title))
+    return next(
+        each for each in client.get(f"/admin/{query}").context["cards"] if each.title.startswith(title)
+    )
 
 
 def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person) -> None:
@@ -54,7 +56,10 @@ def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person
 
 
 def test_the_error_rate_leads_to_every_kind_of_failure(root: Client, alice: Person) -> None:
-    failed = {run(alice, outcome=outcome).pk for outcome in (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)}
+    failed = {
+        run(alice, outcome=outcome).pk
+        for outcome in (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)
+    }
     run(alice, outcome=Outcome.CLIENT_CANCELLED)
     errors = card(root, "Error rate")
     assert errors.exact == "3 of 4 requests"
@@ -72,7 +77,9 @@ def test_what_failed_in_any_way_is_never_anothers(alice: Person, charlie: Person
     assert client.get("/admin/?outcome=any_error").status_code == 400
 
 
-def test_what_the_reaper_closed_and_what_never_started_lead_to_themselves(root: Client, alice: Person) -> None:
+def test_what_the_reaper_closed_and_what_never_started_lead_to_themselves(
+    root: Client, alice: Person
+) -> None:
     lost, not_started = run(alice, outcome=Outcome.WORKER_LOST), run(alice, outcome=Outcome.NOT_STARTED)
     old = run(alice, outcome=Outcome.WORKER_LOST)
     HourlyUsage.objects.filter(outcome=Outcome.WORKER_LOST).update(requests=1)
@@ -85,15 +92,21 @@ def test_what_the_reaper_closed_and_what_never_started_lead_to_themselves(root: 
 
 
 @pytest.mark.parametrize(("period", "is_bounded"), [("day", True), ("month", True), ("ever", False)])
-def test_what_a_budget_has_spent_leads_to_its_period(root: Client, alice: Person, charlie: Person, period: str, is_bounded: bool) -> None:
+def test_what_a_budget_has_spent_leads_to_its_period(
+    root: Client, alice: Person, charlie: Person, period: str, is_bounded: bool
+) -> None:
     Organization.objects.filter(pk=alice.project.organization_id).update(time_zone="Pacific/Auckland")
     row, old = run(alice), run(alice)
     run(charlie)
     Generation.objects.filter(pk=old.pk).update(admitted_at=database_now() - timedelta(days=62))
-    BudgetLimit.objects.create(scope="project", scope_id=alice.project.pk, period=period, limit_nanodollars=10**9)
+    BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period=period, limit_nanodollars=10**9
+    )
     (meter,) = root.get("/admin/").context["budgets"]
     assert listed(root, meter.spent_url) == ({row.pk} if is_bounded else {row.pk, old.pk})
-    assert parse_qs(urlsplit(meter.spent_url).query).get("time_zone") == (["Pacific/Auckland"] if is_bounded else None)
+    assert parse_qs(urlsplit(meter.spent_url).query).get("time_zone") == (
+        ["Pacific/Auckland"] if is_bounded else None
+    )
 
 
 def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Person, small: Any) -> None:
@@ -116,7 +129,9 @@ def begin(person: Person, deployment: str) -> Generation:
     return row
 
 
-def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_fares(root: Client, alice: Person, small: Any) -> None:
+def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_fares(
+    root: Client, alice: Person, small: Any
+) -> None:
     name = Deployment.objects.get().name
     running = begin(alice, name)
     (row,) = root.get("/admin/").context["deployments"].rows
@@ -127,7 +142,9 @@ def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_f
     assert (row.state, row.requests, len(listed(root, row.requests_url))) == ("failing", 3, 3)
 
 
-def test_a_worker_that_is_lost_is_no_failure_of_the_deployment_that_it_asked(root: Client, alice: Person, small: Any) -> None:
+def test_a_worker_that_is_lost_is_no_failure_of_the_deployment_that_it_asked(
+    root: Client, alice: Person, small: Any
+) -> None:
     name = Deployment.objects.get().name
     lost = run(alice, deployment=name, outcome=Outcome.WORKER_LOST)
     (row,) = root.get("/admin/").context["deployments"].rows
@@ -135,7 +152,9 @@ def test_a_worker_that_is_lost_is_no_failure_of_the_deployment_that_it_asked(roo
     assert (listed(root, row.requests_url), listed(root, row.errors_url)) == ({lost.pk}, set())
 
 
-def test_a_deployment_that_is_always_passed_over_does_not_look_idle(root: Client, alice: Person, small: Any) -> None:
+def test_a_deployment_that_is_always_passed_over_does_not_look_idle(
+    root: Client, alice: Person, small: Any
+) -> None:
     name = Deployment.objects.get().name
     Deployment.objects.create(model=small, name="spare", engine="sandbox")
     log = [Attempt(name, "upstream_unreachable", 3), Attempt("spare", "", 90)]
@@ -143,12 +162,26 @@ def test_a_deployment_that_is_always_passed_over_does_not_look_idle(root: Client
         run(alice, deployment="spare", attempts=2, attempt_log=log)
     dead, spare = root.get("/admin/").context["deployments"].rows
     assert (dead.name, dead.state, dead.requests, dead.failed, dead.passed_on) == (name, "failing", 0, 0, 2)
-    assert (spare.name, spare.state, spare.requests, spare.failed, spare.passed_on) == ("spare", "well", 2, 0, 0)
+    assert (spare.name, spare.state, spare.requests, spare.failed, spare.passed_on) == (
+        "spare",
+        "well",
+        2,
+        0,
+        0,
+    )
 
 
-@pytest.mark.parametrize("message", ["The upstream refused the request.", "The request is too large for the upstream."])
-def test_wrong_requests_make_no_deployment_look_failing(root: Client, alice: Person, small: Any, message: str) -> None:
-    wrong: dict[str, Any] = {"deployment": Deployment.objects.get().name, "outcome": Outcome.FAILED, "error_message": message}
+@pytest.mark.parametrize(
+    "message", ["The upstream refused the request.", "The request is too large for the upstream."]
+)
+def test_wrong_requests_make_no_deployment_look_failing(
+    root: Client, alice: Person, small: Any, message: str
+) -> None:
+    wrong: dict[str, Any] = {
+        "deployment": Deployment.objects.get().name,
+        "outcome": Outcome.FAILED,
+        "error_message": message,
+    }
     for _ in range(3):
         run(alice, error_code="invalid_value", **wrong)
     page = root.get("/admin/")
@@ -162,7 +195,10 @@ def test_wrong_requests_make_no_deployment_look_failing(root: Client, alice: Per
 
 def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -> None:
     run(alice)
-    assert 'name="deployment" value="sandbox"' in root.get("/admin/requests/?deployment=sandbox").content.decode()
+    assert (
+        'name="deployment" value="sandbox"'
+        in root.get("/admin/requests/?deployment=sandbox").content.decode()
+    )
     client = client_of(alice.user)
     assert 'name="deployment"' not in client.get("/admin/requests/").content.decode()
     for path in ("/admin/requests/", "/admin/requests/export.csv"):
@@ -174,7 +210,10 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
     before = run(alice, first_token_ms=40)
     Generation.objects.filter(pk=before.pk).update(admitted_at=database_now() - timedelta(days=1))
     speed = card(root, "First token", f"?days=1&organization={alice.project.organization_id}")
-    assert [(line.name, line.change) for line in speed.lines] == [("p95", Change("+102 %", "up")), ("measured", None)]
+    assert [(line.name, line.change) for line in speed.lines] == [
+        ("p95", Change("+102 %", "up")),
+        ("measured", None),
+    ]
     assert speed.change == Change("+102 %", "up")  # each to within 5 %
 
 
@@ -183,7 +222,10 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
 
 def choices(client: Client, query: str) -> dict[str, bool]:
     """What the chart's columns can be, and which they are."""
-    return {choice.text: choice.is_chosen for choice in client.get(f"/admin/{query}").context["question"].buckets()}
+    return {
+        choice.text: choice.is_chosen
+        for choice in client.get(f"/admin/{query}").context["question"].buckets()
+    }
 
 
 def test_columns_are_hours_or_days_as_one_chooses(root: Client, alice: Person) -> None:
@@ -212,7 +254,9 @@ def test_the_hour_that_comes_twice_has_two_columns_with_links(root: Client, alic
     assert [listed(root, column.bucket.url) for column in columns[:5]] == [{row.pk} for row in rows]
 
 
-@pytest.mark.parametrize("query", ["?days=90&bucket=hour", "?start=2026-01-01&end=2026-06-30&bucket=hour", "?days=90"])
+@pytest.mark.parametrize(
+    "query", ["?days=90&bucket=hour", "?start=2026-01-01&end=2026-06-30&bucket=hour", "?days=90"]
+)
 def test_too_many_hours_give_way_to_days(root: Client, alice: Person, query: str) -> None:
     run(alice)
     assert choices(root, query) == {}
@@ -227,10 +271,15 @@ def test_too_many_hours_give_way_to_days(root: Client, alice: Person, query: str
 def test_names_that_people_gave_stay_as_they_are(root: Client, alice: Person, small: Any) -> None:
     run(alice, outcome=Outcome.CLIENT_CANCELLED)
     for path in ("/admin/", "/admin/requests/"):
-        chips = re.sub(r"<[^>]*>|\s+", " ", root.get(f"{path}?model=my_model&outcome=client_cancelled").content.decode())
+        chips = re.sub(
+            r"<[^>]*>|\s+", " ", root.get(f"{path}?model=my_model&outcome=client_cancelled").content.decode()
+        )
         assert "model: my_model" in chips
         assert "outcome: client cancelled" in chips
-    assert '<option value="my_model" selected>my_model</option>' in root.get("/admin/requests/?model=my_model").content.decode()
+    assert (
+        '<option value="my_model" selected>my_model</option>'
+        in root.get("/admin/requests/?model=my_model").content.decode()
+    )
 
 
 def test_a_models_name_is_offered_as_it_is(root: Client, alice: Person, small: Any) -> None:
@@ -240,10 +289,18 @@ def test_a_models_name_is_offered_as_it_is(root: Client, alice: Person, small: A
         assert f">{option}</option>" in form
 
 
-def test_what_we_ended_ourselves_makes_no_deployment_look_failing(root: Client, alice: Person, small: Any) -> None:
+def test_what_we_ended_ourselves_makes_no_deployment_look_failing(
+    root: Client, alice: Person, small: Any
+) -> None:
     name = Deployment.objects.get().name
     for error_code in ("stopped_by_operator", "server_shutting_down", "stream_unavailable"):
-        run(alice, deployment=name, outcome=Outcome.FAILED, error_code=error_code, attempt_log=[Attempt(name, "", 900)])
+        run(
+            alice,
+            deployment=name,
+            outcome=Outcome.FAILED,
+            error_code=error_code,
+            attempt_log=[Attempt(name, "", 900)],
+        )
     page = root.get("/admin/")
     (row,) = page.context["deployments"].rows
     assert (row.state, row.requests, row.failed, row.ended) == ("well", 3, 3, 3)

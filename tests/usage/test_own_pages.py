@@ -1,4 +1,6 @@
-"""Overview, Live and Requests for people of organizations: one organization of theirs at a time, and nothing of the service."""
+"""Overview, Live and Requests for people of organizations: one organization of theirs at a time, and nothing
+of the service.
+"""
 
 import re
 from typing import Any
@@ -33,9 +35,15 @@ def shown(client: Client, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_another_organizations_parts_are_as_unknown_as_none(alice: Person, charlie: Person, path: str) -> None:
+def test_another_organizations_parts_are_as_unknown_as_none(
+    alice: Person, charlie: Person, path: str
+) -> None:
     run(charlie)
-    theirs = {"organization": charlie.project.organization_id, "project": charlie.project.pk, "key": charlie.api_key.pk}
+    theirs = {
+        "organization": charlie.project.organization_id,
+        "project": charlie.project.pk,
+        "key": charlie.api_key.pk,
+    }
     client = client_of(alice.user)
     for name, row_id in theirs.items():
         answers = [client.get(f"{path}?{name}={each}") for each in (row_id, 999_999_999)]
@@ -45,7 +53,9 @@ def test_another_organizations_parts_are_as_unknown_as_none(alice: Person, charl
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("query", ["organization=x", "project=-1", "key=9999999999999999999", "outcome=none"])
-def test_what_is_no_number_is_a_mistake_and_shows_nothing(alice: Person, charlie: Person, path: str, query: str) -> None:
+def test_what_is_no_number_is_a_mistake_and_shows_nothing(
+    alice: Person, charlie: Person, path: str, query: str
+) -> None:
     run(charlie)
     answer = client_of(alice.user).get(f"{path}?{query}")
     assert answer.status_code == 400
@@ -69,7 +79,12 @@ def test_who_belongs_to_two_looks_at_one_at_a_time(both: Client, alice: Person, 
     umbrella = charlie.project
     found = {
         query: [str(row) in both.get(f"/admin/requests/{query}").content.decode() for row in (own, other)]
-        for query in ("", f"?organization={umbrella.organization_id}", f"?project={umbrella.pk}", f"?key={charlie.api_key.pk}")
+        for query in (
+            "",
+            f"?organization={umbrella.organization_id}",
+            f"?project={umbrella.pk}",
+            f"?key={charlie.api_key.pk}",
+        )
     }
     assert list(found.values()) == [[True, False], [False, True], [False, True], [False, True]]
     assert both.get(f"/admin/requests/?id={other}").headers["location"] == f"/admin/requests/{other}"
@@ -81,13 +96,18 @@ def test_the_organization_is_chosen_and_not_removed(both: Client, alice: Person,
         query = f"{path}?organization={charlie.project.organization_id}"
         assert chosen in both.get(query).content.decode()
         assert "organization: Umbrella" not in shown(both, query)
-        assert "organization: Umbrella" in shown(client_of(User.objects.create_superuser(f"root of {path}")), query)
+        assert "organization: Umbrella" in shown(
+            client_of(User.objects.create_superuser(f"root of {path}")), query
+        )
     assert chosen not in client_of(charlie.user).get("/admin/").content.decode()
 
 
 def test_the_services_own_state_is_the_operators(alice: Person, small: Any) -> None:
     run(alice)
-    own, operators = shown(client_of(alice.user), "/admin/"), shown(client_of(User.objects.create_superuser("root")), "/admin/")
+    own, operators = (
+        shown(client_of(alice.user), "/admin/"),
+        shown(client_of(User.objects.create_superuser("root")), "/admin/"),
+    )
     for title in ("Waiting for a worker", "Deployments"):
         assert title not in own
         assert title in operators
@@ -96,7 +116,9 @@ def test_the_services_own_state_is_the_operators(alice: Person, small: Any) -> N
 def test_budgets_are_those_that_the_person_sees(alice: Person, charlie: Person) -> None:
     for person in (alice, charlie):
         run(person)
-        BudgetLimit.objects.create(scope="project", scope_id=person.project.pk, period="month", limit_nanodollars=10**6)
+        BudgetLimit.objects.create(
+            scope="project", scope_id=person.project.pk, period="month", limit_nanodollars=10**6
+        )
     overview = shown(client_of(alice.user), "/admin/")
     assert "Acme / default" in overview
     assert "Umbrella / default" not in overview

@@ -1,4 +1,6 @@
-"""What people of organizations are not told about a request: which worker ran it, and which deployment answered."""
+"""What people of organizations are not told about a request: which worker ran it, and which deployment
+answered.
+"""
 
 import json
 from typing import Any
@@ -23,7 +25,10 @@ SECRETS = ("azure-east-7", "worker-1")
 def test_a_receipt_tells_operators_what_ran_it_and_nobody_else(alice: Person, outcome: Outcome) -> None:
     row = run(alice, deployment="azure-east-7", outcome=outcome)
     for path in (f"/admin/requests/{row}", f"/admin/usage/generation/{row.pk}/change/"):
-        own, operators = (client_of(user).get(path).content.decode() for user in (alice.user, User.objects.create_superuser(path)))
+        own, operators = (
+            client_of(user).get(path).content.decode()
+            for user in (alice.user, User.objects.create_superuser(path))
+        )
         assert [secret in own for secret in SECRETS] == [False, False]
         assert [secret in operators for secret in SECRETS] == [True, True]
         assert "Attempts" in own
@@ -32,7 +37,10 @@ def test_a_receipt_tells_operators_what_ran_it_and_nobody_else(alice: Person, ou
 def test_the_attempts_are_told_without_what_was_tried(alice: Person) -> None:
     log = [Attempt("azure-east-7", "upstream_timeout", 61_000), Attempt("azure-west-2", "", 90)]
     row = run(alice, deployment="azure-west-2", attempts=2, attempt_log=log)
-    pages = [client_of(user).get(f"/admin/requests/{row}").content.decode() for user in (alice.user, User.objects.create_superuser("root"))]
+    pages = [
+        client_of(user).get(f"/admin/requests/{row}").content.decode()
+        for user in (alice.user, User.objects.create_superuser("root"))
+    ]
     for hidden in ("azure-east-7", "azure-west-2", "1 min"):
         assert [hidden in page for page in pages] == [False, True]
     assert ["upstream_timeout" in page for page in pages] == [True, True]
@@ -64,12 +72,17 @@ def test_an_export_of_requests_has_what_its_reader_may_know(alice: Person, form:
     assert "attempts" in files["own"]
 
 
-@pytest.mark.parametrize("query", ["deployment=azure-east-7", "deployment__startswith=a", "worker=worker-1", "worker__contains=1"])
+@pytest.mark.parametrize(
+    "query", ["deployment=azure-east-7", "deployment__startswith=a", "worker=worker-1", "worker__contains=1"]
+)
 def test_nothing_is_found_by_what_ran_it(alice: Person, query: str) -> None:
     run(alice, deployment="azure-east-7")
     client = client_of(alice.user)
     assert client.get(f"/admin/usage/generation/?{query}").status_code in {302, 400}
-    listed = [client.get(f"/admin/requests/?{text}").content.decode().count('<td class="time">') for text in (query, f"{query}x")]
+    listed = [
+        client.get(f"/admin/requests/?{text}").content.decode().count('<td class="time">')
+        for text in (query, f"{query}x")
+    ]
     assert listed[0] == listed[1], "the address asks for nothing by these names"
 
 
@@ -91,8 +104,14 @@ def test_the_live_feed_names_neither_worker_nor_deployment(alice: Person, runnin
 
 def test_what_still_runs_tells_only_operators_where(alice: Person, running: Generation) -> None:
     own, operators = client_of(alice.user), client_of(User.objects.create_superuser("root"))
-    shown = [own.get(f"/admin/{path}").content.decode() for path in (f"requests/{running}", f"usage/generation/{running.pk}/change/")]
-    shown += [read(own.get("/admin/requests/export.csv")), alice.get(f"/v1/generations/{running}").content.decode()]
+    shown = [
+        own.get(f"/admin/{path}").content.decode()
+        for path in (f"requests/{running}", f"usage/generation/{running.pk}/change/")
+    ]
+    shown += [
+        read(own.get("/admin/requests/export.csv")),
+        alice.get(f"/v1/generations/{running}").content.decode(),
+    ]
     assert not any(secret in page for secret in SECRETS for page in shown)
     assert all(secret in operators.get(f"/admin/requests/{running}").content.decode() for secret in SECRETS)
     assert "azure-east-7" in read(operators.get("/admin/requests/export.csv?deployment=azure-east-7"))

@@ -23,7 +23,14 @@ def test_money_has_cents_and_below_a_dollar_three_digits(nanodollars: int, writt
 
 @pytest.mark.parametrize(
     ("number", "written"),
-    [(0, "0"), (9_999, "9,999"), (10_000, "10k"), (12_345, "12.3k"), (999_950, "1M"), (7_804_000_000_000_000, "7,804T")],
+    [
+        (0, "0"),
+        (9_999, "9,999"),
+        (10_000, "10k"),
+        (12_345, "12.3k"),
+        (999_950, "1M"),
+        (7_804_000_000_000_000, "7,804T"),
+    ],
 )
 def test_big_numbers_are_short(number: int, written: str) -> None:
     assert figures.count(number) == written
@@ -31,14 +38,23 @@ def test_big_numbers_are_short(number: int, written: str) -> None:
 
 @pytest.mark.parametrize(
     ("ms", "written"),
-    [(None, "–"), (0, "0 ms"), (999, "999 ms"), (1_240, "1.24 s"), (59_960, "1 min"), (125_000, "2 min 5 s"), (7_260_000, "2 h 1 min")],
+    [
+        (None, "–"),
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_240, "1.24 s"),
+        (59_960, "1 min"),
+        (125_000, "2 min 5 s"),
+        (7_260_000, "2 h 1 min"),
+    ],
 )
 def test_durations_are_what_people_say(ms: float | None, written: str) -> None:
     assert figures.duration(ms) == written
 
 
 @pytest.mark.parametrize(
-    ("seconds", "written"), [(-3, "just now"), (40, "40 s ago"), (190, "3 min ago"), (172_800, "2 d ago"), (9e6, "2026-08-09")]
+    ("seconds", "written"),
+    [(-3, "just now"), (40, "40 s ago"), (190, "3 min ago"), (172_800, "2 d ago"), (9e6, "2026-08-09")],
 )
 def test_ages_are_relative_while_that_says_something(seconds: float, written: str) -> None:
     assert figures.age(NOW - timedelta(seconds=seconds), NOW) == written
@@ -53,11 +69,15 @@ def test_a_change_needs_something_to_compare_with() -> None:
 
 
 def test_bars_stack_to_their_columns_height() -> None:
-    chart = overview_chart.draw([Bucket("1", "one"), Bucket("2", "two")], [Group("a", [1, 0]), Group("b", [3, 8])], str)
+    chart = overview_chart.draw(
+        [Bucket("1", "one"), Bucket("2", "two")], [Group("a", [1, 0]), Group("b", [3, 8])], str
+    )
     first, second = chart.columns
     assert [bar.title for bar in first.bars] == ["b: 3", "a: 1"]
     assert [bar.title for bar in second.bars] == ["b: 8"]
-    assert float(first.bars[0].y[:-1]) == pytest.approx(float(first.bars[1].y[:-1]) + float(first.bars[1].height[:-1]))
+    assert float(first.bars[0].y[:-1]) == pytest.approx(
+        float(first.bars[1].y[:-1]) + float(first.bars[1].height[:-1])
+    )
     assert (chart.total, [each.total for each in chart.legend]) == (12, ["11", "1"])
 
 
@@ -80,7 +100,10 @@ def generation(**times: object) -> Generation:
 
 def test_a_waterfall_has_the_parts_that_there_were() -> None:
     whole = generation(
-        claimed_at=NOW + timedelta(seconds=1), first_token_ms=500, last_token_ms=2_500, settled_at=NOW + timedelta(seconds=4)
+        claimed_at=NOW + timedelta(seconds=1),
+        first_token_ms=500,
+        last_token_ms=2_500,
+        settled_at=NOW + timedelta(seconds=4),
     )
     drawn = waterfall(whole, NOW)
     assert [(span.name, span.ms, span.x) for span in drawn.spans] == [
@@ -92,14 +115,26 @@ def test_a_waterfall_has_the_parts_that_there_were() -> None:
 
 
 def test_a_waterfall_waits_for_no_first_token_where_there_are_tokens_and_nobody_knows_since_when() -> None:
-    lost = generation(claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=30)
-    assert [(span.name, span.ms) for span in waterfall(lost, NOW).spans] == [("waiting for a worker", 1_000), ("running", 8_000)]
-    silent = generation(claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=0)
+    lost = generation(
+        claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=30
+    )
+    assert [(span.name, span.ms) for span in waterfall(lost, NOW).spans] == [
+        ("waiting for a worker", 1_000),
+        ("running", 8_000),
+    ]
+    silent = generation(
+        claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=0
+    )
     assert waterfall(silent, NOW).spans[-1].name == "waiting for the first token"
 
 
 def test_a_waterfall_of_what_has_not_ended_lasts_until_now() -> None:
     later = NOW + timedelta(seconds=9)
-    assert [(span.name, span.ms) for span in waterfall(generation(), later).spans] == [("waiting for a worker", 9_000)]
+    assert [(span.name, span.ms) for span in waterfall(generation(), later).spans] == [
+        ("waiting for a worker", 9_000)
+    ]
     running = waterfall(generation(claimed_at=NOW + timedelta(seconds=2)), later)
-    assert [(span.name, span.ms) for span in running.spans] == [("waiting for a worker", 2_000), ("running", 7_000)]
+    assert [(span.name, span.ms) for span in running.spans] == [
+        ("waiting for a worker", 2_000),
+        ("running", 7_000),
+    ]

@@ -29,7 +29,9 @@ def test_each_line_is_rounded_half_up() -> None:
 
 
 def test_more_cached_tokens_than_prompt_tokens_are_all_of_the_prompt() -> None:
-    assert [(line.name, line.tokens) for line in line_items(Tokens(5, 0, cached_tokens=9), Price(1, 1, 1))] == [("cached_input", 5)]
+    assert [
+        (line.name, line.tokens) for line in line_items(Tokens(5, 0, cached_tokens=9), Price(1, 1, 1))
+    ] == [("cached_input", 5)]
 
 
 def test_reasoning_is_a_line_of_its_own_only_where_it_has_a_price() -> None:
@@ -43,7 +45,9 @@ def test_reasoning_is_a_line_of_its_own_only_where_it_has_a_price() -> None:
 
 
 @given(counts, counts, counts, counts, prices)
-def test_the_hold_is_never_less_than_the_amount(prompt: int, completion: int, cached: int, reasoning: int, price: Price) -> None:
+def test_the_hold_is_never_less_than_the_amount(
+    prompt: int, completion: int, cached: int, reasoning: int, price: Price
+) -> None:
     tokens = Tokens(prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning)
     assert amount(tokens, price) <= upper_bound(prompt, completion, price)
 
@@ -54,20 +58,30 @@ small_prices = st.integers(0, 4).map(lambda half: half * 500_000) | st.integers(
 
 @given(few, few, st.builds(Price, small_prices, small_prices, small_prices, st.none() | small_prices))
 def test_no_split_of_few_tokens_is_dearer_than_the_hold(prompt: int, completion: int, price: Price) -> None:
-    splits = [Tokens(prompt, completion, cached, reasoning) for cached in range(prompt + 1) for reasoning in range(completion + 1)]
+    splits = [
+        Tokens(prompt, completion, cached, reasoning)
+        for cached in range(prompt + 1)
+        for reasoning in range(completion + 1)
+    ]
     assert max(amount(tokens, price) for tokens in splits) <= upper_bound(prompt, completion, price)
 
 
 @given(counts, counts, counts, counts, prices)
-def test_the_hold_is_enough_for_fewer_tokens_too(prompt: int, completion: int, fewer: int, cached: int, price: Price) -> None:
-    tokens = Tokens(max(prompt - fewer, 0), max(completion - fewer, 0), cached_tokens=cached, reasoning_tokens=cached)
+def test_the_hold_is_enough_for_fewer_tokens_too(
+    prompt: int, completion: int, fewer: int, cached: int, price: Price
+) -> None:
+    tokens = Tokens(
+        max(prompt - fewer, 0), max(completion - fewer, 0), cached_tokens=cached, reasoning_tokens=cached
+    )
     assert amount(tokens, price) <= upper_bound(prompt, completion, price)
 
 
 @pytest.mark.parametrize("cached", ["10", "2.50", "0"])
 @pytest.mark.parametrize("reasoning", [None, "30", "60"])
 def test_at_whole_prices_per_token_the_hold_is_exact(cached: str, reasoning: str | None) -> None:
-    price = Price(from_usd("10"), from_usd(cached), from_usd("30"), None if reasoning is None else from_usd(reasoning))
+    price = Price(
+        from_usd("10"), from_usd(cached), from_usd("30"), None if reasoning is None else from_usd(reasoning)
+    )
     dearest = 60 if reasoning == "60" else 30
     assert upper_bound(86, 1_000, price) == 86 * 10_000 + 1_000 * dearest * 1_000
 
@@ -106,13 +120,17 @@ def test_dollars_and_nanodollars_are_the_same_number(nanodollars: int) -> None:
     assert from_usd(to_usd(nanodollars)) == nanodollars
 
 
-@pytest.mark.parametrize("text", ["", "abc", "NaN", "Infinity", "-1", "0.0000000001", "1e9", "1,5", "1_5", "１５"])
+@pytest.mark.parametrize(
+    "text", ["", "abc", "NaN", "Infinity", "-1", "0.0000000001", "1e9", "1,5", "1_5", "１５"]
+)
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"dollars|decimal"):
         from_usd(text)
 
 
-@pytest.mark.parametrize("text", ["1e-10", "1e-999999999", "0.1500000000000000000000000000000001", "999999.9999999999"])
+@pytest.mark.parametrize(
+    "text", ["1e-10", "1e-999999999", "0.1500000000000000000000000000000001", "999999.9999999999"]
+)
 def test_what_is_finer_than_a_nanodollar_is_refused_however_small(text: str) -> None:
     with pytest.raises(ValueError, match="has more than 9 decimal places"):
         from_usd(text)
@@ -126,7 +144,13 @@ def test_what_is_too_much_is_refused_however_much(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "nanodollars"),
-    [("0.15" + "0" * 99, 150_000_000), ("1E+6", 10**15), ("0e-999999999", 0), ("0e999999999", 0), ("999999.999999999", 10**15 - 1)],
+    [
+        ("0.15" + "0" * 99, 150_000_000),
+        ("1E+6", 10**15),
+        ("0e-999999999", 0),
+        ("0e999999999", 0),
+        ("999999.999999999", 10**15 - 1),
+    ],
 )
 def test_the_same_amount_may_be_written_in_many_ways(text: str, nanodollars: int) -> None:
     assert from_usd(text) == nanodollars

@@ -12,7 +12,10 @@ from usage.models import HourlyUsage
 
 
 def rows() -> list[dict[str, Any]]:
-    return [{**row, "id": None} for row in HourlyUsage.objects.order_by("hour", "api_key_id", "model", "outcome").values()]
+    return [
+        {**row, "id": None}
+        for row in HourlyUsage.objects.order_by("hour", "api_key_id", "model", "outcome").values()
+    ]
 
 
 def rebuild(failures: list[Exception]) -> None:
@@ -25,7 +28,9 @@ def rebuild(failures: list[Exception]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_rebuilds_at_once_make_the_same_tables(alice: Person, bob: Person, transactional_db: None) -> None:
+def test_two_rebuilds_at_once_make_the_same_tables(
+    alice: Person, bob: Person, transactional_db: None
+) -> None:
     for person in (alice, bob, alice):
         run(person)
     before, failures = rows(), list[Exception]()

@@ -26,7 +26,9 @@ def books(ask: Ask) -> None:
     for hours, source in ((0, UsageSource.UPSTREAM), (11, UsageSource.COUNTED), (12, UsageSource.UPSTREAM)):
         now = NOW + timedelta(hours=hours)
         ledger.admit(now, [admission := ask()])
-        end = completed(run(admission, now), prompt=10, completion=5, usage_source=source, deployment="openai")
+        end = completed(
+            run(admission, now), prompt=10, completion=5, usage_source=source, deployment="openai"
+        )
         ledger.settle(now, [end])
 
 
@@ -67,7 +69,9 @@ def test_a_little_may_be_tolerated(reconcile: Reconcile) -> None:
 @pytest.mark.parametrize("percent", ["nan", "sNaN", "inf", "-1", "101", "five"])
 def test_a_tolerance_is_a_percentage(percent: str) -> None:
     with pytest.raises(CommandError, match="is not a percentage"):
-        call_command("reconcile", "bill", "--from", "2026-11-21", "--to", "2026-11-23", f"--tolerance={percent}")
+        call_command(
+            "reconcile", "bill", "--from", "2026-11-21", "--to", "2026-11-23", f"--tolerance={percent}"
+        )
 
 
 def test_a_day_that_one_side_lacks_is_a_difference(reconcile: Reconcile) -> None:
@@ -75,7 +79,9 @@ def test_a_day_that_one_side_lacks_is_a_difference(reconcile: Reconcile) -> None
     assert [line.partition(": ")[0] for line in reconcile(first)] == [
         f"2026-11-22 story {name}" for name in ("requests", "prompt_tokens", "completion_tokens", "cost")
     ]
-    assert reconcile(f"{RIGHT}2026-11-22,other,1,1,0,1,0\n")[0] == "2026-11-22 other requests: ours 0, theirs 1"
+    assert (
+        reconcile(f"{RIGHT}2026-11-22,other,1,1,0,1,0\n")[0] == "2026-11-22 other requests: ours 0, theirs 1"
+    )
 
 
 def test_days_outside_the_period_do_not_count(reconcile: Reconcile) -> None:
@@ -90,12 +96,17 @@ def test_what_a_bill_does_not_tell_is_not_compared(reconcile: Reconcile) -> None
 OURS = "requests: ours 2, theirs 0, 1 of our requests counted by us"
 
 
-@pytest.mark.parametrize("text", [HEADER, "date,model,requests", "date,model,requests\n2026-11-21,story,\n", "date,model,requests\n\n"])
+@pytest.mark.parametrize(
+    "text",
+    [HEADER, "date,model,requests", "date,model,requests\n2026-11-21,story,\n", "date,model,requests\n\n"],
+)
 def test_a_column_that_is_named_is_told_though_no_line_has_it(reconcile: Reconcile, text: str) -> None:
     assert reconcile(text)[0] == f"2026-11-21 story {OURS}"
 
 
-def test_a_bill_without_lines_agrees_with_books_without_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bill_without_lines_agrees_with_books_without_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bill").write_text(f"{HEADER}\n")
     call_command("reconcile", str(tmp_path / "bill"), "--from", "2020-01-01", "--to", "2020-02-01")
     assert "agree" in capsys.readouterr().out
@@ -118,7 +129,13 @@ def lose(ask: Ask, deployment: str = "", *, completion: int = 5, **changes: Any)
     ledger.admit(NOW, [admission := ask(**changes)])
     claimed = run(admission)
     ledger.beat(NOW, [ledger.Beat([ledger.Pulse(claimed.id, claimed.fence, completion, deployment)], 6_000)])
-    end = completed(claimed, 10 if completion else 0, completion, outcome=Outcome.WORKER_LOST, usage_source=UsageSource.COUNTED)
+    end = completed(
+        claimed,
+        10 if completion else 0,
+        completion,
+        outcome=Outcome.WORKER_LOST,
+        usage_source=UsageSource.COUNTED,
+    )
     ledger.settle(NOW, [end])
 
 
@@ -130,7 +147,9 @@ def test_what_a_lost_worker_ran_is_compared_where_it_ran(reconcile: Reconcile, a
     assert reconcile(WITH_A_THIRD) == reconcile(WITH_A_THIRD, "--deployment", "openai") == []
 
 
-def test_what_was_charged_is_compared_though_nobody_knows_where_it_ran(reconcile: Reconcile, ask: Ask) -> None:
+def test_what_was_charged_is_compared_though_nobody_knows_where_it_ran(
+    reconcile: Reconcile, ask: Ask
+) -> None:
     lose(ask)
     lose(ask, completion=0)
     lose(ask, is_test=True)
@@ -140,38 +159,56 @@ def test_what_was_charged_is_compared_though_nobody_knows_where_it_ran(reconcile
 def test_with_a_deployment_it_is_said_how_much_ran_nobody_knows_where(reconcile: Reconcile, ask: Ask) -> None:
     note = "Note: without a known deployment, and so not compared:"
     lose(ask)
-    assert reconcile(RIGHT, "--deployment", "openai") == [f"{note} 1 request of the period, charged $0.00002."]
+    assert reconcile(RIGHT, "--deployment", "openai") == [
+        f"{note} 1 request of the period, charged $0.00002."
+    ]
     lose(ask)
     lose(ask, completion=0)
     lose(ask, is_test=True)
-    assert reconcile(RIGHT, "--deployment", "openai") == [f"{note} 2 requests of the period, charged $0.00004."]
+    assert reconcile(RIGHT, "--deployment", "openai") == [
+        f"{note} 2 requests of the period, charged $0.00004."
+    ]
     assert reconcile(RIGHT, "--deployment", "openai", "--from", "2026-11-22") == []
 
 
 def costs(*results: dict[str, Any], has_more: bool = False) -> str:
     """An answer of OpenAI's `GET /v1/organization/costs`, of 2026-11-21 and 22."""
-    buckets = [{"object": "bucket", "start_time": 1_795_219_200 + 86_400 * day, "results": [each]} for day, each in enumerate(results)]
+    buckets = [
+        {"object": "bucket", "start_time": 1_795_219_200 + 86_400 * day, "results": [each]}
+        for day, each in enumerate(results)
+    ]
     return json.dumps({"object": "page", "data": buckets, "has_more": has_more, "next_page": None})
 
 
 def cost(usd: float, **more: Any) -> dict[str, Any]:
-    return {"object": "organization.costs.result", "amount": {"value": usd, "currency": "usd"}, "line_item": None, **more}
+    return {
+        "object": "organization.costs.result",
+        "amount": {"value": usd, "currency": "usd"},
+        "line_item": None,
+        **more,
+    }
 
 
 def test_openais_costs_are_a_bill(reconcile: Reconcile) -> None:
     assert reconcile(costs(cost(0.00004), cost(0.00002))) == []
-    assert reconcile(costs(cost(0.00004), cost(0.00003))) == ["2026-11-22 all models cost: ours $0.00002, theirs $0.00003"]
+    assert reconcile(costs(cost(0.00004), cost(0.00003))) == [
+        "2026-11-22 all models cost: ours $0.00002, theirs $0.00003"
+    ]
 
 
 def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None:
     tokens = {"line_item": "story, output", "quantity": 0.01, "quantity_unit": "1000_tokens"}
-    assert reconcile(costs(cost(0.00004, **tokens), cost(0.00002, **tokens | {"quantity": 7.0, "quantity_unit": "tokens"}))) == [
-        "2026-11-22 story completion_tokens: ours 5, theirs 7"
-    ]
+    assert reconcile(
+        costs(cost(0.00004, **tokens), cost(0.00002, **tokens | {"quantity": 7.0, "quantity_unit": "tokens"}))
+    ) == ["2026-11-22 story completion_tokens: ours 5, theirs 7"]
 
 
-@pytest.mark.parametrize("untold", [{"quantity": None, "quantity_unit": None}, {"quantity": 1.0, "quantity_unit": "characters"}])
-def test_what_a_line_item_does_not_tell_is_not_compared_on_that_day(reconcile: Reconcile, untold: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "untold", [{"quantity": None, "quantity_unit": None}, {"quantity": 1.0, "quantity_unit": "characters"}]
+)
+def test_what_a_line_item_does_not_tell_is_not_compared_on_that_day(
+    reconcile: Reconcile, untold: dict[str, Any]
+) -> None:
     """Its cost is, and so are the tokens of the other days, also of one without any."""
     tokens = {"line_item": "story, output", "quantity": 10, "quantity_unit": "tokens"}
     assert reconcile(costs(cost(0.00004, **tokens), cost(0.00002, **tokens | untold))) == []
@@ -204,9 +241,13 @@ def test_a_period_that_ends_before_it_begins_is_refused(reconcile: Reconcile, tm
 
 
 @pytest.mark.parametrize("name", ["--from", "--to"])
-@pytest.mark.parametrize("text", ["2026-11-22T06:00", "2026-11-22T00:00:00.000001Z", "2026-11-22T00:00:00+02:00", "november"])
+@pytest.mark.parametrize(
+    "text", ["2026-11-22T06:00", "2026-11-22T00:00:00.000001Z", "2026-11-22T00:00:00+02:00", "november"]
+)
 def test_a_part_of_a_day_is_not_compared_with_a_whole_one(name: str, text: str) -> None:
-    told = re.escape(f"argument {name}: {text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01")
+    told = re.escape(
+        f"argument {name}: {text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01"
+    )
     with pytest.raises(CommandError, match=f"{told}$"):
         call_command("reconcile", "bill", "--from=2026-11-21", "--to=2026-11-23", f"{name}={text}")
 
@@ -219,7 +260,16 @@ def test_a_day_may_be_written_as_its_first_moment(reconcile: Reconcile, text: st
 def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile, tmp_path: Path) -> None:
     (tmp_path / "bill").write_text(HEADER)
     with pytest.raises(CommandError, match="No request was ever served by a deployment 'zzz'"):
-        call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23", "--deployment", "zzz")
+        call_command(
+            "reconcile",
+            str(tmp_path / "bill"),
+            "--from",
+            "2026-11-21",
+            "--to",
+            "2026-11-23",
+            "--deployment",
+            "zzz",
+        )
 
 
 @pytest.mark.parametrize(
@@ -233,16 +283,24 @@ def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile
         ("date,requests,model\n2026-11-21,1\n", "line 2: it has 2 cells"),
         ("date,model,requests\n2026-11-21,story,1,2\n", "line 2: it has 4 cells"),
         ("date,model,requests\n2026-11-21,story,-1\n", "line 2: '-1' is not a whole number"),
-        pytest.param(f"date,model,requests\n2026-11-21,story,{'9' * 4_300}\n", "is not a number from 0", id="nines"),
+        pytest.param(
+            f"date,model,requests\n2026-11-21,story,{'9' * 4_300}\n", "is not a number from 0", id="nines"
+        ),
         ("date,model,requests\n2026-11-21,story,1_0\n", "line 2: '1_0' is not a whole number"),
         ("date,model,cost_usd\n2026-11-21,story,-0.5\n", "line 2: '-0.5' is not a number from 0"),
         ("date,model,cost_usd\n2026-11-21,story,Infinity\n", "line 2: 'Infinity' is not a number"),
         ("date,model,cost_usd\n2026-11-21,story,NaN\n", "line 2: 'NaN' is not a number"),
         ("date,model,cost_usd\n2026-11-21,story,1e999999999\n", "line 2: '1e999999999' is not a number"),
         ('date,model,cost_usd\n2026-11-21,"sto"ry,1\n', "line 2: "),
-        ("date,model,requests\n2026-11-21,story,1\n2026-11-22,,1\n", "2026-11-22: a line names no model, and others do"),
+        (
+            "date,model,requests\n2026-11-21,story,1\n2026-11-22,,1\n",
+            "2026-11-22: a line names no model, and others do",
+        ),
         (costs(), "it has no days"),
-        (costs(cost(1, line_item="story, input"), cost(1)), "2026-11-22: a line names no model, and others do"),
+        (
+            costs(cost(1, line_item="story, input"), cost(1)),
+            "2026-11-22: a line names no model, and others do",
+        ),
         (costs(cost(float("inf"))), "'inf' is not a number"),
         (costs(cost(-1)), "'-1' is not a number"),
         (costs(cost(1)).replace("1795219200", "1e999999999"), "no answer of"),

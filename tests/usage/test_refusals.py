@@ -1,4 +1,6 @@
-"""Which budget a refusal names when several have no room: a client that could never fit must not be told to try again."""
+"""Which budget a refusal names when several have no room: a client that could never fit must not be told to
+try again.
+"""
 
 from collections.abc import Callable
 
@@ -29,7 +31,9 @@ def refusal(ask: Ask) -> BudgetExceeded:
 
 @pytest.mark.parametrize("scope", ["organization", "project", "key"])
 @pytest.mark.parametrize("period", ["month", "ever"])
-def test_the_budget_that_refuses_for_good_is_told(key: APIKey, held: None, ask: Ask, scope: str, period: str) -> None:
+def test_the_budget_that_refuses_for_good_is_told(
+    key: APIKey, held: None, ask: Ask, scope: str, period: str
+) -> None:
     scope_id = {"organization": key.project.organization_id, "project": key.project_id, "key": key.pk}[scope]
     limit(scope, scope_id, period, HELD - 1)
     refused = refusal(ask)
@@ -45,7 +49,9 @@ def test_required_credit_that_refuses_for_good_is_told(key: APIKey, held: None, 
     assert not refused.is_in_flight
 
 
-def test_when_running_requests_hold_all_that_is_missing_the_first_is_told(key: APIKey, held: None, ask: Ask) -> None:
+def test_when_running_requests_hold_all_that_is_missing_the_first_is_told(
+    key: APIKey, held: None, ask: Ask
+) -> None:
     limit("organization", key.project.organization_id, "month", 2 * HELD - 1)
     refused = refusal(ask)
     assert refused.budget_id.startswith(f"key/{key.pk}/day/")

@@ -1,4 +1,6 @@
-"""Refused requests are counted by key, status, code and hour; nothing is lost while the database is away, and memory stays bounded."""
+"""Refused requests are counted by key, status, code and hour; nothing is lost while the database is away, and
+memory stays bounded.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,29 +32,44 @@ class Door:
 
 
 def rows() -> list[tuple[int, int, str, int]]:
-    return list(RefusedRequests.objects.order_by("id").values_list("api_key_id", "status", "code", "requests"))
+    return list(
+        RefusedRequests.objects.order_by("id").values_list("api_key_id", "status", "code", "requests")
+    )
 
 
 def refuse(alice: Person, charlie: Person) -> None:
     """Requests of a key of each organization."""
-    counts = {Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}
+    counts = {
+        Refusal(alice.api_key.pk, 429, "of_acme"): 3,
+        Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4,
+    }
     refused_requests.add(database_now(), [counts])
 
 
 def test_counts_of_an_hour_add_up_in_one_row(alice: Person, bob: Person) -> None:
     now = database_now()
-    late, early = Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"), Refusal(bob.api_key.pk, 402, "insufficient_quota")
+    late, early = (
+        Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"),
+        Refusal(bob.api_key.pk, 402, "insufficient_quota"),
+    )
     refused_requests.add(now, [{late: 2, early: 1}, {late: 3}])
     refused_requests.add(now, [{late: 5}])
     assert rows() == [(*late, 10), (*early, 1)]
     row = RefusedRequests.objects.get(code="rate_limit_exceeded")
-    assert (row.organization_id, row.project_id, row.hour) == (alice.project.organization_id, alice.project.pk, hour_of(now))
+    assert (row.organization_id, row.project_id, row.hour) == (
+        alice.project.organization_id,
+        alice.project.pk,
+        hour_of(now),
+    )
     refused_requests.add(now + timedelta(hours=1), [{late: 1}])
     assert [row[-1] for row in rows()] == [10, 1, 1]
 
 
 def test_a_key_that_does_not_exist_any_more_stops_no_other(alice: Person) -> None:
-    refused_requests.add(database_now(), [{Refusal(999_999_999, 429, "rate_limit_exceeded"): 7, Refusal(alice.api_key.pk, 400, "x"): 1}])
+    refused_requests.add(
+        database_now(),
+        [{Refusal(999_999_999, 429, "rate_limit_exceeded"): 7, Refusal(alice.api_key.pk, 400, "x"): 1}],
+    )
     assert rows() == [(alice.api_key.pk, 400, "x", 1)]
 
 
@@ -67,7 +84,9 @@ def test_counts_of_long_ago_are_deleted(alice: Person) -> None:
 def test_a_keys_last_day_is_summed_by_code(alice: Person) -> None:
     now = database_now()
     for hours_ago, code, requests in [(0, "b", 1), (23, "b", 2), (5, "a", 2), (24, "a", 100)]:
-        refused_requests.add(now - timedelta(hours=hours_ago), [{Refusal(alice.api_key.pk, 400, code): requests}])
+        refused_requests.add(
+            now - timedelta(hours=hours_ago), [{Refusal(alice.api_key.pk, 400, code): requests}]
+        )
     assert refused_requests.of_key(alice.api_key.pk, now) == [(400, "b", 3), (400, "a", 2)]
 
 
@@ -128,21 +147,32 @@ def test_the_counter_writes_through_the_one_door(alice: Person) -> None:
 
 def test_people_see_their_organizations_refusals_only(alice: Person, charlie: Person) -> None:
     refused_requests.add(
-        database_now(), [{Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}]
+        database_now(),
+        [{Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}],
     )
     page = reverse("admin:usage_refusedrequests_changelist")
     shown = client_of(alice.user).get(page).content.decode()
     assert "of_acme" in shown
     assert "of_umbrella" not in shown
-    assert client_of(alice.user).get(page, {"code": "of_umbrella"}).content.decode().count("of_umbrella</td>") == 0
-    of_key = client_of(alice.user).get(reverse("admin:accounts_apikey_change", args=[alice.api_key.pk])).content.decode()
+    assert (
+        client_of(alice.user).get(page, {"code": "of_umbrella"}).content.decode().count("of_umbrella</td>")
+        == 0
+    )
+    of_key = (
+        client_of(alice.user)
+        .get(reverse("admin:accounts_apikey_change", args=[alice.api_key.pk]))
+        .content.decode()
+    )
     assert "Refused in the last 24 hours" in of_key
     assert "of_acme" in of_key
 
 
-def test_an_operator_filters_by_organization_project_key_and_code(admin_client: Any, alice: Person, charlie: Person) -> None:
+def test_an_operator_filters_by_organization_project_key_and_code(
+    admin_client: Any, alice: Person, charlie: Person
+) -> None:
     refused_requests.add(
-        database_now(), [{Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}]
+        database_now(),
+        [{Refusal(alice.api_key.pk, 429, "of_acme"): 3, Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4}],
     )
     page = reverse("admin:usage_refusedrequests_changelist")
     filters = [

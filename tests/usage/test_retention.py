@@ -1,4 +1,6 @@
-"""Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing is found."""
+"""Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing
+is found.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -80,7 +82,9 @@ def told() -> list[object]:
         insights.first_token_ms(over),
         insights.first_token_ms(over, Filters(outcome="completed")),
     ]
-    found += [insights.series(over, group_by) for group_by in ("organization", "project", "key", "model", "outcome")]
+    found += [
+        insights.series(over, group_by) for group_by in ("organization", "project", "key", "model", "outcome")
+    ]
     organization = LedgerEntry.objects.values_list("organization_id", flat=True)[0]
     for width in ("minute", "hour", "day"):
         found.append(buckets(BucketQuery(organization, width, over.start, over.end, ("model",))))
@@ -113,7 +117,9 @@ def test_rebuilding_makes_the_same_tables_without_the_generations(books: None, t
     assert verify().differences == []
 
 
-def test_times_of_days_that_are_counted_while_they_are_dropped_stay(books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
+    books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, order = tables(), dropping.Order(BEFORE, tmp_path / "export", "alice")
     ready = dropping.prepare(order)
     assert ready is not None
@@ -136,13 +142,18 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(books: None,
 def test_the_export_has_every_row_with_all_its_columns(books: None, tmp_path: Path) -> None:
     rows = {str(row): row for row in Generation.objects.filter(pk__in=old())}
     drop(tmp_path / "export")
-    lines = [json.loads(line) for line in (tmp_path / "export" / "generations.ndjson").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "export" / "generations.ndjson").read_text().splitlines()
+    ]
     assert sorted(line["id"] for line in lines) == sorted(rows)
     for line in lines:
         row = rows[line["id"]]
         assert line.keys() == set(generations.COLUMNS)
         assert datetime.fromisoformat(line["settled_at"]) == row.settled_at
-        assert (line["amount_nanodollars"], line["first_token_ms"]) == (row.amount_nanodollars, row.first_token_ms)
+        assert (line["amount_nanodollars"], line["first_token_ms"]) == (
+            row.amount_nanodollars,
+            row.first_token_ms,
+        )
 
 
 def test_a_changed_byte_of_the_export_is_found(books: None, tmp_path: Path) -> None:
@@ -161,9 +172,18 @@ def test_it_is_known_who_dropped_what(books: None, tmp_path: Path) -> None:
     count = len(old())
     drop(tmp_path / "export", BEFORE, "--by=alice")
     row, entry = RetentionHorizon.objects.get(), AuditEntry.objects.get(object_type="usage.retentionhorizon")
-    assert (row.day, row.generations_count, row.dropped_count, row.recorded_by) == (BEFORE, count, count, "alice")
+    assert (row.day, row.generations_count, row.dropped_count, row.recorded_by) == (
+        BEFORE,
+        count,
+        count,
+        "alice",
+    )
     assert row.finished_at is not None
-    assert (entry.actor, entry.action, entry.object_name) == ("alice (manage.py dropgenerations)", "dropped generations", str(BEFORE))
+    assert (entry.actor, entry.action, entry.object_name) == (
+        "alice (manage.py dropgenerations)",
+        "dropped generations",
+        str(BEFORE),
+    )
     assert entry.changes["export_digest"] == [None, row.export_digest]
 
 
@@ -172,7 +192,10 @@ def test_the_next_run_goes_on_where_the_last_one_ended(books: None, tmp_path: Pa
     drop(tmp_path / "first", first)
     assert "nothing to drop" in drop(tmp_path / "none", first)
     drop(tmp_path / "second")
-    counts = [json.loads((tmp_path / name / "manifest.json").read_text())["generations"]["count"] for name in ("first", "second")]
+    counts = [
+        json.loads((tmp_path / name / "manifest.json").read_text())["generations"]["count"]
+        for name in ("first", "second")
+    ]
     assert (sum(counts), min(counts) > 0) == (all_old, True)
     assert old() == []
     assert verify().differences == []
@@ -215,7 +238,11 @@ def test_it_refuses_while_the_books_are_not_ready(books: None, tmp_path: Path, r
     before = Generation.objects.count()
     with pytest.raises(CommandError, match=f"(?i){reason}"):
         drop(tmp_path / "export")
-    assert (Generation.objects.count(), RetentionHorizon.objects.count(), list(tmp_path.iterdir())) == (before, 0, [])
+    assert (Generation.objects.count(), RetentionHorizon.objects.count(), list(tmp_path.iterdir())) == (
+        before,
+        0,
+        [],
+    )
 
 
 def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
@@ -224,7 +251,9 @@ def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("\udcff", "not a text in UTF-8"), ("x/" * 500, "at most 1000")])
-def test_a_folder_whose_name_no_column_holds_is_refused_at_once(books: None, tmp_path: Path, name: str, told: str) -> None:
+def test_a_folder_whose_name_no_column_holds_is_refused_at_once(
+    books: None, tmp_path: Path, name: str, told: str
+) -> None:
     with pytest.raises(CommandError, match=told):
         drop(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
@@ -234,7 +263,13 @@ def test_it_writes_over_nothing(books: None, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(CommandError, match="is in use"):
         drop(tmp_path)
-    call_command("exportusage", "--from=2020-01-01", "--to=2030-01-01", f"--output={tmp_path / 'other'}", stdout=StringIO())
+    call_command(
+        "exportusage",
+        "--from=2020-01-01",
+        "--to=2030-01-01",
+        f"--output={tmp_path / 'other'}",
+        stdout=StringIO(),
+    )
     with pytest.raises(CommandError, match="holds another export"):
         drop(tmp_path / "other")
     assert (tmp_path / "mine").read_text() == "mine"
@@ -243,7 +278,9 @@ def test_it_writes_over_nothing(books: None, tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_nothing(books: None, tmp_path: Path) -> None:
     count = len(old())
-    assert f"Would export {count} generations settled before {BEFORE}" in drop(tmp_path / "export", BEFORE, "--dry-run")
+    assert f"Would export {count} generations settled before {BEFORE}" in drop(
+        tmp_path / "export", BEFORE, "--dry-run"
+    )
     assert (len(old()), RetentionHorizon.objects.count(), list(tmp_path.iterdir())) == (count, 0, [])
 
 
@@ -264,7 +301,9 @@ PLACES: list[tuple[Any, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("module", "name", "hit"), PLACES, ids=lambda each: str(getattr(each, "__name__", each)))
+@pytest.mark.parametrize(
+    ("module", "name", "hit"), PLACES, ids=lambda each: str(getattr(each, "__name__", each))
+)
 def test_whatever_kills_it_the_next_run_finishes(
     books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, hit: int
 ) -> None:
@@ -327,7 +366,11 @@ def test_a_generation_that_was_not_exported_is_missed(books: None, tmp_path: Pat
     with without_triggers():
         Generation.objects.filter(pk=row.pk)._raw_delete("default")
     (difference,) = verify().differences
-    subject = f"settled from {BEFORE - DAY} to {BEFORE}" if is_old else f"charge {LedgerEntry.objects.get(generation=row.pk).pk}"
+    subject = (
+        f"settled from {BEFORE - DAY} to {BEFORE}"
+        if is_old
+        else f"charge {LedgerEntry.objects.get(generation=row.pk).pk}"
+    )
     assert (difference.invariant, difference.subject) == ("I15 kept", subject)
 
 
@@ -341,7 +384,11 @@ def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
         corrections.correct(charge.pk, -1, reason="too late", recorded_by="alice")
     period, bill = [f"--from={BEFORE - DAY}", f"--to={TODAY}"], tmp_path / "bill.csv"
     bill.write_text("date,model,requests\n")
-    for command in (["rerate", "--model=model-0", *period], ["reconcile", str(bill), *period], ["seedusage", "--add", "--days=60"]):
+    for command in (
+        ["rerate", "--model=model-0", *period],
+        ["reconcile", str(bill), *period],
+        ["seedusage", "--add", "--days=60"],
+    ):
         with pytest.raises(CommandError, match=f"settled before {BEFORE} .* were exported and dropped"):
             call_command(*command)
     call_command("rerate", "--model=model-0", f"--from={BEFORE}", f"--to={TODAY}", stdout=StringIO())

@@ -1,4 +1,6 @@
-"""Migration 0007: the ledger stays immutable and as it was, there and back, and there is no way back once something was dropped."""
+"""Migration 0007: the ledger stays immutable and as it was, there and back, and there is no way back once
+something was dropped.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -41,7 +43,11 @@ def execute(sql: str) -> None:
 
 
 def ledger_is_immutable() -> bool:
-    for sql in ("UPDATE usage_ledgerentry SET amount_nanodollars = 0", "DELETE FROM usage_ledgerentry", "DELETE FROM usage_ledgerseal"):
+    for sql in (
+        "UPDATE usage_ledgerentry SET amount_nanodollars = 0",
+        "DELETE FROM usage_ledgerentry",
+        "DELETE FROM usage_ledgerseal",
+    ):
         with pytest.raises(IntegrityError, match="never changed"):
             execute(sql)
     return True
@@ -82,11 +88,15 @@ def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(books: Non
     assert schema() == there
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer, and readers that keep nobody waiting")
+@pytest.mark.skipif(
+    connection.vendor != "postgresql", reason="SQLite has one writer, and readers that keep nobody waiting"
+)
 def test_an_index_waits_for_those_who_read_longer_than_a_request_may(books: None) -> None:
     migrate("usage", "0007")
     execute("SET statement_timeout = 200")
-    with psycopg.connect(connection.connection.info.dsn, password=connection.connection.info.password) as reader:
+    with psycopg.connect(
+        connection.connection.info.dsn, password=connection.connection.info.password
+    ) as reader:
         reader.execute("SELECT count(*) FROM usage_ledgerentry")
         ending = threading.Timer(1, reader.rollback)
         ending.start()
@@ -97,7 +107,9 @@ def test_an_index_waits_for_those_who_read_longer_than_a_request_may(books: None
 
 def test_there_is_no_way_back_once_something_was_dropped(books: None) -> None:
     day = NOW.date()
-    RetentionHorizon.objects.create(day=day, after=day, generations_count=0, recorded_by="", recorded_at=database_now())
+    RetentionHorizon.objects.create(
+        day=day, after=day, generations_count=0, recorded_by="", recorded_at=database_now()
+    )
     with pytest.raises(RuntimeError, match="no way back"):
         migrate("usage", "0006")
     assert ledger_is_immutable()

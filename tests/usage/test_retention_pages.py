@@ -33,10 +33,14 @@ def root(db: None) -> Client:
 
 
 def test_pages_say_what_was_dropped(books: None, tmp_path: Path, root: Client) -> None:
-    charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
+    charge = LedgerEntry.objects.filter(
+        generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0
+    ).order_by("created_at")[0]
     drop(tmp_path / "export")
     notice = f"settled before {BEFORE} (UTC) were exported and dropped"
-    assert notice in root.get(f"/admin/requests/?start={BEFORE - 3 * DAY}&end={BEFORE - DAY}").content.decode()
+    assert (
+        notice in root.get(f"/admin/requests/?start={BEFORE - 3 * DAY}&end={BEFORE - DAY}").content.decode()
+    )
     assert notice not in root.get(f"/admin/requests/?start={BEFORE}").content.decode()
     found = root.get("/admin/requests/", {"id": str(charge.request_id)}, follow=True)
     assert (found.status_code, found.redirect_chain[0][0]) == (200, f"/admin/requests/{charge.request_id}")
@@ -45,16 +49,25 @@ def test_pages_say_what_was_dropped(books: None, tmp_path: Path, root: Client) -
     for path in ("", f"{charge.pk}/change/"):
         assert (
             str(charge.request_id)
-            in root.get(f"/admin/usage/ledgerentry/{path}", {"kind__exact": "charge"} if not path else {}).content.decode()
+            in root.get(
+                f"/admin/usage/ledgerentry/{path}", {"kind__exact": "charge"} if not path else {}
+            ).content.decode()
         )
 
 
-def test_the_form_says_why_a_dropped_charge_is_not_corrected(books: None, tmp_path: Path, root: Client) -> None:
-    charge = LedgerEntry.objects.filter(generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
+def test_the_form_says_why_a_dropped_charge_is_not_corrected(
+    books: None, tmp_path: Path, root: Client
+) -> None:
+    charge = LedgerEntry.objects.filter(
+        generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0
+    ).order_by("created_at")[0]
     drop(tmp_path / "export")
     url = f"/admin/ledger/{charge.pk}/correct"
     kept = LedgerEntry.objects.filter(kind=Kind.CHARGE, generation__settled_at__gte=midnight(BEFORE))[0]
-    pages = {entry: root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/").content.decode() for entry in (kept, charge)}
+    pages = {
+        entry: root.get(f"/admin/usage/ledgerentry/{entry.pk}/change/").content.decode()
+        for entry in (kept, charge)
+    }
     assert ["/correct" in page for page in pages.values()] == [True, False]
     (token,) = re.findall(r'name="token" value="([^"]+)"', root.get(url).content.decode())
     form = {"direction": "back", "amount": "0.00000001", "reason": "late", "token": token}

@@ -1,4 +1,6 @@
-"""Closed days: the sums of their hours, at any moment, whoever writes an hour late; and nothing that is read changes by them."""
+"""Closed days: the sums of their hours, at any moment, whoever writes an hour late; and nothing that is read
+changes by them.
+"""
 
 import asyncio
 import threading
@@ -81,7 +83,9 @@ def test_days_that_are_over_are_closed_and_say_what_their_hours_said(busy: None)
     assert verify().differences == []
 
 
-def test_a_day_is_left_open_for_a_while_after_its_end(used: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_day_is_left_open_for_a_while_after_its_end(
+    used: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     used(FIRST)
     monkeypatch.setattr(closed_days, "database_now", lambda: FIRST + timedelta(hours=24, minutes=59))
     assert close() == []
@@ -96,7 +100,9 @@ def test_a_day_without_usage_is_closed_too(used: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("hour", [0, 23])
-def test_an_hour_that_is_written_late_reopens_its_day(busy: None, used: Callable[..., None], hour: int) -> None:
+def test_an_hour_that_is_written_late_reopens_its_day(
+    busy: None, used: Callable[..., None], hour: int
+) -> None:
     close()
     used(FIRST + timedelta(days=1, hours=hour, minutes=50))
     assert not ClosedDay.objects.filter(day=FIRST.date() + timedelta(days=1)).exists()
@@ -133,7 +139,11 @@ def test_rebuilding_makes_the_same_tables(busy: None) -> None:
 
     def tables() -> list[object]:
         members = rows(DailyTotals, "day", "dimension", "member", "failed_requests")
-        return [rows(HourlyUsage, "hour", *closed_days.GROUP), rows(DailyUsage, "day", *closed_days.GROUP), members]
+        return [
+            rows(HourlyUsage, "hour", *closed_days.GROUP),
+            rows(DailyUsage, "day", *closed_days.GROUP),
+            members,
+        ]
 
     before = tables()
     rollups.rebuild()
@@ -142,7 +152,9 @@ def test_rebuilding_makes_the_same_tables(busy: None) -> None:
 
 
 @pytest.mark.parametrize("table", [DailyUsage, DailyTotals])
-def test_verification_finds_a_day_that_is_not_its_hours(busy: None, table: type[DailyUsage] | type[DailyTotals]) -> None:
+def test_verification_finds_a_day_that_is_not_its_hours(
+    busy: None, table: type[DailyUsage] | type[DailyTotals]
+) -> None:
     close()
     row = table.objects.order_by("id")[0]
     table.objects.filter(pk=row.pk).update(requests=row.requests + 1)
@@ -152,7 +164,10 @@ def test_verification_finds_a_day_that_is_not_its_hours(busy: None, table: type[
 
 
 def test_verification_misses_the_trigger_that_reopens_days(busy: None) -> None:
-    names = {"sqlite": "usage_hourlyusage_update_reopens_its_day", "postgresql": "usage_hourlyusage_reopens_its_day ON usage_hourlyusage"}
+    names = {
+        "sqlite": "usage_hourlyusage_update_reopens_its_day",
+        "postgresql": "usage_hourlyusage_reopens_its_day ON usage_hourlyusage",
+    }
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(f"DROP TRIGGER {names[connection.vendor]}")
@@ -235,4 +250,6 @@ def test_a_day_that_was_reopened_is_counted_anew(counted: None, used: Callable[.
 
 @pytest.mark.parametrize("ms", [0, 1, 2, 3, 17, 250, 1_234, 120_000, 2**31 - 1])
 def test_a_bucket_stands_for_times_close_to_its_own(ms: int) -> None:
-    assert daily_first_tokens.ms_of(daily_first_tokens.bucket_of(ms)) == pytest.approx(max(ms, 1), rel=0.045, abs=0.5)
+    assert daily_first_tokens.ms_of(daily_first_tokens.bucket_of(ms)) == pytest.approx(
+        max(ms, 1), rel=0.045, abs=0.5
+    )

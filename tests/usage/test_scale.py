@@ -1,4 +1,6 @@
-"""No page and no report looks through all generations: what each asks the database is asked again, for its plan."""
+"""No page and no report looks through all generations: what each asks the database is asked again, for its
+plan.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,8 +55,18 @@ def never_all_rows() -> Iterator[None]:
     """What is asked inside is answered through an index, or by the first rows of one."""
     with CaptureQueriesContext(connection) as queries:
         yield
-    asked = {query["sql"] for query in queries if any(f'"{table}"' in query["sql"] or f"{table} " in query["sql"] for table in TABLES)}
-    scans = [(sql, step) for sql in sorted(asked) if sql.startswith(("SELECT", "WITH")) for step in _plan(sql) if _is_scan(sql, step)]
+    asked = {
+        query["sql"]
+        for query in queries
+        if any(f'"{table}"' in query["sql"] or f"{table} " in query["sql"] for table in TABLES)
+    }
+    scans = [
+        (sql, step)
+        for sql in sorted(asked)
+        if sql.startswith(("SELECT", "WITH"))
+        for step in _plan(sql)
+        if _is_scan(sql, step)
+    ]
     assert scans == []
 
 
@@ -69,7 +81,9 @@ def _plan(sql: str) -> list[str]:
 
 
 def _is_scan(sql: str, step: str) -> bool:
-    """Whether the step reads a whole table; along an index, or the ids of a ledger, it may, if it stops after some rows."""
+    """Whether the step reads a whole table; along an index, or the ids of a ledger, it may, if it stops after
+    some rows.
+    """
     for table in TABLES:
         if f"Seq Scan on {table}" in step:
             return True
@@ -82,16 +96,33 @@ def _is_scan(sql: str, step: str) -> bool:
 
 def pages(row: Generation) -> list[str]:
     """The addresses of all lists and reports, with each filter that they have."""
-    own = {"organization": row.organization_id, "project": row.project_id, "key": row.api_key_id, "model": "small", "outcome": "failed"}
-    found = [reverse("admin:index"), reverse("admin:live"), reverse("admin:requests"), reverse("admin:request", args=[str(row)])]
+    own = {
+        "organization": row.organization_id,
+        "project": row.project_id,
+        "key": row.api_key_id,
+        "model": "small",
+        "outcome": "failed",
+    }
+    found = [
+        reverse("admin:index"),
+        reverse("admin:live"),
+        reverse("admin:requests"),
+        reverse("admin:request", args=[str(row)]),
+    ]
     for name, value in own.items():
-        found += [f"{reverse(page)}?{urlencode({'days': 30, name: value})}" for page in ("admin:index", "admin:requests")]
+        found += [
+            f"{reverse(page)}?{urlencode({'days': 30, name: value})}"
+            for page in ("admin:index", "admin:requests")
+        ]
     found += [f"{reverse('admin:index')}?days=30&group={name}" for name in own]
     found += [
         f"{reverse('admin:requests')}?{query}"
         for query in ("min=0.1", "source=none", "dialect=openai", "deployment=sandbox", "id=" + row.id.hex)
     ]
-    found += [f"{reverse('admin:requests')}?days=1&time=settled&{query}" for query in ("", "outcome=any_error", f"key={row.api_key_id}")]
+    found += [
+        f"{reverse('admin:requests')}?days=1&time=settled&{query}"
+        for query in ("", "outcome=any_error", f"key={row.api_key_id}")
+    ]
     registered = [model._meta for model in admin.site._registry]
     return found + [reverse(f"admin:{model.app_label}_{model.model_name}_changelist") for model in registered]
 
@@ -108,11 +139,15 @@ def test_no_route_looks_through_all_requests(used: Generation, alice: Person, ro
     APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
     start = int((database_now() - timedelta(hours=2)).timestamp())
     with never_all_rows():
-        answer = alice.get(f"/v1/organization/{route}?start_time={start}&bucket_width={'1d' if route == 'costs' else width}")
+        answer = alice.get(
+            f"/v1/organization/{route}?start_time={start}&bucket_width={'1d' if route == 'costs' else width}"
+        )
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("report", [counters, health, lambda: overage(Range.last(30, database_now()), Filters(organization_id=1))])
+@pytest.mark.parametrize(
+    "report", [counters, health, lambda: overage(Range.last(30, database_now()), Filters(organization_id=1))]
+)
 def test_no_metric_looks_through_all_requests(used: Generation, report: Callable[[], object]) -> None:
     with never_all_rows():
         report()
@@ -131,16 +166,23 @@ def test_overages_and_corrections_are_read_from_their_indexes_alone(used: Genera
     with CaptureQueriesContext(connection) as queries:
         counters()
     steps = [_plan(query["sql"])[0] for query in queries if 'FROM "usage_ledgerentry"' in query["sql"]]
-    assert steps == [f"SEARCH usage_ledgerentry USING COVERING INDEX {name} (kind=?)" for name in ("overages", "corrections")]
+    assert steps == [
+        f"SEARCH usage_ledgerentry USING COVERING INDEX {name} (kind=?)"
+        for name in ("overages", "corrections")
+    ]
 
 
 @pytest.mark.parametrize(
-    "filters", [Filters(), Filters(organization_id=1), Filters(api_key_id=1), Filters(model="small", outcome="failed")]
+    "filters",
+    [Filters(), Filters(organization_id=1), Filters(api_key_id=1), Filters(model="small", outcome="failed")],
 )
 def test_sums_of_closed_days_are_read_from_the_days(used: Generation, filters: Filters) -> None:
     midnight = database_now().replace(hour=0, minute=0, second=0, microsecond=0)
     today = Range(midnight, midnight + timedelta(days=1), "day")
-    reports: list[Callable[[], object]] = [lambda: series(today, "model", filters), lambda: top(today, "key", filters)]
+    reports: list[Callable[[], object]] = [
+        lambda: series(today, "model", filters),
+        lambda: top(today, "key", filters),
+    ]
     for report in reports:
         with CaptureQueriesContext(connection) as queries:
             report()
@@ -157,6 +199,8 @@ def test_a_scan_would_be_noticed(used: Generation) -> None:
 def test_what_was_settled_since_can_be_found_by_its_time(used: Generation) -> None:
     with connection.cursor() as cursor:
         # So that of all ways only this index is left: with these few rows the others are as good.
-        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off")
+        cursor.execute(
+            "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off"
+        )
         cursor.execute("EXPLAIN SELECT id FROM usage_generation WHERE settled_at >= now()")
         assert "generations_by_time" in str(cursor.fetchall())

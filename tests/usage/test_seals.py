@@ -67,7 +67,9 @@ def test_nothing_new_is_no_seal_and_a_young_seal_is_enough(charge: Callable[[int
     assert seals.seal(AT_ONCE) is None
 
 
-def test_a_seal_of_a_clock_that_was_ahead_does_not_end_sealing(charge: Callable[[int], Sequence[int]]) -> None:
+def test_a_seal_of_a_clock_that_was_ahead_does_not_end_sealing(
+    charge: Callable[[int], Sequence[int]],
+) -> None:
     charge(1)
     assert seals.seal()
     tamper("UPDATE usage_ledgerseal SET sealed_at = %s", database_now() + timedelta(days=400))
@@ -80,7 +82,9 @@ def test_a_seal_of_a_clock_that_was_ahead_does_not_end_sealing(charge: Callable[
     assert found() == []
 
 
-def test_a_backlog_is_sealed_in_blocks(charge: Callable[[int], Sequence[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_sealed_in_blocks(
+    charge: Callable[[int], Sequence[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(seals, "BLOCK", 2)
     charge(5)
     sealed = [seal.entries_count for _ in range(4) if (seal := seals.seal())]
@@ -96,7 +100,10 @@ def test_a_changed_entry_is_named(charge: Callable[[int], Sequence[int]]) -> Non
     assert [each.subject for each in verify().differences] == [f"ledger entry {ids[2]}"]
 
 
-@pytest.mark.parametrize(("position", "told"), [(1, "ledger entry {next}: an entry before it is gone"), (4, "the entry after {before}")])
+@pytest.mark.parametrize(
+    ("position", "told"),
+    [(1, "ledger entry {next}: an entry before it is gone"), (4, "the entry after {before}")],
+)
 def test_a_deleted_entry_is_named(charge: Callable[[int], Sequence[int]], position: int, told: str) -> None:
     ids = charge(5)
     seals.seal(AT_ONCE)
@@ -144,9 +151,15 @@ def test_entries_between_two_seals_are_named(charge: Callable[[int], Sequence[in
     charge(2)
     assert first
     seals.seal(AT_ONCE)
-    tamper("UPDATE usage_ledgerseal SET last_id = last_id - 1, entries_count = entries_count - 1 WHERE id = %s", first.pk)
+    tamper(
+        "UPDATE usage_ledgerseal SET last_id = last_id - 1, entries_count = entries_count - 1 WHERE id = %s",
+        first.pk,
+    )
     between = f"ledger entry {first.last_id}"
-    assert found() == [f"the entry after ledger entry {first.first_id}: it is gone", f"{between}: it was not there"]
+    assert found() == [
+        f"the entry after ledger entry {first.first_id}: it is gone",
+        f"{between}: it was not there",
+    ]
 
 
 @pytest.mark.parametrize("entry_id", [-1, 0])
@@ -192,7 +205,28 @@ def test_what_is_hashed_is_the_same_on_every_database() -> None:
 
     key = UUID("0190a5b4-7e2f-7c3d-8a1b-2c3d4e5f6a7b")
     moment = datetime(2026, 11, 21, 12, 0, 0, 1000, UTC)
-    entry = [7, "charge", key, 1, 2, 3, "small", "completed", date(2026, 11, 21), moment, 1, 2, 3, 4, 5, None, False, "ü", "", ""]
+    entry = [
+        7,
+        "charge",
+        key,
+        1,
+        2,
+        3,
+        "small",
+        "completed",
+        date(2026, 11, 21),
+        moment,
+        1,
+        2,
+        3,
+        4,
+        5,
+        None,
+        False,
+        "ü",
+        "",
+        "",
+    ]
     assert canonical(entry) == (
         '[7,"charge","0190a5b47e2f7c3d8a1b2c3d4e5f6a7b",1,2,3,"small","completed","2026-11-21",'
         '"2026-11-21T12:00:00.001000+00:00",1,2,3,4,5,null,false,"\\u00fc","",""]'
@@ -205,7 +239,9 @@ def canonical(entry: Sequence[object]) -> str:
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
 @pytest.mark.django_db(transaction=True)
-def test_an_entry_whose_transaction_is_still_open_is_waited_for(charge: Callable[[int], Sequence[int]]) -> None:
+def test_an_entry_whose_transaction_is_still_open_is_waited_for(
+    charge: Callable[[int], Sequence[int]],
+) -> None:
     charge(1)
     is_written, may_commit = threading.Event(), threading.Event()
 

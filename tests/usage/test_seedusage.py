@@ -52,7 +52,9 @@ def test_there_is_something_of_everything(db: None) -> None:
 def test_the_same_seed_makes_the_same_requests(db: None) -> None:
     keys = [Key(number, 1, 1, number % 20 == 19, MODELS) for number in range(200)]
     plan = Plan(300, 4, 7, database_now())
-    (first,), (again,), (other,) = (list(seeding.batches(each, keys)) for each in (plan, plan, replace(plan, seed=8)))
+    (first,), (again,), (other,) = (
+        list(seeding.batches(each, keys)) for each in (plan, plan, replace(plan, seed=8))
+    )
     assert first == again != other
     assert len(first[0]) == 300
 

@@ -16,7 +16,9 @@ Ask = Callable[..., ledger.Admission]
 
 @pytest.fixture
 def soft_limit(key: APIKey) -> BudgetLimit:
-    return BudgetLimit.objects.create(scope="key", scope_id=key.pk, period="day", soft_limit_nanodollars=40_000)
+    return BudgetLimit.objects.create(
+        scope="key", scope_id=key.pk, period="day", soft_limit_nanodollars=40_000
+    )
 
 
 def charge_20_000(admission: ledger.Admission, days: int = 0) -> None:
@@ -33,7 +35,10 @@ def test_reaching_it_refuses_nobody_and_is_recorded_once_a_period(ask: Ask, soft
     charge_20_000(ask(), days=1)
     charge_20_000(ask(), days=1)
     charge_20_000(ask(), days=1)
-    assert [(row.period, row.soft_limit_reached_at) for row in reached.order_by("id")] == [("day", NOW), ("day", NOW + timedelta(days=1))]
+    assert [(row.period, row.soft_limit_reached_at) for row in reached.order_by("id")] == [
+        ("day", NOW),
+        ("day", NOW + timedelta(days=1)),
+    ]
 
 
 def test_it_costs_no_statement(
@@ -42,6 +47,8 @@ def test_it_costs_no_statement(
     charge_20_000(ask())
     ledger.admit(NOW, [admission := ask()])
     settlement = completed(run(admission))
-    with django_assert_max_num_queries(6):  # rows locked and updated, entries, budgets locked and updated, hours
+    with django_assert_max_num_queries(
+        6
+    ):  # rows locked and updated, entries, budgets locked and updated, hours
         ledger.settle(NOW, [settlement])
     assert Budget.objects.filter(soft_limit_reached_at=NOW).count() == 1

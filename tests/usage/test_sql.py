@@ -1,4 +1,6 @@
-"""The hot statements' way to the database: what goes in is what Django would write, what goes wrong is what it would raise."""
+"""The hot statements' way to the database: what goes in is what Django would write, what goes wrong is what
+it would raise.
+"""
 
 from collections.abc import Callable
 
@@ -21,7 +23,9 @@ def test_values_are_written_as_django_writes_them(key: APIKey, ask: Ask) -> None
     ledger.admit(NOW, [admission])
     row = Generation.objects.get(admitted_at=NOW, budget_day=NOW.date(), id=admission.id, is_test=False)
     by_django = connection.ops.adapt_datetimefield_value(row.admitted_at)
-    [(found_id, day)] = fetch_all("SELECT id, budget_day FROM usage_generation WHERE admitted_at = %s", [by_django])
+    [(found_id, day)] = fetch_all(
+        "SELECT id, budget_day FROM usage_generation WHERE admitted_at = %s", [by_django]
+    )
     assert (to_uuid(found_id), to_date(day)) == (row.pk, NOW.date())
     assert db_value(NOW) == by_django
 

@@ -45,7 +45,12 @@ def test_whoever_waits_in_vain_goes_on_and_takes_nothing_away(database: str, fir
 
 
 def test_a_database_with_a_queue_of_its_own_needs_no_turn() -> None:
-    with closing(WriteTurn("")) as one, closing(WriteTurn("")) as other, one.taken() as is_mine, other.taken() as is_others:
+    with (
+        closing(WriteTurn("")) as one,
+        closing(WriteTurn("")) as other,
+        one.taken() as is_mine,
+        other.taken() as is_others,
+    ):
         assert is_mine
         assert is_others
 

@@ -1,6 +1,8 @@
-"""The answers that the golden transcripts hold, as deltas: one for each feature, told in every dialect, and the documents' own.
+"""The answers that the golden transcripts hold, as deltas: one for each feature, told in every dialect, and
+the documents' own.
 
-`python -m tests.wire.dialect_cases` writes the transcripts anew; what has changed in them is then to be read as a change of the wire.
+`python -m tests.wire.dialect_cases` writes the transcripts anew; what has changed in them is then to be read
+as a change of the wire.
 """
 
 from collections.abc import Iterator
@@ -38,7 +40,12 @@ FAILURE = Failed("The upstream closed the connection.", "server_error", "upstrea
 END: list[AnyDelta] = [Finished("stop"), Usage(12, 18)]
 CITATION = {
     "type": "url_citation",
-    "url_citation": {"start_index": 0, "end_index": 12, "title": "Weather", "url": "https://example.org/weather"},
+    "url_citation": {
+        "start_index": 0,
+        "end_index": 12,
+        "title": "Weather",
+        "url": "https://example.org/weather",
+    },
 }
 WEATHER = [ToolCall(0, "", "call_1", "get_weather"), ToolCall(0, '{"city":'), ToolCall(0, '"Tokyo"}')]
 
@@ -57,7 +64,11 @@ class Case:
 
     def encoder(self, dialect: str) -> OpenAI:
         kind = DIALECTS[dialect].text if self.is_text else DIALECTS[dialect].chat
-        given: dict[str, Any] = {"id": IDS[dialect], "created": 1_700_000_000, "model": SEED_MODEL} | self.answer
+        given: dict[str, Any] = {
+            "id": IDS[dialect],
+            "created": 1_700_000_000,
+            "model": SEED_MODEL,
+        } | self.answer
         return kind(Answer(**given))
 
     def stream(self, dialect: str) -> bytes:
@@ -88,7 +99,13 @@ CHATS = {
     ),
     "content-filter": Case([Started(), Text("Once"), Finished("content_filter"), Usage(12, 18)]),
     "tool-calls": Case(
-        [Started(), *WEATHER, ToolCall(1, "ls -l", "call_2", "shell", kind="custom"), Finished("tool_calls"), Usage(12, 18)]
+        [
+            Started(),
+            *WEATHER,
+            ToolCall(1, "ls -l", "call_2", "shell", kind="custom"),
+            Finished("tool_calls"),
+            Usage(12, 18),
+        ]
     ),
     "parallel-tool-calls": Case(
         [
@@ -124,7 +141,14 @@ CHATS = {
     "annotations": Case([Started(), Text("It is sunny."), Annotations([CITATION]), *END]),
     "refusal": Case([Started(), Refusal("I can't help with that."), *END]),
     "escapes": Case([Started(), Text('"\\\n\u0000\u2028é😀</script>'), *END]),
-    "logprobs": Case([Started(), Text("Hi", logprobs=[logprob("Hi", -0.25, ("Hi", -0.25), ("Ho", -2.5))]), Finished("stop"), Usage(12, 1)]),
+    "logprobs": Case(
+        [
+            Started(),
+            Text("Hi", logprobs=[logprob("Hi", -0.25, ("Hi", -0.25), ("Ho", -2.5))]),
+            Finished("stop"),
+            Usage(12, 1),
+        ]
+    ),
     "two-choices": Case(
         [
             Started(),
@@ -145,11 +169,16 @@ CHATS = {
 ONCE: list[AnyDelta] = [Text(" Once"), Text(" upon"), Text(" a")]
 COMPLETIONS = {
     "completion": Case([Started(), *ONCE, Finished("length"), Usage(4, 3)], is_text=True),
-    "completion-include-usage": Case([Started("fp_1"), *ONCE, Finished("length"), Usage(4, 3)], {"include_usage": True}, is_text=True),
+    "completion-include-usage": Case(
+        [Started("fp_1"), *ONCE, Finished("length"), Usage(4, 3)], {"include_usage": True}, is_text=True
+    ),
     "completion-echo-logprobs": Case(
         [
             Started(),
-            Text("Say é", logprobs=[logprob("Say", UNKNOWN_LOGPROB), logprob(" é", -1.5, (" é", -1.5), (" a", -2.0))]),
+            Text(
+                "Say é",
+                logprobs=[logprob("Say", UNKNOWN_LOGPROB), logprob(" é", -1.5, (" é", -1.5), (" a", -2.0))],
+            ),
             Text("", logprobs=[logprob("\ufffd", -0.5, ("\ufffd", -0.5), ("\ufffd", -0.75), ("!", -1.0))]),
             Text("😀", logprobs=[logprob("\ufffd", -0.125)]),
             Text("!", logprobs=[logprob("!", -0.25)]),
@@ -171,7 +200,16 @@ COMPLETIONS = {
         is_text=True,
     ),
     "completion-of-a-chat": Case(
-        [Started(), Reasoning("Hm."), Text("It is "), Refusal("no."), *WEATHER, Finished("tool_calls"), Usage(12, 18)], is_text=True
+        [
+            Started(),
+            Reasoning("Hm."),
+            Text("It is "),
+            Refusal("no."),
+            *WEATHER,
+            Finished("tool_calls"),
+            Usage(12, 18),
+        ],
+        is_text=True,
     ),
     "completion-failure": Case([Started(), *ONCE, FAILURE], is_text=True),
 }
@@ -191,7 +229,9 @@ SEEDS: dict[str, dict[str, Case]] = {
             ],
             {"model": ""},
         ),
-        "seed-002": Case([Started(), Text("Hello"), Text("! How"), *END], {"model": "", "created": 1_773_042_793}),
+        "seed-002": Case(
+            [Started(), Text("Hello"), Text("! How"), *END], {"model": "", "created": 1_773_042_793}
+        ),
     },
     "llama": {
         "seed-003-text-completion": Case([Started(), *ONCE, *END], is_text=True),
@@ -205,9 +245,13 @@ SEEDS: dict[str, dict[str, Case]] = {
                 Usage(12, 18),
             ]
         ),
-        "seed-003-error": Case([Started(), Text("Hi"), Failed("context overflow", code="context_length_exceeded")]),
+        "seed-003-error": Case(
+            [Started(), Text("Hi"), Failed("context overflow", code="context_length_exceeded")]
+        ),
     },
-    "opentoken": {"seed-004": Case([Started(), Text("Packets "), Text("in flight"), *END], {"include_usage": True})},
+    "opentoken": {
+        "seed-004": Case([Started(), Text("Packets "), Text("in flight"), *END], {"include_usage": True})
+    },
 }
 
 

@@ -11,7 +11,9 @@ UNKNOWN = HEAD + b',"x":['
 
 def repeated(head: bytes, unit: bytes, tail: bytes) -> Body:
     """As many units between head and tail as fit, with commas."""
-    return lambda n_bytes: head + b",".join([unit] * ((n_bytes - len(head) - len(tail)) // (len(unit) + 1))) + tail
+    return lambda n_bytes: (
+        head + b",".join([unit] * ((n_bytes - len(head) - len(tail)) // (len(unit) + 1))) + tail
+    )
 
 
 def named(head: bytes, member: bytes, tail: bytes) -> Body:
@@ -86,13 +88,19 @@ CHAT_BODIES: dict[str, Body] = {
     "a text with a wrong byte at its end": text(b"x", b'\xff"}]}'),
     "messages": repeated(MESSAGES, b'{"role":"user","content":""}', b"]}"),
     "messages of the assistant": repeated(MESSAGES, b'{"role":"assistant","content":""}', b"]}"),
-    "messages of parts": repeated(MESSAGES, parts(b'{"type":"text","text":""}')(20_000)[len(MESSAGES) : -2], b"]}"),
+    "messages of parts": repeated(
+        MESSAGES, parts(b'{"type":"text","text":""}')(20_000)[len(MESSAGES) : -2], b"]}"
+    ),
     "parts": parts(b'{"type":"text","text":""}'),
     "pictures": parts(b'{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}'),
     "remote pictures": parts(b'{"type":"image_url","image_url":{"url":"http://a.io"}}'),
-    "remote pictures of an inner name": parts(b'{"type":"image_url","image_url":{"url":"http://' + b"a." * 900 + b'local"}}'),
+    "remote pictures of an inner name": parts(
+        b'{"type":"image_url","image_url":{"url":"http://' + b"a." * 900 + b'local"}}'
+    ),
     "tools": repeated(HEAD + b',"tools":[', FUNCTION, b"]}"),
-    "a tool's schema": named(HEAD + b',"tools":[{"type":"function","function":{"name":"f","parameters":{', b'"%x":{}', b"}}}]}"),
+    "a tool's schema": named(
+        HEAD + b',"tools":[{"type":"function","function":{"name":"f","parameters":{', b'"%x":{}', b"}}}]}"
+    ),
     "tool calls": repeated(
         MESSAGES + b'{"role":"assistant","tool_calls":[',
         b'{"type":"function","id":"a","function":{"name":"f","arguments":""}}',
@@ -100,7 +108,10 @@ CHAT_BODIES: dict[str, Body] = {
     ),
     "functions": repeated(HEAD + b',"functions":[', b'{"name":"f"}', b"]}"),
     "allowed tools": repeated(
-        HEAD + b',"tools":[' + FUNCTION + b'],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[',
+        HEAD
+        + b',"tools":['
+        + FUNCTION
+        + b'],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[',
         b"{}",
         b"]}}}",
     ),

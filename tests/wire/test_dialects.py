@@ -1,4 +1,6 @@
-"""Dialects write the golden transcripts, byte for byte, and keep the rules that clients rely on in all of them."""
+"""Dialects write the golden transcripts, byte for byte, and keep the rules that clients rely on in all of
+them.
+"""
 
 import json
 from pathlib import Path
@@ -42,8 +44,12 @@ def test_a_body_holds_what_the_stream_holds(dialect: str, case: str) -> None:
         message = whole.get("message", whole)
         for member in ("text", "content", "refusal", "reasoning_content"):
             assert (message.get(member) or "") == "".join(piece.get(member) or "" for piece in said)
-        assert [piece["finish_reason"] for piece in pieces if piece["finish_reason"]] == [whole["finish_reason"]]
-    assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
+        assert [piece["finish_reason"] for piece in pieces if piece["finish_reason"]] == [
+            whole["finish_reason"]
+        ]
+    assert (
+        body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
+    )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -51,7 +57,9 @@ def test_a_body_holds_what_the_stream_holds(dialect: str, case: str) -> None:
 def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
     told = choices(CASES[case].stream(dialect))
     for whole in json.loads(CASES[case].body(dialect))["choices"]:
-        pieces = [choice["logprobs"] for choice in told if choice["index"] == whole["index"] and choice["logprobs"]]
+        pieces = [
+            choice["logprobs"] for choice in told if choice["index"] == whole["index"] and choice["logprobs"]
+        ]
         offsets = [offset for piece in pieces for offset in piece["text_offset"]]
         assert offsets == (whole["logprobs"] or {}).get("text_offset", [])
 
@@ -59,7 +67,14 @@ def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("case", ["two-choices", "completion-prompts"])
 def test_the_choices_are_first_heard_of_in_order(dialect: str, case: str) -> None:
-    deltas: list[AnyDelta] = [Started(), Text("b", 1), Text("a", 0), Finished("stop", 1), Finished("stop", 0), Usage(1, 2)]
+    deltas: list[AnyDelta] = [
+        Started(),
+        Text("b", 1),
+        Text("a", 0),
+        Finished("stop", 1),
+        Finished("stop", 0),
+        Usage(1, 2),
+    ]
     told = choices(Case(deltas, {"choices_count": 2}, CASES[case].is_text).stream(dialect))
     assert list(dict.fromkeys(choice["index"] for choice in told)) == [0, 1]
 
@@ -100,16 +115,29 @@ def test_bitseek_never_tells_half_a_tool_call() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_body_has_the_four_members_of_the_envelope(dialect: str) -> None:
-    error = {"message": FAILURE.message, "type": "server_error", "param": None, "code": "upstream_disconnected"}
+    error = {
+        "message": FAILURE.message,
+        "type": "server_error",
+        "param": None,
+        "code": "upstream_disconnected",
+    }
     assert (
-        json.loads(DIALECTS[dialect].chat.error_body(FAILURE)) == json.loads(DIALECTS[dialect].text.error_body(FAILURE)) == {"error": error}
+        json.loads(DIALECTS[dialect].chat.error_body(FAILURE))
+        == json.loads(DIALECTS[dialect].text.error_body(FAILURE))
+        == {"error": error}
     )
 
 
 def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
-    event = b"event: error\n" + SEEDS["llama"]["seed-003-error"].stream("llama").rpartition(b"event: error\n")[2]
+    event = (
+        b"event: error\n" + SEEDS["llama"]["seed-003-error"].stream("llama").rpartition(b"event: error\n")[2]
+    )
     failure = SEEDS["llama"]["seed-003-error"].deltas[-1]
-    told = {dialect.name: kind.invalid_stream(failure) for dialect in DIALECTS.values() for kind in (dialect.chat, dialect.text)}  # type: ignore[arg-type]
+    told = {
+        dialect.name: kind.invalid_stream(failure)
+        for dialect in DIALECTS.values()
+        for kind in (dialect.chat, dialect.text)
+    }  # type: ignore[arg-type]
     assert told == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
 
 

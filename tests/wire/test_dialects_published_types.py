@@ -1,4 +1,6 @@
-"""OpenAI's published types, as its Python SDK has them, validate what we send, strictly; where they can't, it is named here."""
+"""OpenAI's published types, as its Python SDK has them, validate what we send, strictly; where they can't, it
+is named here.
+"""
 
 import json
 from typing import Any, Literal
@@ -17,7 +19,9 @@ STREAMED_CUSTOM_TOOLS = "tool-calls"
 
 
 class StreamedChoice(CompletionChoice):
-    """The published type says that the finish_reason of a text completion is never null; OpenAI's own streams say null until the end."""
+    """The published type says that the finish_reason of a text completion is never null; OpenAI's own streams
+    say null until the end.
+    """
 
     finish_reason: Literal["stop", "length", "content_filter"] | None  # type: ignore[assignment]
 
@@ -27,7 +31,11 @@ class StreamedCompletion(Completion):
 
 
 def documents(case: Case, dialect: str) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in case.stream(dialect).decode().split("\n") if line.startswith("data: {")]
+    return [
+        json.loads(line[6:])
+        for line in case.stream(dialect).decode().split("\n")
+        if line.startswith("data: {")
+    ]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -63,13 +71,21 @@ def test_every_body_is_of_the_published_type(dialect: str, case: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_body_is_of_the_published_type(dialect: str) -> None:
     envelope = json.loads(DIALECTS[dialect].chat.error_body(FAILURE))
-    assert ErrorObject.model_validate_json(json.dumps(envelope.pop("error")), strict=True).code == FAILURE.code
+    assert (
+        ErrorObject.model_validate_json(json.dumps(envelope.pop("error")), strict=True).code == FAILURE.code
+    )
     assert envelope == {}
 
 
 def test_the_exceptions_are_still_needed() -> None:
-    custom = next(document for document in documents(CHATS[STREAMED_CUSTOM_TOOLS], "openai") if '"custom"' in json.dumps(document))
+    custom = next(
+        document
+        for document in documents(CHATS[STREAMED_CUSTOM_TOOLS], "openai")
+        if '"custom"' in json.dumps(document)
+    )
     with pytest.raises(ValidationError):
         ChatCompletionChunk.model_validate_json(json.dumps(custom), strict=True)
     with pytest.raises(ValidationError):
-        Completion.model_validate_json(json.dumps(documents(COMPLETIONS["completion"], "openai")[0]), strict=True)
+        Completion.model_validate_json(
+            json.dumps(documents(COMPLETIONS["completion"], "openai")[0]), strict=True
+        )

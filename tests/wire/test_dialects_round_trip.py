@@ -1,4 +1,6 @@
-"""What a dialect writes, an upstream's reader reads back: any sequence of deltas, each dialect, any split of the bytes."""
+"""What a dialect writes, an upstream's reader reads back: any sequence of deltas, each dialect, any split of
+the bytes.
+"""
 
 import json
 import re
@@ -65,7 +67,10 @@ def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
     """None, a deprecated one, or up to three, of which one may go on after the next has begun."""
     if draw(st.integers(0, 4)) == 4:
         first, rest = draw(texts), draw(texts)
-        return [ToolCall(0, first, None, draw(words), index, "function_call"), ToolCall(0, rest, None, None, index, "function_call")]
+        return [
+            ToolCall(0, first, None, draw(words), index, "function_call"),
+            ToolCall(0, rest, None, None, index, "function_call"),
+        ]
     pieces: list[ToolCall] = []
     for number in range(draw(st.integers(0, 3))):
         kind: ToolKind = draw(st.sampled_from(["function", "custom"]))
@@ -78,7 +83,9 @@ def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
 def attachments(index: int) -> st.SearchStrategy[AnyDelta]:
     """A piece of speech, or citations."""
     sounds = st.binary(max_size=5).map(lambda sound: b64encode(sound).decode())
-    speech = st.builds(Audio, sounds, texts, st.just(index), st.none() | words, st.none() | st.integers(1, 2**40))
+    speech = st.builds(
+        Audio, sounds, texts, st.just(index), st.none() | words, st.none() | st.integers(1, 2**40)
+    )
     citations = st.lists(st.dictionaries(words, texts, max_size=2), min_size=1, max_size=2)
     return speech | st.builds(Annotations, citations, st.just(index))
 
@@ -89,7 +96,9 @@ def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
     said: list[AnyDelta] = []
     for kind in draw(st.lists(st.sampled_from([Text, Reasoning, Refusal]), max_size=4)):
         text = draw(texts)
-        said.append(Reasoning(text, index) if kind is Reasoning else kind(text, index, draw(token_logprobs(text))))
+        said.append(
+            Reasoning(text, index) if kind is Reasoning else kind(text, index, draw(token_logprobs(text)))
+        )
     said += draw(st.lists(attachments(index), max_size=3))
     called = draw(calls(index))
     reasons = ["stop", "length", "content_filter"]
@@ -105,8 +114,17 @@ def generations(draw: st.DrawFn) -> list[AnyDelta]:
     turns = draw(st.permutations([index for index, deltas in enumerate(told) for _ in deltas]))
     queues = [iter(deltas) for deltas in told]
     prompt, completion = draw(numbers), draw(numbers)
-    usage = Usage(prompt, completion, draw(st.none() | st.integers(0, prompt)), draw(st.none() | st.integers(0, completion)))
-    return [Started(draw(st.none() | words), draw(st.sampled_from([None, "flex"]))), *(next(queues[index]) for index in turns), usage]
+    usage = Usage(
+        prompt,
+        completion,
+        draw(st.none() | st.integers(0, prompt)),
+        draw(st.none() | st.integers(0, completion)),
+    )
+    return [
+        Started(draw(st.none() | words), draw(st.sampled_from([None, "flex"]))),
+        *(next(queues[index]) for index in turns),
+        usage,
+    ]
 
 
 def choices_count(deltas: Sequence[AnyDelta]) -> int:
@@ -145,7 +163,9 @@ def as_chat(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
     """What a chat dialect can say of these deltas."""
     reasons = CHAT_REASONS[dialect]
     return collect(
-        Finished(reasons.get(delta.finish_reason, delta.finish_reason), delta.index) if isinstance(delta, Finished) else delta
+        Finished(reasons.get(delta.finish_reason, delta.finish_reason), delta.index)
+        if isinstance(delta, Finished)
+        else delta
         for delta in deltas
     )
 
@@ -181,11 +201,22 @@ def test_a_stream_reads_back_as_what_was_told(deltas: list[AnyDelta], include_us
     for dialect, encoder, expectation in ENCODERS:
         stream = encoder(Answer(ID, 1, "m", count, include_usage)).encode(deltas)
         reader = new_reader(count)
-        found, expected = collect(read_back(stream, reader, size) + reader.end()), expectation(deltas, dialect)
+        found, expected = (
+            collect(read_back(stream, reader, size) + reader.end()),
+            expectation(deltas, dialect),
+        )
         assert summaries(found, count) == summaries(expected, count)
-        assert found.usage == (expected.usage if include_usage or dialect in ("opentoken", "bitseek") else None)
-        assert (found.system_fingerprint, found.service_tier) == (expected.system_fingerprint, expected.service_tier)
-        assert len({(document["id"], document["created"], document["model"]) for document in documents(stream)}) == 1
+        assert found.usage == (
+            expected.usage if include_usage or dialect in ("opentoken", "bitseek") else None
+        )
+        assert (found.system_fingerprint, found.service_tier) == (
+            expected.system_fingerprint,
+            expected.service_tier,
+        )
+        assert (
+            len({(document["id"], document["created"], document["model"]) for document in documents(stream)})
+            == 1
+        )
 
 
 @given(generations())
@@ -208,11 +239,15 @@ def test_a_stream_that_breaks_off_reads_back_as_broken(deltas: list[AnyDelta], s
     count = choices_count(deltas)
     begun = [delta for delta in deltas if not isinstance(delta, Finished | Usage)]
     for dialect, encoder, expectation in ENCODERS:
-        stream = encoder(Answer(ID, 1, "m", count)).encode([*begun, Failed("It broke.", code="upstream_disconnected")])
+        stream = encoder(Answer(ID, 1, "m", count)).encode(
+            [*begun, Failed("It broke.", code="upstream_disconnected")]
+        )
         reader = new_reader(count)
         found, expected = collect(read_back(stream, reader, size)), expectation(begun, dialect)
         for name in ("text", "reasoning", "refusal"):
-            assert [choice[name] for choice in summaries(found, count)] == [choice[name] for choice in summaries(expected, count)]
+            assert [choice[name] for choice in summaries(found, count)] == [
+                choice[name] for choice in summaries(expected, count)
+            ]
         assert list(documents(stream))[-1]["error"]["message"] == "It broke."
         with pytest.raises(UpstreamError):
             reader.end()

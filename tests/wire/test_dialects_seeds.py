@@ -104,7 +104,9 @@ def without_time_and_id(stream: str) -> str:
 def is_part_of(theirs: Any, whole: Any) -> bool:
     """Whether each member that the document shows is in ours; `…` at a text's end abbreviates it."""
     if isinstance(theirs, dict):
-        return isinstance(whole, dict) and all(name in whole and is_part_of(value, whole[name]) for name, value in theirs.items())
+        return isinstance(whole, dict) and all(
+            name in whole and is_part_of(value, whole[name]) for name, value in theirs.items()
+        )
     if isinstance(theirs, list):
         return len(theirs) == len(whole) and all(map(is_part_of, theirs, whole))
     if isinstance(theirs, str) and theirs.endswith("..."):
@@ -113,7 +115,8 @@ def is_part_of(theirs: Any, whole: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("case", "document"), [("seed-000-text", BITSEEK_TEXT), ("seed-000-tool-call", BITSEEK_TOOL_CALL), ("seed-002", BITSEEK_CHAT)]
+    ("case", "document"),
+    [("seed-000-text", BITSEEK_TEXT), ("seed-000-tool-call", BITSEEK_TOOL_CALL), ("seed-002", BITSEEK_CHAT)],
 )
 def test_bitseeks_examples_are_ours_but_for_the_usage_on_the_last_chunk(case: str, document: str) -> None:
     stream, count = re.subn(r',"usage":\{[^}]*\}', "", ours("bitseek", case))
@@ -132,7 +135,9 @@ def test_opentokens_example_is_ours_with_its_usage_chunk() -> None:
 def test_llamas_examples_are_parts_of_ours(case: str) -> None:
     theirs, whole = LLAMA[case].split("\n\n"), ours("llama", case).split("\n\n")
     if case == "seed-003-text-completion":
-        assert '"finish_reason":"stop"' in whole.pop(-3)  # the document's stream has no last chunk, clients want one
+        assert '"finish_reason":"stop"' in whole.pop(
+            -3
+        )  # the document's stream has no last chunk, clients want one
     assert len(theirs) == len(whole)
     for document, frame in zip(theirs, whole, strict=True):
         if document.startswith("data: {"):

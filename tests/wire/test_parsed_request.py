@@ -12,11 +12,19 @@ from tests.wire.request_bodies import HELLO, chat_body, summary, text_body
 PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.example/a.png"}}
 
 
-@pytest.mark.parametrize(("body", "endpoint"), [(chat_body(n=2, top_k=5, dream=1), CHAT), (text_body(best_of=3, n=2), TEXT)])
+@pytest.mark.parametrize(
+    ("body", "endpoint"), [(chat_body(n=2, top_k=5, dream=1), CHAT), (text_body(best_of=3, n=2), TEXT)]
+)
 def test_its_content_is_the_request(body: bytes, endpoint: str) -> None:
-    parsed, request = parse(body, endpoint, None), requests.parse_chat(body) if endpoint == CHAT else requests.parse_text(body)
+    parsed, request = (
+        parse(body, endpoint, None),
+        requests.parse_chat(body) if endpoint == CHAT else requests.parse_text(body),
+    )
     assert requests.from_bytes(parsed.content) == request
-    assert (parsed.summary.choices_count, parsed.summary.sampled_count) == (request.choices_count, request.sampled_count)
+    assert (parsed.summary.choices_count, parsed.summary.sampled_count) == (
+        request.choices_count,
+        request.sampled_count,
+    )
     assert (parsed.summary.ignored, parsed.summary.extras) == (request.ignored, tuple(request.extras))
     assert parsed_request.read(parsed.content, endpoint) == parsed
 

@@ -1,4 +1,6 @@
-"""What a dialect decides about a request: a model of its own choice, idle `stream_options`, and how a refusal is told."""
+"""What a dialect decides about a request: a model of its own choice, idle `stream_options`, and how a refusal
+is told.
+"""
 
 import json
 from collections.abc import Callable
@@ -6,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest, parse_chat, parse_text, refuse_idle_stream_options
+from chatapi.wire.requests import (
+    ChatRequest,
+    InvalidRequest,
+    TextRequest,
+    parse_chat,
+    parse_text,
+    refuse_idle_stream_options,
+)
 from tests.wire.request_bodies import HELLO, chat, chat_body, refusal, text, text_body
 
 Parse = Callable[..., ChatRequest | TextRequest]
@@ -38,7 +47,9 @@ TOOLS = """{
   }"""
 
 
-@pytest.mark.parametrize(("parse", "body"), [(parse_text, COMPLETION), (parse_chat, CHAT), (parse_chat, TOOLS)])
+@pytest.mark.parametrize(
+    ("parse", "body"), [(parse_text, COMPLETION), (parse_chat, CHAT), (parse_chat, TOOLS)]
+)
 def test_the_examples_of_the_llama_dialect_need_no_model(parse: Parse, body: str) -> None:
     request = parse(body.encode(), "local-model")
     assert (request.model, request.stream, request.ignored) == ("local-model", True, ())
@@ -61,12 +72,18 @@ def test_a_number_out_of_range_is_not_a_missing_model() -> None:
 
 
 @pytest.mark.parametrize("sent", [chat, text])
-def test_stream_options_without_stream_are_refused_on_demand(sent: Callable[..., ChatRequest | TextRequest]) -> None:
+def test_stream_options_without_stream_are_refused_on_demand(
+    sent: Callable[..., ChatRequest | TextRequest],
+) -> None:
     for options in ({}, {"include_usage": True}, {"include_obfuscation": False}):
         for stream in (None, False):
             with pytest.raises(InvalidRequest, match="only allowed when 'stream' is enabled") as refused:
                 refuse_idle_stream_options(sent(stream=stream, stream_options=options))
-            assert (refused.value.param, refused.value.status, refused.value.is_stream) == ("stream_options", 400, False)
+            assert (refused.value.param, refused.value.status, refused.value.is_stream) == (
+                "stream_options",
+                400,
+                False,
+            )
         refuse_idle_stream_options(sent(stream=True, stream_options=options))
     refuse_idle_stream_options(sent())
     refuse_idle_stream_options(sent(stream_options=None))
@@ -74,17 +91,28 @@ def test_stream_options_without_stream_are_refused_on_demand(sent: Callable[...,
 
 def test_stream_options_say_whether_usage_is_wanted() -> None:
     assert (chat().has_stream_options, chat().include_usage) == (False, False)
-    assert (chat(stream_options={}).has_stream_options, chat(stream_options={}).include_usage) == (True, False)
+    assert (chat(stream_options={}).has_stream_options, chat(stream_options={}).include_usage) == (
+        True,
+        False,
+    )
     assert chat(stream_options={"include_usage": True}).include_usage
 
 
 NO_STREAM: list[Any] = [False, None, "true", 1, []]
-WRONG: list[dict[str, Any]] = [{"temperature": 3}, {"n": "5"}, {"model": None}, {"stop": "\0"}, {"x" * n: 1 for n in range(1, 70)}]
+WRONG: list[dict[str, Any]] = [
+    {"temperature": 3},
+    {"n": "5"},
+    {"model": None},
+    {"stop": "\0"},
+    {"x" * n: 1 for n in range(1, 70)},
+]
 
 
 @PARSERS
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_refusal_tells_whether_a_stream_was_asked_for(parse: Parse, body: Callable[..., bytes], wrong: dict[str, Any]) -> None:
+def test_a_refusal_tells_whether_a_stream_was_asked_for(
+    parse: Parse, body: Callable[..., bytes], wrong: dict[str, Any]
+) -> None:
     assert refusal(body(**wrong, stream=True), parse).is_stream
     for stream in NO_STREAM:
         assert not refusal(body(**wrong, stream=stream), parse).is_stream
@@ -99,7 +127,9 @@ def test_so_does_the_refusal_of_numbers_and_keys_that_can_not_be_kept() -> None:
     assert refusal(chat_body(messages=[{"role": "user", "content": [remote]}], stream=True)).is_stream
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b'[{"stream":true}]', b'{"stream":true', b'"stream"', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b'[{"stream":true}]', b'{"stream":true', b'"stream"', b"\xff", b"[" * 100_000]
+)
 def test_what_can_not_be_read_asks_for_nothing(body: bytes) -> None:
     assert not refusal(body).is_stream
 

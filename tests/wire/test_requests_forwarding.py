@@ -1,4 +1,6 @@
-"""What becomes of a request: its way through Redis, the upstream's body, what is left out, and the bound of its prompt."""
+"""What becomes of a request: its way through Redis, the upstream's body, what is left out, and the bound of
+its prompt.
+"""
 
 import json
 from typing import Any
@@ -18,16 +20,34 @@ from chatapi.wire.requests import (
     to_bytes,
     upstream_body,
 )
-from tests.wire.request_bodies import CUSTOM, FUNCTION, HELLO, chat, chat_body, chat_refusal, refusal, summary, text, text_body
+from tests.wire.request_bodies import (
+    CUSTOM,
+    FUNCTION,
+    HELLO,
+    chat,
+    chat_body,
+    chat_refusal,
+    refusal,
+    summary,
+    text,
+    text_body,
+)
 
 NOTHING: frozenset[str] = frozenset()
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"é"}'}}
-SCHEMA = {"type": "object", "properties": {"größe": {"type": "number", "maximum": 10**30, "multipleOf": 0.1, "default": None}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"größe": {"type": "number", "maximum": 10**30, "multipleOf": 0.1, "default": None}},
+}
 
 EVERYTHING: dict[str, Any] = {
     "messages": [
         {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "file", "file": {"file_id": "file-1"}}], "name": "ann"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hi"}, {"type": "file", "file": {"file_id": "file-1"}}],
+            "name": "ann",
+        },
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "content": "22 C", "tool_call_id": "call_1"},
     ],
@@ -50,7 +70,10 @@ EVERYTHING: dict[str, Any] = {
     "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "low",
-    "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}},
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "s", "schema": SCHEMA, "strict": True},
+    },
     "safety_identifier": "s",
     "seed": 7,
     "service_tier": "auto",
@@ -60,57 +83,110 @@ EVERYTHING: dict[str, Any] = {
     "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
     "tools": [
         FUNCTION,
-        CUSTOM | {"custom": {"name": "c", "format": {"type": "grammar", "grammar": {"definition": "x", "syntax": "lark"}}}},
+        CUSTOM
+        | {
+            "custom": {
+                "name": "c",
+                "format": {"type": "grammar", "grammar": {"definition": "x", "syntax": "lark"}},
+            }
+        },
     ],
     "top_p": 0.9,
     "user": "u",
     "verbosity": "high",
-    "web_search_options": {"search_context_size": "low", "user_location": {"type": "approximate", "approximate": {"city": "Rome"}}},
+    "web_search_options": {
+        "search_context_size": "low",
+        "user_location": {"type": "approximate", "approximate": {"city": "Rome"}},
+    },
 }
 
 
 def test_everything_in_openai_s_reference_is_forwarded_as_sent() -> None:
     request = chat(**EVERYTHING, stream=False, stream_options={"include_usage": False})
     body = upstream_body(request, model="upstream/model", max_output_tokens=50, extra_parameters=NOTHING)
-    always = {"model": "upstream/model", "stream": True, "stream_options": {"include_usage": True}, "max_completion_tokens": 50}
+    always = {
+        "model": "upstream/model",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_completion_tokens": 50,
+    }
     assert json.loads(json.dumps(body)) == EVERYTHING | always
     assert request.ignored == ()
 
 
 def test_everything_in_the_text_reference_is_forwarded_as_sent() -> None:
-    sent = {"best_of": 2, "echo": True, "frequency_penalty": 1.0, "logit_bias": {"1": 1}, "logprobs": 2, "n": 2, "presence_penalty": 1.0}
-    sent |= {"prompt": [[1, 2]], "seed": 1, "stop": "x", "suffix": "s", "temperature": 0.0, "top_p": 1.0, "user": "u"}
+    sent = {
+        "best_of": 2,
+        "echo": True,
+        "frequency_penalty": 1.0,
+        "logit_bias": {"1": 1},
+        "logprobs": 2,
+        "n": 2,
+        "presence_penalty": 1.0,
+    }
+    sent |= {
+        "prompt": [[1, 2]],
+        "seed": 1,
+        "stop": "x",
+        "suffix": "s",
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "user": "u",
+    }
     body = upstream_body(text(**sent), model="m", max_output_tokens=16, extra_parameters=NOTHING)
-    assert body == sent | {"model": "m", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 16}
+    assert body == sent | {
+        "model": "m",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 16,
+    }
 
 
 def test_the_best_of_several_is_not_asked_for_as_a_stream() -> None:
-    body = upstream_body(text(best_of=3, stream_options={}), model="m", max_output_tokens=16, extra_parameters=NOTHING)
+    body = upstream_body(
+        text(best_of=3, stream_options={}), model="m", max_output_tokens=16, extra_parameters=NOTHING
+    )
     assert body == {"model": "m", "prompt": "Once", "best_of": 3, "max_tokens": 16}
 
 
 def test_what_the_client_left_out_stays_out() -> None:
     body = upstream_body(chat(), model="m", max_output_tokens=9, extra_parameters=NOTHING)
-    assert body == {"model": "m", "messages": [HELLO], "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 9}
+    assert body == {
+        "model": "m",
+        "messages": [HELLO],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 9,
+    }
 
 
 @pytest.mark.parametrize(
     ("members", "limit"),
-    [({}, "max_tokens"), ({"max_tokens": 99}, "max_tokens"), ({"max_completion_tokens": 99}, "max_completion_tokens")],
+    [
+        ({}, "max_tokens"),
+        ({"max_tokens": 99}, "max_tokens"),
+        ({"max_completion_tokens": 99}, "max_completion_tokens"),
+    ],
 )
-def test_the_limit_keeps_the_client_s_name_and_takes_the_capped_value(members: dict[str, Any], limit: str) -> None:
+def test_the_limit_keeps_the_client_s_name_and_takes_the_capped_value(
+    members: dict[str, Any], limit: str
+) -> None:
     body = upstream_body(chat(**members), model="m", max_output_tokens=9, extra_parameters=NOTHING)
     assert {name: value for name, value in body.items() if name.startswith("max")} == {limit: 9}
 
 
 def test_only_one_limit_is_sent() -> None:
-    body = upstream_body(chat(max_tokens=5, max_completion_tokens=7), model="m", max_output_tokens=7, extra_parameters=NOTHING)
+    body = upstream_body(
+        chat(max_tokens=5, max_completion_tokens=7), model="m", max_output_tokens=7, extra_parameters=NOTHING
+    )
     assert "max_tokens" not in body
 
 
 def test_a_deployment_gets_the_extras_that_it_asks_for() -> None:
     request = chat(top_k=40, min_p=0.1, repetition_penalty=1.1)
-    body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=frozenset({"top_k", "model", "api_key"}))
+    body = upstream_body(
+        request, model="m", max_output_tokens=9, extra_parameters=frozenset({"top_k", "model", "api_key"})
+    )
     assert (body["top_k"], body["model"]) == (40, "m")
     assert not {"min_p", "repetition_penalty", "extras", "ignored", "request"} & set(body)
     assert ignored_parameters(request, frozenset({"top_k"})) == ("min_p", "repetition_penalty")
@@ -128,7 +204,9 @@ def test_anything_else_is_dropped_and_named() -> None:
         assert b"canary" not in to_bytes(request)
         assert request.extras == {}
         assert request.ignored == (name.replace("\u043e", "?"),)
-        body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=ENGINE_PARAMETERS | {name})
+        body = upstream_body(
+            request, model="m", max_output_tokens=9, extra_parameters=ENGINE_PARAMETERS | {name}
+        )
         assert "canary" not in json.dumps(body)
 
 
@@ -145,7 +223,10 @@ def test_names_of_ignored_parameters_are_safe_to_print() -> None:
 def test_what_is_not_ours_is_capped() -> None:
     assert chat_refusal(documents="x" * MAX_EXTRA_BYTES) == ("documents", "invalid_value")
     assert chat(**{f"x{number}": 1 for number in range(MAX_IGNORED)})
-    assert refusal(chat_body(**{f"x{number}": 1 for number in range(MAX_IGNORED + 1)})).code == "unknown_parameter"
+    assert (
+        refusal(chat_body(**{f"x{number}": 1 for number in range(MAX_IGNORED + 1)})).code
+        == "unknown_parameter"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +234,14 @@ def test_what_is_not_ours_is_capped() -> None:
     [
         parse_chat(chat_body()),
         parse_chat(chat_body(**EVERYTHING, stream=True, top_k=5, api_key="k")),
-        parse_chat(chat_body(messages=[{"role": "assistant", "refusal": "No."}, {"role": "assistant", "content": None, "refusal": "No."}])),
+        parse_chat(
+            chat_body(
+                messages=[
+                    {"role": "assistant", "refusal": "No."},
+                    {"role": "assistant", "content": None, "refusal": "No."},
+                ]
+            )
+        ),
         parse_text(text_body()),
         parse_text(text_body(prompt=[[1, 2], [3]], logprobs=True, n=2, min_p=0.25)),
         parse_text(b'{"model":"m"}'),
@@ -165,7 +253,9 @@ def test_a_request_comes_back_from_redis_as_it_was(request_: ChatRequest | TextR
     assert type(returned) is type(request_)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"\x80", b'{"request":"other"}', b'{"request":"chat","model":"m"}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"\x80", b'{"request":"other"}', b'{"request":"chat","model":"m"}']
+)
 def test_nothing_else_comes_back_from_redis(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         from_bytes(data)
@@ -186,7 +276,9 @@ def test_prompt_bytes_count_all_that_becomes_prompt(content: str) -> None:
 
 def test_what_an_engine_is_told_to_write_into_the_prompt_is_bounded_too() -> None:
     documents = [{"text": "x" * 1_000}]
-    assert chat(documents=documents).prompt_bytes - chat(top_k=1).prompt_bytes == len(json.dumps(documents, separators=(",", ":")))
+    assert chat(documents=documents).prompt_bytes - chat(top_k=1).prompt_bytes == len(
+        json.dumps(documents, separators=(",", ":"))
+    )
     assert chat(chat_template_kwargs={"persona": "y" * 500}).prompt_bytes > chat().prompt_bytes + 500
 
 
@@ -196,7 +288,15 @@ def test_what_an_engine_is_told_to_write_into_the_prompt_is_bounded_too() -> Non
         ({}, 64 + 16 + len("Hello!")),
         ({"messages": [{"role": "user", "content": "x" * 9_000}]}, 8_192),
         ({"web_search_options": {}}, 8_192),
-        ({"messages": [HELLO, {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}, 8_192),
+        (
+            {
+                "messages": [
+                    HELLO,
+                    {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]},
+                ]
+            },
+            8_192,
+        ),
         ({"messages": [HELLO, {"role": "assistant", "audio": {"id": "audio_1"}}]}, 8_192),
     ],
 )
@@ -209,9 +309,17 @@ def test_all_text_of_a_chat_is_part_of_the_prompt() -> None:
     for part in ("Be brief.", "Hi", "ann", "get_weather", '{"city":"é"}', "22 C", "größe", "lark"):
         assert part in prompt
     legacy = [
-        {"role": "assistant", "content": [{"type": "refusal", "refusal": "Never"}], "function_call": {"name": "f", "arguments": "args"}}
+        {
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "Never"}],
+            "function_call": {"name": "f", "arguments": "args"},
+        }
     ]
     legacy.append(
-        {"role": "assistant", "refusal": "No", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "cu", "input": "stom"}}]}
+        {
+            "role": "assistant",
+            "refusal": "No",
+            "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "cu", "input": "stom"}}],
+        }
     )
     assert chat(messages=legacy).prompt_text.split("\n") == ["Never", "f", "args", "No", "cu", "stom"]

@@ -11,11 +11,15 @@ from chatapi.wire.requests import InvalidRequest
 from tests.wire.hostile_bodies import CHAT_BODIES, HEAD, TEXT_BODIES, Body
 from tests.wire.request_bodies import refusal
 
-CASES = {name: (CHAT, body) for name, body in CHAT_BODIES.items()} | {name: (TEXT, body) for name, body in TEXT_BODIES.items()}
+CASES = {name: (CHAT, body) for name, body in CHAT_BODIES.items()} | {
+    name: (TEXT, body) for name, body in TEXT_BODIES.items()
+}
 
 
 def cpu_s(body: bytes, endpoint: str, tries: int) -> float:
-    """The CPU time that it takes to parse the body, at best: what else happens on the machine is not its fault."""
+    """The CPU time that it takes to parse the body, at best: what else happens on the machine is not its
+    fault.
+    """
     found = []
     for _ in range(tries):
         started = time.thread_time()
@@ -54,7 +58,12 @@ def test_exponents_in_a_text_are_no_numbers() -> None:
 
 def test_a_doubled_name_is_told_unless_there_are_too_many_names() -> None:
     def doubled(count: int) -> bytes:
-        return HEAD + b',"x":{' + b",".join(b'"%d":%d' % (number, number) for number in range(count)) + b',"0":1e5}}'
+        return (
+            HEAD
+            + b',"x":{'
+            + b",".join(b'"%d":%d' % (number, number) for number in range(count))
+            + b',"0":1e5}}'
+        )
 
     few, many = refusal(doubled(MAX_NAMES_COMPARED - 100)), refusal(doubled(MAX_NAMES_COMPARED))
     assert (few.code, few.param) == ("duplicate_parameter", "0")

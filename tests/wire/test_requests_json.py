@@ -22,7 +22,12 @@ def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
     """A chat request whose deepest value is `levels` deep, inside a tool's schema."""
     inner = levels - 5  # body, tools, tool, function, parameters
     value = opening * inner + closing * inner
-    return BODY[:-1] + b',"tools":[{"type":"function","function":{"name":"f","parameters":{"a":' + value + b"}}}]}"
+    return (
+        BODY[:-1]
+        + b',"tools":[{"type":"function","function":{"name":"f","parameters":{"a":'
+        + value
+        + b"}}}]}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,9 @@ def test_it_refuses_what_is_not_a_json_object(body: bytes) -> None:
     assert refusal(body).code == "invalid_json"
 
 
-@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":[', b"]}"), (b'["]]",{"}":', b'},"["]')])
+@pytest.mark.parametrize(
+    ("opening", "closing"), [(b"[", b"]"), (b'{"a":[', b"]}"), (b'["]]",{"}":', b'},"["]')]
+)
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1_000, 60_000])
 def test_it_refuses_deep_nesting(levels: int, opening: bytes, closing: bytes) -> None:
     deep = b"0".join([opening * levels, closing * levels])
@@ -83,7 +90,9 @@ def test_it_takes_the_deepest_nesting_that_is_allowed() -> None:
 
 def test_brackets_in_strings_are_no_nesting() -> None:
     content = r"[[[{{{ \" \\ ]" * 100
-    assert parse_chat(chat_body(messages=[{"role": "user", "content": content}])).messages[0].content == content
+    assert (
+        parse_chat(chat_body(messages=[{"role": "user", "content": content}])).messages[0].content == content
+    )
 
 
 def test_it_refuses_more_values_than_the_cap() -> None:
@@ -107,7 +116,10 @@ def test_one_text_may_fill_the_body() -> None:
 
 
 def test_commas_in_a_long_text_are_no_values() -> None:
-    assert len(parse_chat(chat_body(messages=[{"role": "user", "content": ",[" * MAX_VALUES}])).prompt_text) == 2 * MAX_VALUES
+    assert (
+        len(parse_chat(chat_body(messages=[{"role": "user", "content": ",[" * MAX_VALUES}])).prompt_text)
+        == 2 * MAX_VALUES
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +130,11 @@ def test_commas_in_a_long_text_are_no_values() -> None:
         (BODY[:-1] + b',"x":1,"x":1}', "x"),
         (BODY[:-1] + rb',"x\u0022":1,"x\"":1}', 'x"'),
         (BODY.replace(b'"role"', b'"role":"system","role"'), "role"),
-        (BODY[:-1] + b',"tools":[{"type":"function","function":{"name":"f","parameters":{"a":{"b":1,"b":2}}}}]}', "b"),
+        (
+            BODY[:-1]
+            + b',"tools":[{"type":"function","function":{"name":"f","parameters":{"a":{"b":1,"b":2}}}}]}',
+            "b",
+        ),
         (BODY[:-1] + b',"unknown":[[{"":1,"c":3,"":2}]]}', ""),
         (BODY[:-1] + rb',"a":"\u0022","x":{"\u0022\u0022":1,"\u0022\u0022":2}}', '""'),
     ],
@@ -129,7 +145,10 @@ def test_it_refuses_duplicate_keys_at_any_depth(body: bytes, key: str) -> None:
 
 
 def test_one_key_in_two_objects_is_no_duplicate() -> None:
-    assert parse_chat(BODY[:-1] + b',"metadata":{"model":"x","messages":"y"}}').metadata == {"model": "x", "messages": "y"}
+    assert parse_chat(BODY[:-1] + b',"metadata":{"model":"x","messages":"y"}}').metadata == {
+        "model": "x",
+        "messages": "y",
+    }
 
 
 def test_it_refuses_nul() -> None:
@@ -138,7 +157,10 @@ def test_it_refuses_nul() -> None:
     assert parse_chat(BODY.replace(b"Hello!", rb"\\u0000")).messages[0].content == r"\u0000"
 
 
-@pytest.mark.parametrize("escape", [rb"\ud800", rb"\udc00", rb"\uDFFF", rb"\ud800\ud800", rb"\udc00\ud800", rb"\ud83d\\ude00", rb"\ud83dx"])
+@pytest.mark.parametrize(
+    "escape",
+    [rb"\ud800", rb"\udc00", rb"\uDFFF", rb"\ud800\ud800", rb"\udc00\ud800", rb"\ud83d\\ude00", rb"\ud83dx"],
+)
 def test_it_refuses_lone_surrogates(escape: bytes) -> None:
     for body in (BODY.replace(b"Hello", escape), BODY[:-1] + b',"unknown":"' + escape + b'"}'):
         refused = refusal(body)
@@ -158,7 +180,9 @@ def test_it_says_why_a_body_is_not_json(body: bytes, why: str) -> None:
     assert refusal(body).message == f"We could not parse the JSON body of your request: {why}."
 
 
-@pytest.mark.parametrize("content", ["\u202eabc", "\u200b", "e\u0301" * 1_000, "\ufffe\uffff", "👩‍👩‍👧‍👦", "\x7f", "\u2028", "\t"])
+@pytest.mark.parametrize(
+    "content", ["\u202eabc", "\u200b", "e\u0301" * 1_000, "\ufffe\uffff", "👩‍👩‍👧‍👦", "\x7f", "\u2028", "\t"]
+)
 def test_it_keeps_all_other_characters(content: str) -> None:
     messages = [{"role": "user", "content": content}]
     for is_ascii in (True, False):

@@ -23,13 +23,20 @@ def picture(url: str) -> list[dict[str, Any]]:
     return messages({"type": "image_url", "image_url": {"url": url}})
 
 
-@pytest.mark.parametrize("media_type", ["png", "jpeg", "jpg", "webp", "gif", "bmp", "tiff", "avif", "heic", "heif"])
+@pytest.mark.parametrize(
+    "media_type", ["png", "jpeg", "jpg", "webp", "gif", "bmp", "tiff", "avif", "heic", "heif"]
+)
 def test_it_takes_pictures_that_are_in_the_request(media_type: str) -> None:
     request = chat(messages=picture(f"data:image/{media_type};base64,iVBORw0KGgo="))
     assert (request.has_media, request.has_remote_media) == (True, False)
 
 
-REMOTE = ["https://example.com/cat.png", "https://example.com/cat.png?x=1#y", "http://a.b-c.example:8080", "https://example.com/@me"]
+REMOTE = [
+    "https://example.com/cat.png",
+    "https://example.com/cat.png?x=1#y",
+    "http://a.b-c.example:8080",
+    "https://example.com/@me",
+]
 INNER = """http://127.0.0.1/ http://127.0.0.1:6379 http://127.1/ http://0/ http://0.0.0.0/ http://0x7f.1/ http://0x7f000001/
     http://0177.0.0.1/ http://2130706433/ http://[::1]/ http://[::]/ http://[::ffff:127.0.0.1]/ http://[::ffff:7f00:1]/
     http://[fe80::1%25eth0]/ http://169.254.169.254/latest/meta-data/ http://10.0.0.1/ http://192.168.1.1/ http://localhost/
@@ -42,7 +49,13 @@ INNER = """http://127.0.0.1/ http://127.0.0.1:6379 http://127.1/ http://0/ http:
     http://example.com/ä HTTP://EXAMPLE.COM/ //example.com/cat.png file:///etc/passwd FILE:///etc/passwd ftp://example.com/cat.png
     gopher://example.com:6379/_SET dict://example.com/ ldap://example.com/ jar:http://example.com!/ blob:https://example.com/1
     javascript:alert(1) cat.png /etc/passwd""".split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
-INNER += ["", "http://example.com/ x", "http://example.com/\n", "\thttp://example.com/", "https://example.com/" + "x" * 2_048]
+INNER += [
+    "",
+    "http://example.com/ x",
+    "http://example.com/\n",
+    "\thttp://example.com/",
+    "https://example.com/" + "x" * 2_048,
+]
 BAD_DATA = [
     "data:",
     "data:,",
@@ -78,7 +91,11 @@ def test_remote_pictures_are_for_deployments_that_allow_them(url: str) -> None:
     assert request.has_remote_media
     with pytest.raises(InvalidRequest) as refused:
         refuse_remote_media(request)
-    assert (refused.value.param, refused.value.code, refused.value.is_stream) == (URL, "unsupported_media", True)
+    assert (refused.value.param, refused.value.code, refused.value.is_stream) == (
+        URL,
+        "unsupported_media",
+        True,
+    )
 
 
 def test_who_sends_no_address_is_not_refused() -> None:
@@ -96,7 +113,10 @@ def test_no_deployment_gets_an_address_that_is_not_a_public_name(url: str) -> No
 @pytest.mark.parametrize(
     ("part", "member"),
     [
-        ({"type": "input_audio", "input_audio": {"data": "https://example.com/a.wav", "format": "wav"}}, "input_audio.data"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "https://example.com/a.wav", "format": "wav"}},
+            "input_audio.data",
+        ),
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "input_audio.data"),
         ({"type": "file", "file": {"file_data": "https://example.com/a.pdf"}}, "file.file_data"),
         ({"type": "file", "file": {"file_data": "data:application/pdf,plain"}}, "file.file_data"),
@@ -113,9 +133,15 @@ def test_media_are_capped() -> None:
     fits += "A" * (MAX_PART_DATA_CHARS - len(fits))
     assert chat(messages=picture(fits)).has_media
     assert chat_refusal(messages=picture(fits + "A")) == (URL, "unsupported_media")
-    assert chat_refusal(messages=picture("data:image/png;base64," + "A" * 50_000_000)) == (URL, "unsupported_media")
+    assert chat_refusal(messages=picture("data:image/png;base64," + "A" * 50_000_000)) == (
+        URL,
+        "unsupported_media",
+    )
     sound = {"type": "input_audio", "input_audio": {"data": "A" * (MAX_PART_DATA_CHARS + 1), "format": "mp3"}}
-    assert chat_refusal(messages=messages(sound)) == ("messages[1].content[1].input_audio.data", "unsupported_media")
+    assert chat_refusal(messages=messages(sound)) == (
+        "messages[1].content[1].input_audio.data",
+        "unsupported_media",
+    )
 
 
 @pytest.mark.parametrize("part", [PICTURE, SOUND, FILE])

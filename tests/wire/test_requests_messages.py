@@ -39,7 +39,9 @@ CUSTOM_CALL = {"id": "call_2", "type": "custom", "custom": {"name": "c", "input"
     ],
 )
 def test_it_takes_and_forwards_every_kind_of_message(message: dict[str, Any]) -> None:
-    body = upstream_body(chat(messages=[message]), model="m", max_output_tokens=1, extra_parameters=frozenset())
+    body = upstream_body(
+        chat(messages=[message]), model="m", max_output_tokens=1, extra_parameters=frozenset()
+    )
     assert body["messages"] == [message]
 
 
@@ -131,15 +133,30 @@ def test_it_names_what_is_wrong_with_a_message(message: Any, param: str, code: s
         ({"type": "image_url"}, ".image_url", "missing_required_parameter"),
         ({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}, ".image_url", "invalid_type"),
         ({"type": "image_url", "image_url": {}}, ".image_url.url", "missing_required_parameter"),
-        ({"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}}, ".image_url.detail", "invalid_value"),  # type: ignore[operator]
-        ({"type": "input_audio", "input_audio": {"data": "x", "format": "ogg"}}, ".input_audio.format", "invalid_value"),
-        ({"type": "input_audio", "input_audio": {"format": "wav"}}, ".input_audio.data", "missing_required_parameter"),
+        (
+            {"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}},
+            ".image_url.detail",
+            "invalid_value",
+        ),  # type: ignore[operator]
+        (
+            {"type": "input_audio", "input_audio": {"data": "x", "format": "ogg"}},
+            ".input_audio.format",
+            "invalid_value",
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"format": "wav"}},
+            ".input_audio.data",
+            "missing_required_parameter",
+        ),
         ({"type": "file", "file": {}}, ".file.file_data", "invalid_value"),
         ({"type": "file", "file": {"file_data": "x", "file_id": "y"}}, ".file.file_data", "invalid_value"),
     ],
 )
 def test_it_names_what_is_wrong_with_a_part(part: Any, param: str, code: str) -> None:
-    assert chat_refusal(messages=[{"role": "user", "content": [TEXT, part]}]) == (f"messages[0].content[1]{param}", code)
+    assert chat_refusal(messages=[{"role": "user", "content": [TEXT, part]}]) == (
+        f"messages[0].content[1]{param}",
+        code,
+    )
 
 
 def test_it_takes_messages_up_to_the_cap() -> None:

@@ -1,7 +1,7 @@
 """Every request that the types of the installed openai package allow is taken, and forwarded as it was sent.
 
-The package is generated from OpenAI's reference: a parameter, a role, a content part or a word that a newer version has and we do
-not know fails here.
+The package is generated from OpenAI's reference: a parameter, a role, a content part or a word that a newer
+version has and we do not know fails here.
 """
 
 import types
@@ -16,7 +16,14 @@ from typing_extensions import get_type_hints, is_typeddict
 from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 
-SCALARS: dict[Any, list[Any]] = {str: ["x"], int: [1], float: [0.5], bool: [True, False], object: [{"y": [1, None, "é"]}], type(None): []}
+SCALARS: dict[Any, list[Any]] = {
+    str: ["x"],
+    int: [1],
+    float: [0.5],
+    bool: [True, False],
+    object: [{"y": [1, None, "é"]}],
+    type(None): [],
+}
 # What a type can't say: texts of a form, and members of which one excludes or needs another.
 FORMS: dict[str, list[Any]] = {
     "logit_bias": [{"50256": -100}],
@@ -34,7 +41,9 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 def examples(hint: Any) -> Iterator[Any]:
-    """Values of a type: every alternative of every union, every word of every literal, every member of every object."""
+    """Values of a type: every alternative of every union, every word of every literal, every member of every
+    object.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         yield from SCALARS[hint]

@@ -11,8 +11,24 @@ from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, chat_body, chat_re
 NUMBERS = ["temperature", "top_p", "presence_penalty", "frequency_penalty"]
 INTEGERS = ["n", "seed", "max_tokens", "max_completion_tokens", "top_logprobs"]
 BOOLEANS = ["stream", "logprobs", "parallel_tool_calls", "store"]
-STRINGS = ["model", "user", "safety_identifier", "prompt_cache_key", "reasoning_effort", "verbosity", "service_tier"]
-OBJECTS = ["stream_options", "logit_bias", "metadata", "audio", "prediction", "response_format", "web_search_options"]
+STRINGS = [
+    "model",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "reasoning_effort",
+    "verbosity",
+    "service_tier",
+]
+OBJECTS = [
+    "stream_options",
+    "logit_bias",
+    "metadata",
+    "audio",
+    "prediction",
+    "response_format",
+    "web_search_options",
+]
 OBJECTS += ["moderation", "prompt_cache_options"]
 ARRAYS = ["messages", "tools", "functions", "modalities"]
 
@@ -29,7 +45,9 @@ WRONG_TYPES: list[tuple[list[str], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "values"), [(name, values) for names, values in WRONG_TYPES for name in names])
+@pytest.mark.parametrize(
+    ("name", "values"), [(name, values) for names, values in WRONG_TYPES for name in names]
+)
 def test_it_refuses_every_wrong_type(name: str, values: list[Any]) -> None:
     for value in values:
         assert chat_refusal(**{name: value}) == (name, "invalid_type")
@@ -92,8 +110,27 @@ def test_it_takes_every_value_up_to_the_limits(name: str, values: list[Any]) -> 
         ("max_tokens", [0, -1, 2**31]),
         ("max_completion_tokens", [0, -1, 2**31]),
         ("stop", ["", [], ["a"] * 5, ["a"] * 100, "x" * 513]),
-        ("logit_bias", [{"1": 101}, {"1": -101}, {"a": 1}, {"-1": 1}, {"1\n": 1}, {"": 1}, {str(n): 1 for n in range(1025)}]),
-        ("metadata", [{"k" * 65: ""}, {"k": "v" * 513}, {str(number): "" for number in range(17)}, {"k": "v" * 1_000_000}]),
+        (
+            "logit_bias",
+            [
+                {"1": 101},
+                {"1": -101},
+                {"a": 1},
+                {"-1": 1},
+                {"1\n": 1},
+                {"": 1},
+                {str(n): 1 for n in range(1025)},
+            ],
+        ),
+        (
+            "metadata",
+            [
+                {"k" * 65: ""},
+                {"k": "v" * 513},
+                {str(number): "" for number in range(17)},
+                {"k": "v" * 1_000_000},
+            ],
+        ),
         ("user", ["u" * 513]),
         ("safety_identifier", ["s" * 129]),
         ("reasoning_effort", ["", "huge", "High"]),
@@ -126,7 +163,11 @@ def test_it_refuses_every_value_beyond_the_limits(name: str, values: list[Any]) 
         ({"audio": {"format": "wav", "voice": {}}}, "audio.voice.id", "missing_required_parameter"),
         ({"prediction": {"content": "x"}}, "prediction.type", "missing_required_parameter"),
         ({"prediction": {"type": "content"}}, "prediction.content", "missing_required_parameter"),
-        ({"web_search_options": {"search_context_size": "huge"}}, "web_search_options.search_context_size", "invalid_value"),
+        (
+            {"web_search_options": {"search_context_size": "huge"}},
+            "web_search_options.search_context_size",
+            "invalid_value",
+        ),
         (
             {"web_search_options": {"user_location": {"approximate": {}}}},
             "web_search_options.user_location.type",
@@ -136,8 +177,16 @@ def test_it_refuses_every_value_beyond_the_limits(name: str, values: list[Any]) 
         ({"prompt_cache_options": {"ttl": "1h"}}, "prompt_cache_options.ttl", "invalid_value"),
         ({"response_format": {}}, "response_format.type", "missing_required_parameter"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing_required_parameter"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name", "missing_required_parameter"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+            "missing_required_parameter",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            "response_format.json_schema.name",
+            "missing_required_parameter",
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
             "response_format.json_schema.name",
@@ -165,9 +214,21 @@ def test_it_names_nested_parameters(members: dict[str, Any], param: str, code: s
         ({"type": "function", "function": {"name": "a b"}}, "tools[0].function.name", "invalid_value"),
         ({"type": "function", "function": {"name": "a\n"}}, "tools[0].function.name", "invalid_value"),
         ({"type": "function", "function": {"name": "a" * 65}}, "tools[0].function.name", "invalid_value"),
-        ({"type": "function", "function": {"name": "a", "strict": 1}}, "tools[0].function.strict", "invalid_type"),
-        ({"type": "function", "function": {"name": "a", "parameters": []}}, "tools[0].function.parameters", "invalid_type"),
-        ({"type": "custom", "custom": {"name": "a", "format": {"type": "json"}}}, "tools[0].custom.format.type", "invalid_value"),
+        (
+            {"type": "function", "function": {"name": "a", "strict": 1}},
+            "tools[0].function.strict",
+            "invalid_type",
+        ),
+        (
+            {"type": "function", "function": {"name": "a", "parameters": []}},
+            "tools[0].function.parameters",
+            "invalid_type",
+        ),
+        (
+            {"type": "custom", "custom": {"name": "a", "format": {"type": "json"}}},
+            "tools[0].custom.format.type",
+            "invalid_value",
+        ),
         (
             {"type": "custom", "custom": {"name": "a", "format": {"type": "grammar"}}},
             "tools[0].custom.format.grammar",
@@ -190,7 +251,9 @@ def test_it_names_what_is_wrong_with_a_tool(tool: Any, param: str, code: str) ->
 )
 def test_schemas_are_only_passed_on(schema: dict[str, Any]) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    request = chat(tools=[tool], response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+    request = chat(
+        tools=[tool], response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    )
     body = upstream_body(request, model="m", max_output_tokens=1, extra_parameters=frozenset())
     assert body["tools"] == [tool]
     assert body["response_format"]["json_schema"]["schema"] == schema
@@ -216,11 +279,22 @@ def test_it_takes_every_kind_of_tool_choice(tool_choice: Any) -> None:
     [
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"tool_choice": "any", "tools": [FUNCTION]}, "tool_choice", "invalid_value"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [FUNCTION]}, "tool_choice", "invalid_value"),
-        ({"tool_choice": {"type": "custom", "custom": {"name": "get_weather"}}, "tools": [FUNCTION]}, "tool_choice", "invalid_value"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [FUNCTION]},
+            "tool_choice",
+            "invalid_value",
+        ),
+        (
+            {"tool_choice": {"type": "custom", "custom": {"name": "get_weather"}}, "tools": [FUNCTION]},
+            "tool_choice",
+            "invalid_value",
+        ),
         ({"tool_choice": {"type": "x"}, "tools": [FUNCTION]}, "tool_choice.type", "invalid_value"),
         (
-            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, "tools": [FUNCTION]},
+            {
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}},
+                "tools": [FUNCTION],
+            },
             "tool_choice.allowed_tools.tools",
             "missing_required_parameter",
         ),
@@ -233,7 +307,9 @@ def test_it_takes_every_kind_of_tool_choice(tool_choice: Any) -> None:
         ({"modalities": ["text", "audio"]}, "audio", "missing_required_parameter"),
     ],
 )
-def test_it_refuses_parameters_that_contradict_each_other(members: dict[str, Any], param: str, code: str) -> None:
+def test_it_refuses_parameters_that_contradict_each_other(
+    members: dict[str, Any], param: str, code: str
+) -> None:
     assert chat_refusal(**members) == (param, code)
 
 
@@ -245,11 +321,23 @@ def test_it_refuses_parameters_that_contradict_each_other(members: dict[str, Any
         ({"n": 129}, "Invalid value for 'n': expected an integer <= 128."),
         ({"stop": 5}, "Invalid type for 'stop': expected a string or an array, got an integer."),
         ({"stop": ["a"] * 5}, "Invalid value for 'stop': expected an array of length <= 4."),
-        ({"model": "a b"}, "Invalid value for 'model': expected a string matching regex '^[A-Za-z0-9._:/@+-]{1,128}$'."),
+        (
+            {"model": "a b"},
+            "Invalid value for 'model': expected a string matching regex '^[A-Za-z0-9._:/@+-]{1,128}$'.",
+        ),
         ({"model": None}, "Missing required parameter: 'model'."),
-        ({"verbosity": "x"}, "Invalid value for 'verbosity': 'x'. Supported values are: 'high', 'low', 'medium'."),
-        ({"verbosity": "x" * 500}, f"Invalid value for 'verbosity': '{'x' * 99}…'. Supported values are: 'high', 'low', 'medium'."),
-        ({"verbosity": " - at `$.n`"}, "Invalid value for 'verbosity': ' - at `$.n`'. Supported values are: 'high', 'low', 'medium'."),
+        (
+            {"verbosity": "x"},
+            "Invalid value for 'verbosity': 'x'. Supported values are: 'high', 'low', 'medium'.",
+        ),
+        (
+            {"verbosity": "x" * 500},
+            f"Invalid value for 'verbosity': '{'x' * 99}…'. Supported values are: 'high', 'low', 'medium'.",
+        ),
+        (
+            {"verbosity": " - at `$.n`"},
+            "Invalid value for 'verbosity': ' - at `$.n`'. Supported values are: 'high', 'low', 'medium'.",
+        ),
         (
             {"messages": [{"role": "system", "content": [{"type": "image_url"}]}]},
             "Invalid value for 'messages[0].content[0].type': 'image_url'. Supported values are: 'text'.",
@@ -272,4 +360,8 @@ def test_the_newer_limit_wins() -> None:
 
 def test_choices_and_stop_sequences_have_one_form() -> None:
     assert (chat().choices_count, chat(n=3).choices_count, chat(n=3).sampled_count) == (1, 3, 3)
-    assert (chat().stop_sequences, chat(stop="a").stop_sequences, chat(stop=["a", "b"]).stop_sequences) == ((), ("a",), ("a", "b"))
+    assert (chat().stop_sequences, chat(stop="a").stop_sequences, chat(stop=["a", "b"]).stop_sequences) == (
+        (),
+        ("a",),
+        ("a", "b"),
+    )

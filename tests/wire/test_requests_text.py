@@ -31,7 +31,9 @@ def test_it_takes_every_form_of_prompt(prompt: Any, prompts: list[Any]) -> None:
 def test_a_missing_prompt_is_an_empty_one() -> None:
     request = parse_text(b'{"model":"m"}')
     assert request.prompts == [""]
-    assert upstream_body(request, model="m", max_output_tokens=16, extra_parameters=frozenset())["prompt"] == ""
+    assert (
+        upstream_body(request, model="m", max_output_tokens=16, extra_parameters=frozenset())["prompt"] == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,9 @@ def test_it_names_what_is_wrong(members: dict[str, Any], param: str, code: str) 
     ("logprobs", "count", "forwarded"),
     [(None, None, None), (False, None, None), (True, 1, 1), (0, 0, 0), (5, 5, 5)],
 )
-def test_logprobs_may_be_a_boolean_as_the_llama_dialect_has_it(logprobs: Any, count: int | None, forwarded: int | None) -> None:
+def test_logprobs_may_be_a_boolean_as_the_llama_dialect_has_it(
+    logprobs: Any, count: int | None, forwarded: int | None
+) -> None:
     request = text(logprobs=logprobs)
     assert request.logprobs_count == count
     body = upstream_body(request, model="m", max_output_tokens=16, extra_parameters=frozenset())

@@ -26,7 +26,10 @@ def parse(*pieces: bytes) -> list[Event]:
         ),
         (b"data\n\ndata\ndata\n\n", [Event(b""), Event(b"\n")]),
         (b"data:test\n\ndata: test\n\n", [Event(b"test"), Event(b"test")]),
-        (b"event: add\ndata: 73857293\n\nevent: remove\ndata: 2153\n\n", [Event(b"73857293", "add"), Event(b"2153", "remove")]),
+        (
+            b"event: add\ndata: 73857293\n\nevent: remove\ndata: 2153\n\n",
+            [Event(b"73857293", "add"), Event(b"2153", "remove")],
+        ),
     ],
 )
 def test_it_reads_the_examples_of_the_standard(stream: bytes, events: list[Event]) -> None:
@@ -35,7 +38,10 @@ def test_it_reads_the_examples_of_the_standard(stream: bytes, events: list[Event
 
 @pytest.mark.parametrize("end", LINE_ENDS)
 def test_it_takes_every_line_ending(end: bytes) -> None:
-    assert parse(b"data: a\n\n: ping\n\nevent: error\ndata: b\n\n".replace(b"\n", end)) == [Event(b"a"), Event(b"b", "error")]
+    assert parse(b"data: a\n\n: ping\n\nevent: error\ndata: b\n\n".replace(b"\n", end)) == [
+        Event(b"a"),
+        Event(b"b", "error"),
+    ]
 
 
 def test_it_gives_an_event_as_soon_as_a_carriage_return_ends_it() -> None:
@@ -108,7 +114,10 @@ def test_any_split_gives_the_same_events(bom: bytes, stream: bytes, data: st.Dat
     assert parse(*(bytes([byte]) for byte in stream)) == whole
 
 
-@given(st.lists(st.binary(min_size=1, max_size=40).filter(lambda data: not {10, 13} & set(data))), st.sampled_from(LINE_ENDS))
+@given(
+    st.lists(st.binary(min_size=1, max_size=40).filter(lambda data: not {10, 13} & set(data))),
+    st.sampled_from(LINE_ENDS),
+)
 def test_every_framed_event_comes_back(payloads: list[bytes], end: bytes) -> None:
     stream = b"".join(sse.frame(payload).replace(b"\n", end) for payload in payloads)
     assert [event.data for event in parse(stream)] == payloads

@@ -15,8 +15,25 @@ from hypothesis import strategies as st
 
 from chatapi.wire import tokens
 
-ENGLISH = "The harbour master keeps 24 letters; he doesn't open them.\n\tNobody knows why, not even you. " * 200
-HARD = ["a", "^", "_", " ", "A", "\n", "a.", " \n\t", "字", "e\u0301", "👩\u200d👩\u200d👧", "\ud800", "\x00", "<|endoftext|>"]
+ENGLISH = (
+    "The harbour master keeps 24 letters; he doesn't open them.\n\tNobody knows why, not even you. " * 200
+)
+HARD = [
+    "a",
+    "^",
+    "_",
+    " ",
+    "A",
+    "\n",
+    "a.",
+    " \n\t",
+    "字",
+    "e\u0301",
+    "👩\u200d👩\u200d👧",
+    "\ud800",
+    "\x00",
+    "<|endoftext|>",
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,10 +58,17 @@ def test_special_tokens_are_plain_text() -> None:
 
 
 def test_no_text_is_no_tokens() -> None:
-    assert (tokens.count(""), tokens.estimate(""), tokens.upper_bound(0), list(tokens.split(""))) == (0, 0, 0, [])
+    assert (tokens.count(""), tokens.estimate(""), tokens.upper_bound(0), list(tokens.split(""))) == (
+        0,
+        0,
+        0,
+        [],
+    )
 
 
-WORDS = st.sampled_from([*ENGLISH.split(" ")[:20], "'s", "1234", "Ünï", "字字", "...", "x\n", "\ty", "\u00a0", "//", "\r\nThe"])
+WORDS = st.sampled_from(
+    [*ENGLISH.split(" ")[:20], "'s", "1234", "Ünï", "字字", "...", "x\n", "\ty", "\u00a0", "//", "\r\nThe"]
+)
 SPACES = st.sampled_from([" ", " ", "  ", "\n ", " \n"])
 
 
@@ -75,7 +99,8 @@ def test_an_estimate_of_any_megabyte_is_quick_and_close(unit: str) -> None:
     assert estimated == pytest.approx(tokens.count(text[:100_000]) * len(text) / 100_000, rel=0.1)
 
 
-# What has stalled or crashed other services: long runs of one character, text without spaces, one endless grapheme.
+# What has stalled or crashed other services: long runs of one character, text without spaces, one endless
+# grapheme.
 ATTACKS = {
     "letters": "a" * 1_000_000,
     "carets": "^" * 1_000_000,
@@ -167,7 +192,9 @@ def test_an_unknown_encoding_is_named() -> None:
         tokens.count("x", "gpt2")
 
 
-def test_a_damaged_vocabulary_is_refused_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_vocabulary_is_refused_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damaged = tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790"
     damaged.write_bytes(b"YQ== 0\n")
     monkeypatch.setattr(tokens, "_VOCABULARY", tmp_path)

@@ -14,7 +14,13 @@ def test_speech_and_citations_are_read() -> None:
         chunk({"audio": {"id": "audio_1", "data": "AAE=", "transcript": "Sun."}}),
         chunk({"annotations": [{}]}),
     ]
-    assert read(*events, STOP) == [Started(), Text("Sun."), Audio("AAE=", "Sun.", 0, "audio_1"), Annotations([{}]), Finished("stop")]
+    assert read(*events, STOP) == [
+        Started(),
+        Text("Sun."),
+        Audio("AAE=", "Sun.", 0, "audio_1"),
+        Annotations([{}]),
+        Finished("stop"),
+    ]
 
 
 @pytest.mark.parametrize("data", ["AAE", "A=A=", "é", "AA\nEC"])

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatapi.wire.completion import collect
-from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, TopLogprob, Usage
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    TokenLogprob,
+    ToolCall,
+    TopLogprob,
+    Usage,
+)
 from chatapi.wire.sse import Event, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
@@ -44,7 +55,13 @@ def failure_code(*events: Event) -> str | None:
 
 
 def test_a_plain_stream_starts_speaks_and_ends() -> None:
-    events = [chunk({"role": "assistant"}, system_fingerprint="fp"), chunk({"content": "Hi"}), chunk({"content": " you"}), STOP, DONE]
+    events = [
+        chunk({"role": "assistant"}, system_fingerprint="fp"),
+        chunk({"content": "Hi"}),
+        chunk({"content": " you"}),
+        STOP,
+        DONE,
+    ]
     assert read(*events) == [Started("fp"), Text("Hi"), Text(" you"), Finished("stop")]
 
 
@@ -60,7 +77,11 @@ def test_an_answer_without_text_starts_with_its_end() -> None:
 
 
 def test_choices_may_be_null_absent_or_without_index() -> None:
-    events = [event({"choices": None}), event({}), event({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": "b"}}]})]
+    events = [
+        event({"choices": None}),
+        event({}),
+        event({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": "b"}}]}),
+    ]
     assert new_reader(choices=2).read(events) == [Started(), Text("a", 0), Text("b", 1)]
 
 
@@ -68,7 +89,9 @@ def test_choices_end_once_each_and_say_nothing_after_it() -> None:
     reader = new_reader(choices=2)
     reader.read([chunk({"content": "a"}, "stop"), chunk({"content": "late"}), STOP])
     assert not reader.is_complete
-    assert reader.read([event({"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]})]) == [Finished("length", 1)]
+    assert reader.read([event({"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]})]) == [
+        Finished("length", 1)
+    ]
     assert reader.is_complete
 
 
@@ -87,7 +110,13 @@ def test_a_refusal_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"), [("max_tokens", "length"), ("end_turn", "stop"), ("tool_use", "tool_calls"), ("content_filter", "content_filter")]
+    ("theirs", "ours"),
+    [
+        ("max_tokens", "length"),
+        ("end_turn", "stop"),
+        ("tool_use", "tool_calls"),
+        ("content_filter", "content_filter"),
+    ],
 )
 def test_finish_reasons_become_openais(theirs: str, ours: str) -> None:
     assert collect(read(chunk({"content": "a"}, theirs))).choice(0).finish_reason == ours
@@ -114,19 +143,41 @@ def collected(*events: Event) -> list[tuple[int, str, str, str]]:
 
 
 def test_tool_call_fragments_carry_id_and_name_once() -> None:
-    events = [tools(call("", "f", index=0, id="c1")), tools(call("{", "f", index=0, id="c1")), tools(call("}", index=0))]
-    assert new_reader().read(events) == [Started(), ToolCall(0, "", "c1", "f"), ToolCall(0, "{"), ToolCall(0, "}")]
+    events = [
+        tools(call("", "f", index=0, id="c1")),
+        tools(call("{", "f", index=0, id="c1")),
+        tools(call("}", index=0)),
+    ]
+    assert new_reader().read(events) == [
+        Started(),
+        ToolCall(0, "", "c1", "f"),
+        ToolCall(0, "{"),
+        ToolCall(0, "}"),
+    ]
 
 
 @pytest.mark.parametrize("index", [{"index": 0}, {}])
 def test_calls_that_share_an_index_are_told_apart_by_id_and_name(index: dict[str, Any]) -> None:
-    events = [tools(call("{", "f", id="a", **index)), tools(call("}", **index)), tools(call("{}", "f", id="b", **index))]
+    events = [
+        tools(call("{", "f", id="a", **index)),
+        tools(call("}", **index)),
+        tools(call("{}", "f", id="b", **index)),
+    ]
     assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "f", "{}")]
 
 
 def test_calls_without_ids_get_ids_and_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
-    fragments = [call("{", "f", index=0), call("}", "f", index=0), call("{}", "f", index=0), call("[]", "g", index=0)]
-    assert collected(*map(tools, fragments)) == [(0, "call_0", "f", "{}"), (1, "call_1", "f", "{}"), (2, "call_2", "g", "[]")]
+    fragments = [
+        call("{", "f", index=0),
+        call("}", "f", index=0),
+        call("{}", "f", index=0),
+        call("[]", "g", index=0),
+    ]
+    assert collected(*map(tools, fragments)) == [
+        (0, "call_0", "f", "{}"),
+        (1, "call_1", "f", "{}"),
+        (2, "call_2", "g", "[]"),
+    ]
 
 
 @pytest.mark.parametrize("index", [{"index": 0}, {}])
@@ -141,7 +192,10 @@ def test_calls_that_share_an_index_go_on_by_their_ids(index: dict[str, Any], nam
 
 def test_a_fragment_without_an_id_goes_on_where_its_index_was_last() -> None:
     begun = tools(call("{", "f", index=0, id="a"), call("[]", "g", index=0, id="b"))
-    assert collected(begun, tools(call("1", index=0, id="a")), tools(call("}", index=0))) == [(0, "a", "f", "{1}"), (1, "b", "g", "[]")]
+    assert collected(begun, tools(call("1", index=0, id="a")), tools(call("}", index=0))) == [
+        (0, "a", "f", "{1}"),
+        (1, "b", "g", "[]"),
+    ]
 
 
 def test_calls_that_share_an_id_are_told_apart_by_index() -> None:
@@ -151,15 +205,29 @@ def test_calls_that_share_an_id_are_told_apart_by_index() -> None:
     ]
 
 
-NOTHING = [{}, {"function": {}}, {"function": {"name": None, "arguments": None}}, {"id": "", "function": {"name": "", "arguments": ""}}]
+NOTHING = [
+    {},
+    {"function": {}},
+    {"function": {"name": None, "arguments": None}},
+    {"id": "", "function": {"name": "", "arguments": ""}},
+]
 
 
 @pytest.mark.parametrize("nothing", NOTHING)
 def test_a_fragment_that_says_nothing_is_no_call(nothing: dict[str, Any]) -> None:
     said = [Started(), Text("a"), Finished("stop")]
-    assert read(chunk({"content": "a", "tool_calls": [{"index": 0, **nothing}]}), chunk({"tool_calls": [nothing]}), STOP) == said
+    assert (
+        read(
+            chunk({"content": "a", "tool_calls": [{"index": 0, **nothing}]}),
+            chunk({"tool_calls": [nothing]}),
+            STOP,
+        )
+        == said
+    )
     assert read(chunk({"content": "a", "function_call": nothing.get("function", {})}), STOP) == said
-    assert collected(tools(call("{}", "f", index=0, id="a"), {"index": 1, **nothing})) == [(0, "a", "f", "{}")]
+    assert collected(tools(call("{}", "f", index=0, id="a"), {"index": 1, **nothing})) == [
+        (0, "a", "f", "{}")
+    ]
 
 
 def test_an_id_made_up_for_every_fragment_starts_no_call() -> None:
@@ -168,19 +236,25 @@ def test_an_id_made_up_for_every_fragment_starts_no_call() -> None:
 
 
 def test_interleaved_calls_with_gaps_in_their_numbers_become_contiguous() -> None:
-    events = [tools(call("{", "f", index=1, id="a")), tools(call("[", "g", index=4, id="b")), tools(call("}", index=1), call("]", index=4))]
+    events = [
+        tools(call("{", "f", index=1, id="a")),
+        tools(call("[", "g", index=4, id="b")),
+        tools(call("}", index=1), call("]", index=4)),
+    ]
     assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "g", "[]")]
 
 
 def test_a_call_waits_for_its_name() -> None:
-    assert new_reader().read([tools({"index": 0, "id": "a"}), tools(call("{", index=0)), tools(call("}", "f", index=0))]) == [
-        Started(),
-        ToolCall(0, "{}", "a", "f"),
-    ]
+    assert new_reader().read(
+        [tools({"index": 0, "id": "a"}), tools(call("{", index=0)), tools(call("}", "f", index=0))]
+    ) == [Started(), ToolCall(0, "{}", "a", "f")]
 
 
 def test_a_call_without_a_name_is_an_error() -> None:
-    assert failure_code(tools(call("{}", index=0, id="a")), chunk(finish_reason="tool_calls")) == "upstream_invalid_response"
+    assert (
+        failure_code(tools(call("{}", index=0, id="a")), chunk(finish_reason="tool_calls"))
+        == "upstream_invalid_response"
+    )
 
 
 def test_custom_tools_and_arguments_as_objects_are_read() -> None:
@@ -200,7 +274,9 @@ def test_chat_logprobs_stay_with_their_text() -> None:
     token = {"token": "a", "logprob": -0.5, "bytes": [97], "id": 7}
     logprobs = {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
     ours = [TokenLogprob("a", -0.5, [97], [TopLogprob("a", -0.5, [97])])]
-    assert new_reader().read([event({"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": logprobs}]})])[1] == Text("a", 0, ours)
+    assert new_reader().read(
+        [event({"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": logprobs}]})]
+    )[1] == Text("a", 0, ours)
 
 
 def test_a_token_that_shows_no_text_keeps_its_logprobs() -> None:
@@ -210,10 +286,25 @@ def test_a_token_that_shows_no_text_keeps_its_logprobs() -> None:
 
 
 def test_text_completions_and_their_logprobs_are_read() -> None:
-    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -2.0], "top_logprobs": [None, {"b": -2.0, "c": -3.0}], "text_offset": [0, 1]}
-    ours = [TokenLogprob("a", UNKNOWN_LOGPROB), TokenLogprob("b", -2.0, None, [TopLogprob("b", -2.0), TopLogprob("c", -3.0)])]
-    choices = [{"text": "ab", "index": 0, "logprobs": logprobs}, {"text": "", "index": 0, "finish_reason": "stop"}]
-    assert read(*(event({"choices": [choice]}) for choice in choices)) == [Started(), Text("ab", 0, ours), Finished("stop")]
+    logprobs = {
+        "tokens": ["a", "b"],
+        "token_logprobs": [None, -2.0],
+        "top_logprobs": [None, {"b": -2.0, "c": -3.0}],
+        "text_offset": [0, 1],
+    }
+    ours = [
+        TokenLogprob("a", UNKNOWN_LOGPROB),
+        TokenLogprob("b", -2.0, None, [TopLogprob("b", -2.0), TopLogprob("c", -3.0)]),
+    ]
+    choices = [
+        {"text": "ab", "index": 0, "logprobs": logprobs},
+        {"text": "", "index": 0, "finish_reason": "stop"},
+    ]
+    assert read(*(event({"choices": [choice]}) for choice in choices)) == [
+        Started(),
+        Text("ab", 0, ours),
+        Finished("stop"),
+    ]
 
 
 # Errors and ends
@@ -257,7 +348,10 @@ def test_an_error_in_the_stream_is_told_after_the_deltas_before_it(error: Event)
 
 
 def test_the_llama_dialects_documented_error_is_about_the_context() -> None:
-    assert failure_code(event({"message": "context overflow", "type": "server_error"}, "error")) == "context_length_exceeded"
+    assert (
+        failure_code(event({"message": "context overflow", "type": "server_error"}, "error"))
+        == "context_length_exceeded"
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,9 +374,14 @@ def test_what_is_no_chunk_is_an_error(data: bytes) -> None:
     assert failure_code(Event(data)) == "upstream_invalid_response"
 
 
-@pytest.mark.parametrize(("data", "text"), [(b"a\xff", "a\ufffd"), (b"a\\ud83d", "a?"), (b"\\ud83d\\ude00", "\U0001f600")])
+@pytest.mark.parametrize(
+    ("data", "text"), [(b"a\xff", "a\ufffd"), (b"a\\ud83d", "a?"), (b"\\ud83d\\ude00", "\U0001f600")]
+)
 def test_half_characters_are_replaced(data: bytes, text: str) -> None:
-    assert new_reader().read([Event(b'{"choices":[{"delta":{"content":"' + data + b'"}}]}')]) == [Started(), Text(text)]
+    assert new_reader().read([Event(b'{"choices":[{"delta":{"content":"' + data + b'"}}]}')]) == [
+        Started(),
+        Text(text),
+    ]
 
 
 # The cap
@@ -291,32 +390,40 @@ def test_half_characters_are_replaced(data: bytes, text: str) -> None:
 def test_a_choice_that_goes_on_beyond_the_cap_is_ended_with_length() -> None:
     reader = new_reader(max_chunks=2)
     usage: dict[str, Any] = {"usage": {"prompt_tokens": 1, "completion_tokens": 9}}
-    assert reader.read([chunk({"content": "a"}), chunk({"content": "b"}), chunk({"content": "c"}, **usage), chunk({"content": "d"})]) == [
-        Started(),
-        Text("a"),
-        Text("b"),
-        Finished("length"),
-    ]
+    assert reader.read(
+        [
+            chunk({"content": "a"}),
+            chunk({"content": "b"}),
+            chunk({"content": "c"}, **usage),
+            chunk({"content": "d"}),
+        ]
+    ) == [Started(), Text("a"), Text("b"), Finished("length")]
     assert reader.is_done
     assert reader.end() == []
 
 
 def test_a_choice_that_uses_its_cap_up_ends_by_itself() -> None:
-    assert read(chunk({"content": "a"}), chunk({"content": "b"}), STOP, reader=new_reader(max_chunks=2))[-1] == Finished("stop")
+    assert read(chunk({"content": "a"}), chunk({"content": "b"}), STOP, reader=new_reader(max_chunks=2))[
+        -1
+    ] == Finished("stop")
 
 
 TEN = " the of and to in is that for it as"
 
 
 def test_tokens_that_come_together_count_as_many() -> None:
-    """Five chunks of ten tokens where five tokens were asked for: beyond twice as many it is sure to ignore its limit."""
+    """Five chunks of ten tokens where five tokens were asked for: beyond twice as many it is sure to ignore
+    its limit.
+    """
     reader = new_reader(max_chunks=5)
     assert reader.read([chunk({"content": TEN})] * 5) == [Started(), Text(TEN), Finished("length")]
     assert reader.is_done
 
 
 def test_tokens_that_come_together_within_the_limit_pass() -> None:
-    assert read(*[chunk({"content": TEN})] * 5, STOP, reader=new_reader(max_chunks=50))[1:-1] == [Text(TEN)] * 5
+    assert (
+        read(*[chunk({"content": TEN})] * 5, STOP, reader=new_reader(max_chunks=50))[1:-1] == [Text(TEN)] * 5
+    )
 
 
 @pytest.mark.parametrize("kind", [Text, Reasoning])
@@ -324,7 +431,9 @@ def test_of_an_answer_in_one_piece_its_beginning_is_shown(kind: type[Text | Reas
     body = {"content" if kind is Text else "reasoning": TEN * 5}
     reader = new_reader(max_chunks=5)
     usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 50}}
-    answer = json.dumps({"choices": [{"index": 0, "message": body, "finish_reason": "stop"}], **usage}).encode()
+    answer = json.dumps(
+        {"choices": [{"index": 0, "message": body, "finish_reason": "stop"}], **usage}
+    ).encode()
     assert reader.read_answer(answer) == [Started(), kind(" the of and to in"), Finished("length")]
     assert reader.end() == []
 
@@ -351,7 +460,14 @@ def test_a_whole_answer_is_read_as_deltas() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 1}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": usage}
     reader = new_reader()
-    said = [Started(), Reasoning("hm"), Text("a"), ToolCall(0, "{}", "x", "f"), ToolCall(1, "{}", "y", "f"), Finished("tool_calls")]
+    said = [
+        Started(),
+        Reasoning("hm"),
+        Text("a"),
+        ToolCall(0, "{}", "x", "f"),
+        ToolCall(1, "{}", "y", "f"),
+        Finished("tool_calls"),
+    ]
     assert reader.read_answer(json.dumps(body).encode()) == said
     assert reader.end() == [Usage(3, 1)]
 
@@ -363,18 +479,42 @@ words = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), 
 
 
 @given(words, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.integers(1, 50))
-def test_any_text_in_any_framing_arrives_whole(texts: list[str], end: str, has_comments: bool, size: int) -> None:
+def test_any_text_in_any_framing_arrives_whole(
+    texts: list[str], end: str, has_comments: bool, size: int
+) -> None:
     documents = [chunk({"content": text}).data.decode() for text in texts] + [STOP.data.decode(), "[DONE]"]
     comment = f": ping{end}{end}" if has_comments else ""
     stream = "".join(f"{comment}data: {document}{end}{end}" for document in documents).encode()
     parser, reader = Parser(), new_reader()
-    deltas = [delta for start in range(0, len(stream), size) for delta in reader.read(parser.feed(stream[start : start + size]))]
+    deltas = [
+        delta
+        for start in range(0, len(stream), size)
+        for delta in reader.read(parser.feed(stream[start : start + size]))
+    ]
     assert deltas == [Started(), *map(Text, texts), Finished("stop")]
 
 
-keys = st.sampled_from("choices delta index usage error message finish_reason tool_calls logprobs content function".split())  # noqa: SIM905
+keys = st.sampled_from(
+    [
+        "choices",
+        "delta",
+        "index",
+        "usage",
+        "error",
+        "message",
+        "finish_reason",
+        "tool_calls",
+        "logprobs",
+        "content",
+        "function",
+    ]
+)
 leaves = st.none() | st.booleans() | st.integers() | st.text()
-documents = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=20)
+documents = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=20,
+)
 
 
 @given(documents)

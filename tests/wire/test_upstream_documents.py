@@ -1,4 +1,6 @@
-"""The five wire documents' own examples, and what servers that follow none of them send: bytes in, deltas out."""
+"""The five wire documents' own examples, and what servers that follow none of them send: bytes in, deltas
+out.
+"""
 
 import json
 from typing import Any
@@ -12,11 +14,19 @@ from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
 
 
-def read(stream: bytes, size: int = 1 << 30, *, choices: int = 1, max_chunks: int = 1000, is_text: bool = False) -> list[AnyDelta]:
-    """All deltas of a stream that comes in reads of `size` bytes and then ends; raises what makes it not whole."""
+def read(
+    stream: bytes, size: int = 1 << 30, *, choices: int = 1, max_chunks: int = 1000, is_text: bool = False
+) -> list[AnyDelta]:
+    """All deltas of a stream that comes in reads of `size` bytes and then ends; raises what makes it not
+    whole.
+    """
     parser, reader = Parser(), ChunkReader(choices=choices, max_chunks=max_chunks, is_text=is_text)
     parts = [parser.feed(stream[start : start + size]) for start in range(0, len(stream), size)]
-    return [delta for events in parts for delta in reader.read(events)] + reader.read_rest(parser.close()) + reader.end()
+    return (
+        [delta for events in parts for delta in reader.read(events)]
+        + reader.read_rest(parser.close())
+        + reader.end()
+    )
 
 
 def failure_code(stream: bytes, **how: Any) -> str | None:
@@ -27,10 +37,15 @@ def failure_code(stream: bytes, **how: Any) -> str | None:
 
 def frames(*documents: Any) -> bytes:
     """The documents as events; bytes are sent as they are."""
-    return b"".join(part if isinstance(part, bytes) else b"data: " + json.dumps(part).encode() + b"\n\n" for part in documents)
+    return b"".join(
+        part if isinstance(part, bytes) else b"data: " + json.dumps(part).encode() + b"\n\n"
+        for part in documents
+    )
 
 
-def chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
+def chunk(
+    delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any
+) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish_reason}], **more}
 
 
@@ -42,7 +57,8 @@ DONE = b"data: [DONE]\n\n"
 STOP = chunk(finish_reason="stop")
 HELLO = [Started(), Text("Hello"), Text(" world"), Finished("stop")]
 
-# Bitseek: seeds 000 and 002. They print their streams without blank lines, and say: "Split by lines starting with data:".
+# Bitseek: seeds 000 and 002. They print their streams without blank lines, and say: "Split by lines starting
+# with data:".
 
 BITSEEK_HEAD = b'data: {"id":"stream:chat:1","object":"chat.completion","created":1773042793,"model":"","choices":[{"index":0,'
 BITSEEK_TEXT = (
@@ -51,7 +67,8 @@ BITSEEK_TEXT = (
     BITSEEK_HEAD + b'"delta":{"content":""},"finish_reason":"stop"}]}\n',
 )
 BITSEEK_TOOLS = (
-    BITSEEK_HEAD + b'"delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"get_weather",'
+    BITSEEK_HEAD
+    + b'"delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"get_weather",'
     b'"arguments":"{\\"city\\":\\"Singapore\\"}"}}]},"finish_reason":null}]}\n',
     BITSEEK_HEAD + b'"delta":{"content":""},"finish_reason":"tool_calls"}]}\n',
 )
@@ -83,20 +100,25 @@ def test_a_bitseek_stream_that_closes_before_its_finish_reason_has_broken_off() 
 
 
 def test_bitseeks_error_is_a_chunk_without_choices() -> None:
-    error = {"id": "stream:chat:1", "object": "chat.completion", "choices": [], "error": {"message": "boom", "type": "server_error"}}
+    error = {
+        "id": "stream:chat:1",
+        "object": "chat.completion",
+        "choices": [],
+        "error": {"message": "boom", "type": "server_error"},
+    }
     assert failure_code(frames(chunk({"content": "a"}), error)) == "upstream_error"
 
 
 def test_bitseeks_usage_is_on_the_last_chunk() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    assert read(frames(chunk({"content": "a"}), chunk({"content": ""}, "stop", usage=usage)))[-1] == Usage(3, 2)
+    assert read(frames(chunk({"content": "a"}), chunk({"content": ""}, "stop", usage=usage)))[-1] == Usage(
+        3, 2
+    )
 
 
 # OpenToken: seed 004
 
-OPENTOKEN_HEAD = (
-    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"google/gemini-3-flash","choices":['
-)
+OPENTOKEN_HEAD = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"google/gemini-3-flash","choices":['
 
 
 def test_opentokens_stream_has_a_usage_chunk_before_done() -> None:
@@ -107,7 +129,13 @@ def test_opentokens_stream_has_a_usage_chunk_before_done() -> None:
         OPENTOKEN_HEAD + b'{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
         OPENTOKEN_HEAD + b'],"usage":{"prompt_tokens":12,"completion_tokens":18,"total_tokens":30}}\n\n',
     ]
-    assert read(b"".join(stream) + DONE) == [Started(), Text("Packets "), Text("in flight"), Finished("stop"), Usage(12, 18)]
+    assert read(b"".join(stream) + DONE) == [
+        Started(),
+        Text("Packets "),
+        Text("in flight"),
+        Finished("stop"),
+        Usage(12, 18),
+    ]
 
 
 def test_opentokens_error_is_an_envelope_in_a_data_frame_and_then_done() -> None:
@@ -156,7 +184,9 @@ def test_done_ends_no_chat_and_no_text_that_never_began() -> None:
 
 
 def test_done_leaves_the_texts_alone_that_have_a_finish_reason() -> None:
-    stream = frames(text_chunk("a"), text_chunk("b", 1), text_chunk("", 1, finish_reason="content_filter"), DONE)
+    stream = frames(
+        text_chunk("a"), text_chunk("b", 1), text_chunk("", 1, finish_reason="content_filter"), DONE
+    )
     assert read(stream, choices=2, is_text=True)[-2:] == [Finished("content_filter", 1), Finished("stop", 0)]
 
 
@@ -167,21 +197,30 @@ def test_llamas_tool_call_comes_in_fragments() -> None:
     assert said.finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("nested", [{}, {"error": {"message": "context overflow", "type": "server_error", "code": None}}])
+@pytest.mark.parametrize(
+    "nested", [{}, {"error": {"message": "context overflow", "type": "server_error", "code": None}}]
+)
 def test_llamas_error_is_an_event(nested: dict[str, Any]) -> None:
     error = b"event: error\n" + frames({"message": "context overflow", "type": "server_error", **nested})
     assert failure_code(frames(chunk({"content": "a"}), error)) == "context_length_exceeded"
 
 
 def test_llamas_validation_error_comes_before_everything_else() -> None:
-    error = b"event: error\n" + frames({"message": "temperature is too high", "type": "invalid_request_error"})
+    error = b"event: error\n" + frames(
+        {"message": "temperature is too high", "type": "invalid_request_error"}
+    )
     with pytest.raises(UpstreamError) as raised:
         read(error)
     assert (raised.value.failure.status, raised.value.failure.message) == (400, "temperature is too high")
 
 
 def test_llamas_log_probabilities_are_read() -> None:
-    logprobs = {"tokens": [" a"], "text_offset": [0], "token_logprobs": [-0.5], "top_logprobs": [{" a": -0.5, " b": -1.5}]}
+    logprobs = {
+        "tokens": [" a"],
+        "text_offset": [0],
+        "token_logprobs": [-0.5],
+        "top_logprobs": [{" a": -0.5, " b": -1.5}],
+    }
     tokens = [TokenLogprob(" a", -0.5, None, [TopLogprob(" a", -0.5), TopLogprob(" b", -1.5)])]
     stream = frames(text_chunk(" a", logprobs=logprobs), DONE)
     assert read(stream, is_text=True) == [Started(), Text(" a", 0, tokens), Finished("stop")]
@@ -206,21 +245,39 @@ def test_a_legacy_function_call_is_one_call_without_an_id() -> None:
 
 
 def test_a_legacy_function_call_stays_one_whatever_is_said_again() -> None:
-    stream = frames(function_call("{}", name="f"), function_call("", name="f"), chunk({"function_call": None}, "function_call"))
-    assert read(stream) == [Started(), ToolCall(0, "{}", None, "f", kind="function_call"), Finished("function_call")]
+    stream = frames(
+        function_call("{}", name="f"),
+        function_call("", name="f"),
+        chunk({"function_call": None}, "function_call"),
+    )
+    assert read(stream) == [
+        Started(),
+        ToolCall(0, "{}", None, "f", kind="function_call"),
+        Finished("function_call"),
+    ]
 
 
 def test_a_call_that_is_told_in_both_forms_counts_once() -> None:
     call = {"name": "f", "arguments": "{}"}
     both = {"tool_calls": [{"index": 0, "id": "a", "function": call}], "function_call": call}
-    assert read(frames(chunk(both, "tool_calls"))) == [Started(), ToolCall(0, "{}", "a", "f"), Finished("tool_calls")]
+    assert read(frames(chunk(both, "tool_calls"))) == [
+        Started(),
+        ToolCall(0, "{}", "a", "f"),
+        Finished("tool_calls"),
+    ]
 
 
 def test_a_legacy_function_call_of_a_whole_answer_is_read() -> None:
     message = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     reader = ChunkReader(choices=1, max_chunks=1000)
-    deltas = reader.read_answer(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "function_call"}]}).encode())
-    assert deltas == [Started(), ToolCall(0, "{}", None, "f", kind="function_call"), Finished("function_call")]
+    deltas = reader.read_answer(
+        json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "function_call"}]}).encode()
+    )
+    assert deltas == [
+        Started(),
+        ToolCall(0, "{}", None, "f", kind="function_call"),
+        Finished("function_call"),
+    ]
 
 
 # What any of them may do
@@ -228,18 +285,32 @@ def test_a_legacy_function_call_of_a_whole_answer_is_read() -> None:
 
 def test_what_the_chunks_say_alike_is_told_once() -> None:
     head = {"system_fingerprint": "fp", "service_tier": "flex"}
-    assert read(frames(chunk({"role": "assistant"}, **head), chunk({"content": "a"}), STOP))[0] == Started("fp", "flex")
+    assert read(frames(chunk({"role": "assistant"}, **head), chunk({"content": "a"}), STOP))[0] == Started(
+        "fp", "flex"
+    )
     assert read(frames(chunk({"content": "a"}, service_tier="platinum"), STOP))[0] == Started()
 
 
 def test_events_of_any_name_count_and_comments_garbage_lines_and_pings_do_not() -> None:
-    noise = [b": ping\n\n", b"event: ping\ndata: {}\n\n", b"<garbage>\n\n", b"retry: 3000\n\n", b"id: 7\n", b"data: \n\n"]
-    stream = b"".join(line + b"event: chunk\n" + frames(chunk({"content": "a"})) for line in noise) + frames(STOP)
+    noise = [
+        b": ping\n\n",
+        b"event: ping\ndata: {}\n\n",
+        b"<garbage>\n\n",
+        b"retry: 3000\n\n",
+        b"id: 7\n",
+        b"data: \n\n",
+    ]
+    stream = b"".join(line + b"event: chunk\n" + frames(chunk({"content": "a"})) for line in noise) + frames(
+        STOP
+    )
     assert read(stream) == [Started(), *[Text("a")] * len(noise), Finished("stop")]
 
 
 def test_garbage_in_an_event_is_an_error_because_it_may_be_lost_text() -> None:
-    assert failure_code(frames(chunk({"content": "a"}), b"data: garbage\n\n", STOP)) == "upstream_invalid_response"
+    assert (
+        failure_code(frames(chunk({"content": "a"}), b"data: garbage\n\n", STOP))
+        == "upstream_invalid_response"
+    )
 
 
 def test_an_event_that_is_cut_through_is_none() -> None:
@@ -249,7 +320,13 @@ def test_an_event_that_is_cut_through_is_none() -> None:
 
 
 def test_roles_and_finishes_may_be_repeated_and_what_comes_after_a_finish_is_dropped() -> None:
-    stream = frames(chunk({"role": "assistant", "content": "a"}), chunk({"role": "assistant"}), STOP, STOP, chunk({"content": "late"}))
+    stream = frames(
+        chunk({"role": "assistant", "content": "a"}),
+        chunk({"role": "assistant"}),
+        STOP,
+        STOP,
+        chunk({"content": "late"}),
+    )
     usage = frames(chunk({"content": "later"}, usage={"prompt_tokens": 1, "completion_tokens": 1}), DONE)
     assert read(stream + usage) == [Started(), Text("a"), Finished("stop"), Usage(1, 1)]
 
@@ -257,7 +334,11 @@ def test_roles_and_finishes_may_be_repeated_and_what_comes_after_a_finish_is_dro
 @pytest.mark.parametrize("size", [64, 16_384])
 def test_a_delta_of_a_mebibyte_is_read_in_small_reads_too(size: int) -> None:
     text = "x" * (1 << 20)
-    assert read(frames(chunk({"content": text}), STOP), size, max_chunks=len(text)) == [Started(), Text(text), Finished("stop")]
+    assert read(frames(chunk({"content": text}), STOP), size, max_chunks=len(text)) == [
+        Started(),
+        Text(text),
+        Finished("stop"),
+    ]
 
 
 def test_a_delta_beyond_the_cap_is_refused_before_it_is_there() -> None:
@@ -273,19 +354,32 @@ def test_arguments_may_be_an_empty_object() -> None:
 
 def test_a_whole_text_answer_needs_no_finish_reason() -> None:
     reader = ChunkReader(choices=1, max_chunks=1000, is_text=True)
-    assert reader.read_answer(json.dumps(text_chunk("a")).encode()) == [Started(), Text("a"), Finished("stop")]
+    assert reader.read_answer(json.dumps(text_chunk("a")).encode()) == [
+        Started(),
+        Text("a"),
+        Finished("stop"),
+    ]
     assert reader.end() == []
 
 
 def test_a_text_that_says_nothing_and_not_why_is_no_answer() -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 0}}
     assert failure_code(frames(text_chunk(""), usage, DONE), is_text=True) == "upstream_invalid_response"
-    assert read(frames(text_chunk("", finish_reason="stop"), usage, DONE), is_text=True) == [Started(), Finished("stop"), Usage(9, 0)]
+    assert read(frames(text_chunk("", finish_reason="stop"), usage, DONE), is_text=True) == [
+        Started(),
+        Finished("stop"),
+        Usage(9, 0),
+    ]
 
 
 def test_beside_a_text_another_may_be_empty() -> None:
     stream = frames(text_chunk("a"), text_chunk("", 1), DONE)
-    assert read(stream, choices=2, is_text=True) == [Started(), Text("a"), Finished("stop"), Finished("stop", 1)]
+    assert read(stream, choices=2, is_text=True) == [
+        Started(),
+        Text("a"),
+        Finished("stop"),
+        Finished("stop", 1),
+    ]
 
 
 def test_a_text_of_no_tokens_needs_no_finish_reason() -> None:

@@ -7,19 +7,16 @@ from email.utils import format_datetime
 
 import pytest
 
-from chatapi.wire.upstream_errors import (
-    complaint_in,
-    failure_of_complaint,
-    failure_of_status,
-    retry_after_ms,
-)
+from chatapi.wire.upstream_errors import complaint_in, failure_of_complaint, failure_of_status, retry_after_ms
 from chatapi.wire.upstream_words import MAX_MESSAGE_CHARACTERS, harmless
 
 HTML = b"<html><body>nginx/1.2 at 10.0.0.7</body></html>"
 
 
 def envelope(message: str = "bad", code: str | int | None = None, param: str | None = None) -> bytes:
-    return json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}).encode()
+    return json.dumps(
+        {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+    ).encode()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +37,12 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (404, b'{"detail":"Not Found"}', 502, "upstream_invalid_response"),
         (400, HTML, 502, "upstream_invalid_response"),
         (400, envelope("This model's maximum context length is 4096 tokens"), 400, "context_length_exceeded"),
-        (400, b'{"object":"error","message":"the request exceeds the available context size","code":400}', 400, "context_length_exceeded"),
+        (
+            400,
+            b'{"object":"error","message":"the request exceeds the available context size","code":400}',
+            400,
+            "context_length_exceeded",
+        ),
         (413, HTML, 413, "request_too_large"),
         (307, b"", 502, "upstream_invalid_response"),
         (204, b"", 502, "upstream_invalid_response"),
@@ -53,7 +55,9 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (520, HTML, 502, "upstream_error"),
     ],
 )
-def test_statuses_are_told_apart_by_whose_fault_they_are(status: int, body: bytes, our_status: int, code: str | None) -> None:
+def test_statuses_are_told_apart_by_whose_fault_they_are(
+    status: int, body: bytes, our_status: int, code: str | None
+) -> None:
     failure = failure_of_status(status, body)
     assert (failure.status, failure.code) == (our_status, code)
     assert "nginx" not in failure.message
@@ -61,11 +65,17 @@ def test_statuses_are_told_apart_by_whose_fault_they_are(status: int, body: byte
 
 def test_a_request_fault_keeps_message_and_param() -> None:
     failure = failure_of_status(400, envelope("temperature must be\n<= 2", param="temperature"))
-    assert (failure.message, failure.param, failure.type) == ("temperature must be <= 2", "temperature", "invalid_request_error")
+    assert (failure.message, failure.param, failure.type) == (
+        "temperature must be <= 2",
+        "temperature",
+        "invalid_request_error",
+    )
 
 
 def test_a_servers_own_words_are_not_passed_on() -> None:
-    assert failure_of_status(500, envelope("Traceback: /opt/vllm/engine.py")).message == "The upstream failed."
+    assert (
+        failure_of_status(500, envelope("Traceback: /opt/vllm/engine.py")).message == "The upstream failed."
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,9 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("around", ["temperature is wrong at {}.", "bad model '{}', got 5", "({}): max_tokens", "see {} or {}"])
+@pytest.mark.parametrize(
+    "around", ["temperature is wrong at {}.", "bad model '{}', got 5", "({}): max_tokens", "see {} or {}"]
+)
 def test_what_may_be_an_upstreams_own_does_not(around: str, secret: str) -> None:
     shown = harmless(around.format(*[secret] * 2))
     assert secret.strip("[") not in shown
@@ -205,14 +217,24 @@ def test_a_param_is_a_parameter(param: str, shown: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"), [("invalid_value", "invalid_value"), ("1301", "1301"), ("db.corp.example", None), ("node-07", None)]
+    ("code", "shown"),
+    [("invalid_value", "invalid_value"), ("1301", "1301"), ("db.corp.example", None), ("node-07", None)],
 )
 def test_a_code_is_words_or_a_number(code: str, shown: str | None) -> None:
     assert failure_of_status(400, envelope("bad", code=code)).code == shown
 
 
 def test_a_long_message_is_judged_at_once() -> None:
-    for text in ("a" * 2000, "a-" * 1000, "[" * 2000, "a[0]" * 500, "1." * 1000, "at (" * 500, "a_" * 1000, "messages" + ".a" * 900):
+    for text in (
+        "a" * 2000,
+        "a-" * 1000,
+        "[" * 2000,
+        "a[0]" * 500,
+        "1." * 1000,
+        "at (" * 500,
+        "a_" * 1000,
+        "messages" + ".a" * 900,
+    ):
         began = time.perf_counter()
         harmless(text)
         assert time.perf_counter() - began < 0.02
@@ -223,7 +245,12 @@ PAGE = "<center><h1>400 Bad Request</h1></center><hr><center>nginx on host db-in
 
 @pytest.mark.parametrize(
     "document",
-    [{"error": {"message": PAGE, "code": 400}}, {"error": {"message": f"context length: {PAGE}"}}, {"error": PAGE}, {"message": PAGE}],
+    [
+        {"error": {"message": PAGE, "code": 400}},
+        {"error": {"message": f"context length: {PAGE}"}},
+        {"error": PAGE},
+        {"message": PAGE},
+    ],
 )
 def test_a_page_in_an_error_of_a_stream_is_not_passed_on(document: object) -> None:
     assert "db-internal" not in failure_of_complaint(complaint_in(document)).message
@@ -236,7 +263,9 @@ def test_messages_are_cut() -> None:
 def test_retry_after_is_seconds_or_a_date() -> None:
     assert failure_of_status(429, b"", {"retry-after": "1.5"}).retry_after_ms == 1500
     assert failure_of_status(503, b"", {"retry-after": "7"}).retry_after_ms == 7000
-    in_a_minute = retry_after_ms({"retry-after": format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)})
+    in_a_minute = retry_after_ms(
+        {"retry-after": format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)}
+    )
     assert in_a_minute is not None
     assert 50_000 < in_a_minute <= 60_000
 
@@ -247,7 +276,8 @@ def test_retry_after_in_milliseconds_is_preferred() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "ms"), [("", None), ("soon", None), ("-5", None), ("1e999", 86_400_000), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
+    ("header", "ms"),
+    [("", None), ("soon", None), ("-5", None), ("1e999", 86_400_000), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)],
 )
 def test_a_strange_retry_after_does_no_harm(header: str, ms: int | None) -> None:
     assert retry_after_ms({"retry-after": header}) == ms

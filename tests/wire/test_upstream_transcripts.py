@@ -15,20 +15,31 @@ from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
 from tests.said import said
 
-TRANSCRIPTS = {f"{path.parent.name}/{path.stem}": path for path in sorted((Path(__file__).parents[1] / "transcripts").glob("**/*.sse"))}
-BODIES = {name: path.with_suffix(".json") for name, path in TRANSCRIPTS.items() if path.with_suffix(".json").exists()}
+TRANSCRIPTS = {
+    f"{path.parent.name}/{path.stem}": path
+    for path in sorted((Path(__file__).parents[1] / "transcripts").glob("**/*.sse"))
+}
+BODIES = {
+    name: path.with_suffix(".json")
+    for name, path in TRANSCRIPTS.items()
+    if path.with_suffix(".json").exists()
+}
 
 Outcome = tuple[list[AnyDelta], str | None]
 
 
 def new_reader(stream: bytes) -> ChunkReader:
     """A reader as for the request that the stream answers."""
-    choices = 1 + max([int(index) for index in re.findall(rb'"index":(\d+),"(?:delta|logprobs)"', stream)], default=0)
+    choices = 1 + max(
+        [int(index) for index in re.findall(rb'"index":(\d+),"(?:delta|logprobs)"', stream)], default=0
+    )
     return ChunkReader(choices=choices, max_chunks=1000, is_text=b'"text_completion"' in stream)
 
 
 def outcome(pieces: Sequence[bytes]) -> Outcome:
-    """What a stream that comes in these pieces says until it ends or breaks, and the code of what is wrong with it."""
+    """What a stream that comes in these pieces says until it ends or breaks, and the code of what is wrong
+    with it.
+    """
     parser, reader, deltas = Parser(), new_reader(b"".join(pieces)), list[AnyDelta]()
     try:
         for piece in pieces:
@@ -69,20 +80,28 @@ def test_a_whole_body_says_the_same_as_its_stream(name: str) -> None:
 
 @given(streams, line_ends, st.data())
 @settings(deadline=None)
-def test_any_split_of_any_transcript_gives_the_same_deltas(stream: bytes, end: bytes, data: st.DataObject) -> None:
+def test_any_split_of_any_transcript_gives_the_same_deltas(
+    stream: bytes, end: bytes, data: st.DataObject
+) -> None:
     whole = outcome([stream])
     stream = stream.replace(b"\n", end)
     assert outcome(cut(data, stream)) == whole
     assert outcome([stream[start : start + 3] for start in range(0, len(stream), 3)]) == whole
 
 
-@given(streams, st.sampled_from([b": ping\n\n", b"id: 1\n", b"retry: 9\n\n", b"garbage\n", b"event: chunk\n"]), st.integers(0))
+@given(
+    streams,
+    st.sampled_from([b": ping\n\n", b"id: 1\n", b"retry: 9\n\n", b"garbage\n", b"event: chunk\n"]),
+    st.integers(0),
+)
 @settings(deadline=None)
 def test_what_is_no_data_changes_nothing(stream: bytes, noise: bytes, place: int) -> None:
     events = stream.split(b"\n\n")
     place %= len(events)
     if not events[place].startswith(b"event: "):
-        assert outcome([b"\n\n".join([*events[:place], noise + events[place], *events[place + 1 :]])]) == outcome([stream])
+        assert outcome(
+            [b"\n\n".join([*events[:place], noise + events[place], *events[place + 1 :]])]
+        ) == outcome([stream])
 
 
 @given(streams, st.binary(max_size=20), st.integers(0), st.integers(0, 40), st.data())
@@ -95,7 +114,12 @@ def test_a_damaged_transcript_is_read_or_refused_but_never_raises(
     assert outcome(cut(data, damaged)) == outcome([damaged])
 
 
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"data: ", b"\n\n", b"\r", b'{"choices":[', b"event: error\n", b"[DONE]"])))
+@given(
+    st.lists(
+        st.binary(max_size=40)
+        | st.sampled_from([b"data: ", b"\n\n", b"\r", b'{"choices":[', b"event: error\n", b"[DONE]"])
+    )
+)
 def test_garbage_is_refused_and_never_raises(pieces: list[bytes]) -> None:
     _, code = outcome(pieces)
     assert code in {"upstream_disconnected", "upstream_invalid_response", "upstream_error"}

@@ -45,12 +45,19 @@ def test_a_usage_that_cannot_be_is_no_usage(usage: dict[str, int]) -> None:
 
 def test_a_usage_that_is_far_too_large_is_told_for_whoever_settles_judges_it() -> None:
     for many in (1 << 40, 1 << 70):
-        assert read(STOP, event({"usage": {"prompt_tokens": 1, "completion_tokens": many}}))[-1] == Usage(1, many)
+        assert read(STOP, event({"usage": {"prompt_tokens": 1, "completion_tokens": many}}))[-1] == Usage(
+            1, many
+        )
 
 
 def test_usage_details_are_kept_when_they_can_be_parts_of_the_whole() -> None:
-    details = {"prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 9, "audio_tokens": 0}}
-    assert read(STOP, event({"usage": {"prompt_tokens": 3, "completion_tokens": 1, **details}}))[-1] == Usage(3, 1, 2, None)
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 9, "audio_tokens": 0},
+    }
+    assert read(STOP, event({"usage": {"prompt_tokens": 3, "completion_tokens": 1, **details}}))[-1] == Usage(
+        3, 1, 2, None
+    )
 
 
 EARLY = {"prompt_tokens": 3, "completion_tokens": 0}
@@ -58,7 +65,9 @@ LATE = {"prompt_tokens": 3, "completion_tokens": 1}
 TOOL_CALLS = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]
 
 
-@pytest.mark.parametrize("said", [{"content": "a"}, {"reasoning": "a"}, {"refusal": "a"}, {"tool_calls": TOOL_CALLS}])
+@pytest.mark.parametrize(
+    "said", [{"content": "a"}, {"reasoning": "a"}, {"refusal": "a"}, {"tool_calls": TOOL_CALLS}]
+)
 def test_a_usage_does_not_count_what_comes_after_it(said: dict[str, Any]) -> None:
     early = [chunk({"role": "assistant"}, usage=EARLY), chunk(said)]
     assert read(*early, STOP, DONE)[-1] == Finished("stop")
@@ -82,23 +91,44 @@ def test_a_usage_stays_when_nothing_is_said_after_it(nothing: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    "usage", [{**LATE, "prompt_tokens": 3.0}, {**LATE, "completion_tokens": "1"}, {**LATE, "prompt_tokens_details": []}, "none", [LATE], 1]
+    "usage",
+    [
+        {**LATE, "prompt_tokens": 3.0},
+        {**LATE, "completion_tokens": "1"},
+        {**LATE, "prompt_tokens_details": []},
+        "none",
+        [LATE],
+        1,
+    ],
 )
 def test_a_usage_of_other_types_is_none_and_no_error(usage: object) -> None:
     said = [Started(), Text("a"), Finished("stop")]
-    assert read(chunk({"content": "a"}, usage=usage), STOP, event({"choices": [], "usage": usage}), DONE) == said
-    assert read(chunk({"content": "a"}, usage=LATE), STOP, event({"choices": [], "usage": usage}), DONE) == [*said, Usage(3, 1)]
+    assert (
+        read(chunk({"content": "a"}, usage=usage), STOP, event({"choices": [], "usage": usage}), DONE) == said
+    )
+    assert read(chunk({"content": "a"}, usage=LATE), STOP, event({"choices": [], "usage": usage}), DONE) == [
+        *said,
+        Usage(3, 1),
+    ]
 
 
 # ---- of several choices
 
 
 def told(prompt: int, completion: int, cached: int | None = None) -> dict[str, Any]:
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": {"cached_tokens": cached}}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
-def of(index: int, delta: dict[str, Any], finish_reason: str | None = None, usage: dict[str, Any] | None = None) -> Event:
-    return event({"choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}], "usage": usage})
+def of(
+    index: int, delta: dict[str, Any], finish_reason: str | None = None, usage: dict[str, Any] | None = None
+) -> Event:
+    return event(
+        {"choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}], "usage": usage}
+    )
 
 
 def says(index: int, words: int = 1) -> list[Event]:
@@ -124,13 +154,33 @@ def heard(*events: Event, choices: int = 2, prompts: int = 1) -> Usage | None:
 @pytest.mark.parametrize(
     "events",
     [
-        pytest.param([*says(0, 3), *says(1, 5), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))], id="interleaved"),
-        pytest.param([*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 6))], id="one by one"),
-        pytest.param([*says(1, 5), *says(0, 3), ends(1), alone(told(9, 6)), ends(0), alone(told(9, 4))], id="the longer one first"),
-        pytest.param([*says(0, 3), *says(1, 5), ends(0, told(9, 4)), ends(1, told(9, 6))], id="with the end"),
-        pytest.param([*says(0), *says(1), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))], id="long chunks"),
         pytest.param(
-            [*says(0, 3), ends(0), event({"choices": []}), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 6))], id="pings"
+            [*says(0, 3), *says(1, 5), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))],
+            id="interleaved",
+        ),
+        pytest.param(
+            [*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 6))],
+            id="one by one",
+        ),
+        pytest.param(
+            [*says(1, 5), *says(0, 3), ends(1), alone(told(9, 6)), ends(0), alone(told(9, 4))],
+            id="the longer one first",
+        ),
+        pytest.param([*says(0, 3), *says(1, 5), ends(0, told(9, 4)), ends(1, told(9, 6))], id="with the end"),
+        pytest.param(
+            [*says(0), *says(1), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))], id="long chunks"
+        ),
+        pytest.param(
+            [
+                *says(0, 3),
+                ends(0),
+                event({"choices": []}),
+                alone(told(9, 4)),
+                *says(1, 5),
+                ends(1),
+                alone(told(9, 6)),
+            ],
+            id="pings",
         ),
     ],
 )
@@ -140,7 +190,11 @@ def test_a_usage_told_by_each_choice_is_added_and_the_prompt_counts_once(events:
 
 
 def test_details_are_added_too_and_each_prompt_of_a_text_request_counts() -> None:
-    events = [event for index in range(4) for event in (*says(index, 3), ends(index, told(9 + index // 2, 4, index // 2)))]
+    events = [
+        event
+        for index in range(4)
+        for event in (*says(index, 3), ends(index, told(9 + index // 2, 4, index // 2)))
+    ]
     assert heard(*events, DONE, choices=4, prompts=2) == Usage(9 + 10, 16, 0 + 1, is_added=True)
     assert heard(*events, DONE, choices=4) == Usage(10, 16, 1, is_added=True)
 
@@ -149,12 +203,31 @@ def test_details_are_added_too_and_each_prompt_of_a_text_request_counts() -> Non
     "events",
     [
         pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8))], id="once"),
-        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8)), alone(told(9, 8))], id="twice"),
-        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1, told(9, 8)), alone(told(9, 8))], id="with the end and again"),
-        pytest.param([*says(0, 3), *says(1, 5), ends(0, told(9, 3)), ends(1, told(9, 5)), alone(told(9, 8))], id="pieces and the whole"),
-        pytest.param([*says(0, 3), ends(0, told(9, 3)), *says(1, 5), ends(1, told(9, 8))], id="the sum so far"),
         pytest.param(
-            [*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 10)), alone(told(9, 8))], id="then the whole"
+            [*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8)), alone(told(9, 8))], id="twice"
+        ),
+        pytest.param(
+            [*says(0, 3), *says(1, 5), ends(0), ends(1, told(9, 8)), alone(told(9, 8))],
+            id="with the end and again",
+        ),
+        pytest.param(
+            [*says(0, 3), *says(1, 5), ends(0, told(9, 3)), ends(1, told(9, 5)), alone(told(9, 8))],
+            id="pieces and the whole",
+        ),
+        pytest.param(
+            [*says(0, 3), ends(0, told(9, 3)), *says(1, 5), ends(1, told(9, 8))], id="the sum so far"
+        ),
+        pytest.param(
+            [
+                *says(0, 3),
+                ends(0),
+                alone(told(9, 4)),
+                *says(1, 5),
+                ends(1),
+                alone(told(9, 10)),
+                alone(told(9, 8)),
+            ],
+            id="then the whole",
         ),
     ],
 )

@@ -1,7 +1,8 @@
 """Compares our books with an upstream's bill: tokens and cost per UTC day and model.
 
-Our tokens are those of all settled generations, as the upstream told them or, where it did not, as we counted them; both are billed.
-Our cost is what those tokens cost at the upstream's own price where that is given, else what we charged for them.
+Our tokens are those of all settled generations, as the upstream told them or, where it did not, as we counted
+them; both are billed. Our cost is what those tokens cost at the upstream's own price where that is given,
+else what we charged for them.
 """
 
 from collections import defaultdict
@@ -77,7 +78,9 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
     for group in sorted(billed_in_period(bill, terms) | ours.keys()):
         us = ours.get(group, Ours({}, 0))
         them = bill.lines.get(group, {})
-        for name in [name for name in (*COUNTS, COST) if name in bill.told and (*group, name) not in bill.untold]:
+        for name in [
+            name for name in (*COUNTS, COST) if name in bill.told and (*group, name) not in bill.untold
+        ]:
             gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
             if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
                 yield gap
@@ -85,14 +88,21 @@ def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
 
 def billed_in_period(bill: Bill, terms: Terms) -> set[Group]:
     """The days and models of the period for which the bill has a line."""
-    first, last = terms.since.astimezone(UTC).date(), (terms.until - timedelta.resolution).astimezone(UTC).date()
+    first, last = (
+        terms.since.astimezone(UTC).date(),
+        (terms.until - timedelta.resolution).astimezone(UTC).date(),
+    )
     return {group for group in bill.lines if first <= group[0] <= last}
 
 
 def without_deployment(terms: Terms) -> tuple[int, int]:
-    """How many requests were charged in the period of which it is not known what ran them, and how much, in nanodollars."""
+    """How many requests were charged in the period of which it is not known what ran them, and how much, in
+    nanodollars.
+    """
     entries = _entries(terms).filter(generation__deployment="").filter(_USED)
-    found = entries.aggregate(requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0))
+    found = entries.aggregate(
+        requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0)
+    )
     return found["requests"], found["charged"]
 
 
@@ -108,7 +118,10 @@ def unknown_models(names: Iterable[str]) -> list[str]:
 
 def unused_prices(bill: Bill, terms: Terms) -> list[str]:
     """Models with a price that neither the bill has nor, under its names, we."""
-    ours = {terms.names.get(model, model) for model in HourlyUsage.objects.values_list("model", flat=True).distinct()}
+    ours = {
+        terms.names.get(model, model)
+        for model in HourlyUsage.objects.values_list("model", flat=True).distinct()
+    }
     return [model for model in terms.prices if model not in ours | {model for _, model in bill.lines}]
 
 
@@ -117,8 +130,13 @@ _USED = Q(generation__prompt_tokens__gt=0) | Q(generation__completion_tokens__gt
 
 
 def _ours(terms: Terms) -> dict[Group, Ours]:
-    # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may not have told of its own.
-    ran = Q(generation__deployment=terms.deployment) if terms.deployment else ~Q(generation__deployment="") | _USED
+    # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may
+    # not have told of its own.
+    ran = (
+        Q(generation__deployment=terms.deployment)
+        if terms.deployment
+        else ~Q(generation__deployment="") | _USED
+    )
     rows = list(
         _entries(terms)
         .filter(ran)
@@ -141,7 +159,9 @@ def _ours(terms: Terms) -> dict[Group, Ours]:
         tokens = Tokens(row["prompt"], row["completion"], row["cached"], row["reasoning"])
         cost = pricing.amount(tokens, terms.prices[model]) if model in terms.prices else row["charged"]
         numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
-        found[row["day"].date(), model].append(Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"]))
+        found[row["day"].date(), model].append(
+            Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
+        )
     return {group: _sum(parts) for group, parts in found.items()}
 
 

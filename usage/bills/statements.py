@@ -1,10 +1,12 @@
 """Reads an upstream's bill: what it says we have used and owe, per day and model. Pure but for the file.
 
-A CSV file has a header and these columns: `date` (2026-11-01, UTC), `model`, and any of `requests`, `prompt_tokens`, `cached_tokens`,
-`completion_tokens`, `cost_usd`. A JSON file is an answer of OpenAI's `GET /v1/organization/costs` with daily buckets; grouped by line
-item it also tells models, and quantities of tokens where it has them.
+A CSV file has a header and these columns: `date` (2026-11-01, UTC), `model`, and any of `requests`,
+`prompt_tokens`, `cached_tokens`, `completion_tokens`, `cost_usd`. A JSON file is an answer of OpenAI's `GET
+/v1/organization/costs` with daily buckets; grouped by line item it also tells models, and quantities of
+tokens where it has them.
 
-Whatever is in doubt is refused: a bill that is read as less than it says would agree with books that are wrong.
+Whatever is in doubt is refused: a bill that is read as less than it says would agree with books that are
+wrong.
 """
 
 import csv
@@ -37,14 +39,18 @@ class NotABill(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the upstream says: for each day and model the amounts that are `told`, by their names (`COUNTS`, `COST`); none is 0."""
+    """What the upstream says: for each day and model the amounts that are `told`, by their names (`COUNTS`,
+    `COST`); none is 0.
+    """
 
     lines: Mapping[tuple[date, str], Mapping[str, int]]
     told: frozenset[str]
     names_models: bool
     """False when it tells only sums of all models."""
     untold: frozenset[tuple[date, str, str]] = frozenset()
-    """Amounts of a day and model that are told otherwise, but not there: something of theirs has a cost and no quantity."""
+    """Amounts of a day and model that are told otherwise, but not there: something of theirs has a cost and
+    no quantity.
+    """
 
 
 def read(path: Path) -> Bill:
@@ -66,7 +72,9 @@ def _bill(rows: Sequence[Row], told: Iterable[str]) -> Bill:
         lines[day, model][name] += amount or 0
     unnamed = {day for day, model in lines if model == ANY_MODEL}
     if unnamed and len(unnamed) < len(lines):
-        raise NotABill(f"{min(unnamed)}: a line names no model, and others do: name it in all lines, or in none")
+        raise NotABill(
+            f"{min(unnamed)}: a line names no model, and others do: name it in all lines, or in none"
+        )
     untold = frozenset((day, model, name) for day, model, name, amount in rows if amount is None)
     return Bill(lines, frozenset(told), names_models=not unnamed, untold=untold)
 
@@ -109,7 +117,15 @@ def _page(text: str) -> Bill:
     """OpenAI's costs: https://platform.openai.com/docs/api-reference/usage/costs"""
     try:
         rows = list(_costs(json.loads(text, parse_float=Decimal)))
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, RecursionError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        OSError,
+        RecursionError,
+    ) as error:
         raise NotABill(f"this is no answer of /v1/organization/costs: {error!r}") from error
     # A day without costs has cost nothing.
     return _bill(rows, {COST, *(name for _, _, name, amount in rows if amount is not None)})
@@ -142,14 +158,20 @@ def _cost(day: date, result: Any) -> Iterator[Row]:
         yield day, model, name, tokens
 
 
-_TOKENS = {"input": ("prompt_tokens",), "cached input": ("prompt_tokens", "cached_tokens"), "output": ("completion_tokens",)}
+_TOKENS = {
+    "input": ("prompt_tokens",),
+    "cached input": ("prompt_tokens", "cached_tokens"),
+    "output": ("completion_tokens",),
+}
 """Which of our counts a line item's tokens are part of: a cached token is a prompt token too."""
 _UNITS = {"tokens": 1, "1000_tokens": 1_000}
 
 
 def _tokens(result: Any) -> int | None:
     unit = _UNITS.get(result.get("quantity_unit") or "")
-    return None if unit is None or result.get("quantity") is None else round(_number(result["quantity"]) * unit)
+    return (
+        None if unit is None or result.get("quantity") is None else round(_number(result["quantity"]) * unit)
+    )
 
 
 def _count(text: str) -> int:

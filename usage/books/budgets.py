@@ -1,7 +1,9 @@
-"""Holds and spends against budgets: conditional updates, so that no budget and no prepaid credit is ever overdrawn.
+"""Holds and spends against budgets: conditional updates, so that no budget and no prepaid credit is ever
+overdrawn.
 
-An organization's budget "ever" is all that it has spent, so its credit is one more limit of that budget. Budgets are named by
-their id, `scope/scope_id/period/period_start`. Rows are always locked in id order: no deadlocks.
+An organization's budget "ever" is all that it has spent, so its credit is one more limit of that budget.
+Budgets are named by their id, `scope/scope_id/period/period_start`. Rows are always locked in id order: no
+deadlocks.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +19,9 @@ from usage.models import Budget, Period, Scope
 
 EVER = date(1970, 1, 1)
 MOST_NANODOLLARS = 2**63 - 1
-"""What a column holds, and so the limit of what nothing else limits: SQLite would go on in floating point, PostgreSQL fail."""
+"""What a column holds, and so the limit of what nothing else limits: SQLite would go on in floating point,
+PostgreSQL fail.
+"""
 
 
 @lru_cache(maxsize=4_096)
@@ -25,11 +29,16 @@ def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -
     """The nine budgets that a request admitted on that day counts in."""
     scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
     periods = ((Period.DAY, day), (Period.MONTH, day.replace(day=1)), (Period.EVER, EVER))
-    return tuple(f"{scope.value}/{scope_id}/{period.value}/{start}" for scope, scope_id in scopes for period, start in periods)
+    return tuple(
+        f"{scope.value}/{scope_id}/{period.value}/{start}"
+        for scope, scope_id in scopes
+        for period, start in periods
+    )
 
 
 def hold(amounts: Mapping[str, int]) -> bool:
-    """Add each amount to its budget's pending, or none of them: False when a budget has no room or does not exist (see `rooms`).
+    """Add each amount to its budget's pending, or none of them: False when a budget has no room or does not
+    exist (see `rooms`).
 
     Must run in a transaction.
     """
@@ -55,7 +64,9 @@ def hold(amounts: Mapping[str, int]) -> bool:
 
 
 def _release(amounts: Mapping[str, int]) -> None:
-    """Take back what was held a moment ago. A savepoint would do it too, and cost every request that fits two more statements."""
+    """Take back what was held a moment ago. A savepoint would do it too, and cost every request that fits two
+    more statements.
+    """
     if amounts:
         values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
         execute(
@@ -67,7 +78,9 @@ def _release(amounts: Mapping[str, int]) -> None:
 
 @dataclass(slots=True)
 class Room:
-    """What a budget has spent and holds, and the most that it may: the lower one of its limit and the required credit, if there are any."""
+    """What a budget has spent and holds, and the most that it may: the lower one of its limit and the
+    required credit, if there are any.
+    """
 
     posted_nanodollars: int
     pending_nanodollars: int
@@ -110,7 +123,9 @@ def _room(posted: int, pending: int, limit: int | None, credited: int | None) ->
 
 
 def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
-    """Hold the amount in the rooms of these budgets (`hold` then does in the database), or tell which one refuses."""
+    """Hold the amount in the rooms of these budgets (`hold` then does in the database), or tell which one
+    refuses.
+    """
     if not amount:
         return None
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
@@ -122,12 +137,18 @@ def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetEx
 
 
 def _refusal(known: Mapping[str, Room], refusing: Sequence[str], amount: int) -> BudgetExceeded:
-    """The first of those that refuse for good, if any does: trying again when running requests have ended would be for nothing."""
+    """The first of those that refuse for good, if any does: trying again when running requests have ended
+    would be for nothing.
+    """
     for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
     told = (for_good or refusing)[0]
     room = known[told]
     return BudgetExceeded(
-        told, needed_nanodollars=amount, left_nanodollars=room.left_nanodollars, is_in_flight=not for_good, is_credit=room.is_credit
+        told,
+        needed_nanodollars=amount,
+        left_nanodollars=room.left_nanodollars,
+        is_in_flight=not for_good,
+        is_credit=room.is_credit,
     )
 
 
@@ -139,7 +160,9 @@ def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
     if not changes:
         return
     _lock(changes)
-    values, parameters = rows_of_values("change", ["target", "released", "amount"], [(key, *changes[key]) for key in sorted(changes)])
+    values, parameters = rows_of_values(
+        "change", ["target", "released", "amount"], [(key, *changes[key]) for key in sorted(changes)]
+    )
     execute(
         f"""{values} UPDATE usage_budget AS b
         SET pending_nanodollars = b.pending_nanodollars - change.released, posted_nanodollars = b.posted_nanodollars + change.amount,
@@ -158,7 +181,13 @@ def ensure(ids: Iterable[str]) -> None:
 
 def _new(budget_id: str) -> Budget:
     scope, scope_id, period, start = budget_id.split("/")
-    return Budget(id=budget_id, scope=scope, scope_id=int(scope_id), period=period, period_start=date.fromisoformat(start))
+    return Budget(
+        id=budget_id,
+        scope=scope,
+        scope_id=int(scope_id),
+        period=period,
+        period_start=date.fromisoformat(start),
+    )
 
 
 def _lock(ids: Iterable[str]) -> None:

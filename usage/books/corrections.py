@@ -1,7 +1,7 @@
 """Corrections: what was charged wrongly is put right by one more entry, which counts where the charge counts.
 
-A correction changes what was spent: the budgets of the day that was charged, and the rollup's hour in which it is written. The
-generation's own row stays as its client was told.
+A correction changes what was spent: the budgets of the day that was charged, and the rollup's hour in which
+it is written. The generation's own row stays as its client was told.
 """
 
 from collections import defaultdict
@@ -43,8 +43,8 @@ def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by:
 def book(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     """Correct one charge or overage by an amount, once if the note has a reference.
 
-    Raises `NotBooked` when there is no such charge, its generation was dropped, no reason, less than nothing would remain of the
-    generation's charges, or the reference stands for something else.
+    Raises `NotBooked` when there is no such charge, its generation was dropped, no reason, less than nothing
+    would remain of the generation's charges, or the reference stands for something else.
     """
     if not amount_nanodollars or not note.reason.strip():
         raise NotBooked("A correction has an amount that is not zero, and a reason.")
@@ -62,7 +62,9 @@ def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
         raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
     # Two corrections of one generation wait for each other: both might take all that is left.
     if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
-        raise NotBooked("The request of this charge was exported and dropped since, so it is not corrected any more. Grant credit instead.")
+        raise NotBooked(
+            "The request of this charge was exported and dropped since, so it is not corrected any more. Grant credit instead."
+        )
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
         if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):
@@ -71,14 +73,22 @@ def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     left = charged(entry.generation_id)
     if left + amount_nanodollars < 0:
         raise NotBooked(f"Only ${pricing.to_usd(left)} of the charge is left to take back.")
-    write(database_now(), [Correction(entry, amount_nanodollars, note.reason, note.recorded_by, reference=note.reference)])
+    write(
+        database_now(),
+        [Correction(entry, amount_nanodollars, note.reason, note.recorded_by, reference=note.reference)],
+    )
     return Booking(LedgerEntry.objects.filter(corrects=entry).latest("id"), is_new=True)
 
 
 def write(now: datetime, corrections: Sequence[Correction]) -> None:
-    """Write the corrections (at least one) with their budgets and hours; in a transaction that has locked their generations."""
+    """Write the corrections (at least one) with their budgets and hours; in a transaction that has locked
+    their generations.
+    """
     rows = [_row(now, correction) for correction in corrections]
-    more = [(each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference) for each in corrections]
+    more = [
+        (each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference)
+        for each in corrections
+    ]
     columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by", "reference")
     insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))

@@ -1,7 +1,7 @@
 """Prepaid credit: grants and refunds, and what is left of them.
 
-The balance is what was granted, less refunds, less all that the organization has spent. Where credit is required, `budgets.hold`
-admits nothing that the balance, less what running requests hold, can't cover.
+The balance is what was granted, less refunds, less all that the organization has spent. Where credit is
+required, `budgets.hold` admits nothing that the balance, less what running requests hold, can't cover.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,9 @@ class Note:
 
 
 class Booking(NamedTuple):
-    """A grant, refund or correction in the ledger; `is_new` is False when its reference had been booked before."""
+    """A grant, refund or correction in the ledger; `is_new` is False when its reference had been booked
+    before.
+    """
 
     entry: LedgerEntry
     is_new: bool
@@ -36,7 +38,9 @@ class Booking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What an organization has paid in advance and spent; `is_required` says whether requests beyond it are refused."""
+    """What an organization has paid in advance and spent; `is_required` says whether requests beyond it are
+    refused.
+    """
 
     is_required: bool
     credited_nanodollars: int
@@ -45,7 +49,9 @@ class Balance:
 
     @property
     def nanodollars(self) -> int:
-        """What is left, running requests not counted; negative when credit is not required and more was spent."""
+        """What is left, running requests not counted; negative when credit is not required and more was
+        spent.
+        """
         return self.credited_nanodollars - self.spent_nanodollars
 
     @property
@@ -60,7 +66,9 @@ def grant(organization: Organization, nanodollars: int, note: Note) -> Booking:
 
 
 def refund(organization: Organization, nanodollars: int, note: Note) -> Booking:
-    """Take unused credit back, because it was paid out or granted by mistake; raises `NotBooked` beyond what is available."""
+    """Take unused credit back, because it was paid out or granted by mistake; raises `NotBooked` beyond what
+    is available.
+    """
     return _book(organization, Kind.REFUND, nanodollars, note)
 
 
@@ -73,11 +81,15 @@ def balance(organization: Organization) -> Balance:
     """The organization's balance now."""
     credit = Credit.objects.filter(organization=organization).first() or Credit(organization=organization)
     spent = Budget.objects.filter(id=_budget_id(organization)).first() or Budget()
-    return Balance(credit.is_required, credit.credited_nanodollars, spent.posted_nanodollars, spent.pending_nanodollars)
+    return Balance(
+        credit.is_required, credit.credited_nanodollars, spent.posted_nanodollars, spent.pending_nanodollars
+    )
 
 
 def told(entry: LedgerEntry) -> str:
-    """The entry as people speak of it: who is granted $10 has $10 more, though the ledger's amount is what is owed."""
+    """The entry as people speak of it: who is granted $10 has $10 more, though the ledger's amount is what is
+    owed.
+    """
     amount = -entry.amount_nanodollars if entry.kind == Kind.GRANT else entry.amount_nanodollars
     return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {entry.request_id or entry.organization}"
 

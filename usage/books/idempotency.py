@@ -1,7 +1,8 @@
 """Idempotency keys: the same key of the same API key stands for one generation, however often it is sent.
 
-A key is claimed in the transaction that admits its generation, so there is no moment in which two requests both see it free. It is
-free again in the transaction that settles a failure which cost nothing and need not repeat itself (`settlement.py`).
+A key is claimed in the transaction that admits its generation, so there is no moment in which two requests
+both see it free. It is free again in the transaction that settles a failure which cost nothing and need not
+repeat itself (`settlement.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,14 +45,19 @@ class Keyed(Protocol):
 
 def claim(now: datetime, items: Sequence[Keyed]) -> dict[UUID, AlreadyAdmitted]:
     """Claim the items' keys; answers those whose key stands for another generation already."""
-    return _claim(now, {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency is not None})
+    return _claim(
+        now, {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency is not None}
+    )
 
 
 def _claim(now: datetime, keyed: Mapping[UUID, tuple[int, Idempotency]]) -> dict[UUID, AlreadyAdmitted]:
     if not keyed:
         return {}
     columns = ("api_key_id", "digest", "request_digest", "generation_id", "created_at")
-    rows = [(api_key_id, key.digest, key.request_digest, generation_id, now) for generation_id, (api_key_id, key) in keyed.items()]
+    rows = [
+        (api_key_id, key.digest, key.request_digest, generation_id, now)
+        for generation_id, (api_key_id, key) in keyed.items()
+    ]
     insert("usage_idempotencykey", columns, rows, "ON CONFLICT DO NOTHING")
     holders = _holders(now, [(api_key_id, key.digest) for api_key_id, key in keyed.values()])
     repeated: dict[UUID, AlreadyAdmitted] = {}
@@ -112,7 +118,10 @@ def _holders(now: datetime, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, 
         FROM wanted JOIN usage_idempotencykey AS k ON k.api_key_id = wanted.owner AND k.digest = wanted.sent""",  # noqa: S608
         [*parameters, db_value(now - KEPT)],
     )
-    return {(owner, sent): _Holder(to_uuid(held_by), asked, bool(is_expired)) for owner, sent, held_by, asked, is_expired in rows}
+    return {
+        (owner, sent): _Holder(to_uuid(held_by), asked, bool(is_expired))
+        for owner, sent, held_by, asked, is_expired in rows
+    }
 
 
 def _placeholders(values: Sequence[object]) -> str:

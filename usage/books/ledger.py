@@ -3,9 +3,10 @@
     admit ──► admitted ──claim──► running ──settle──► settled
                   └──────────── take_over (the reaper) ──┘
 
-Each function serves a batch of items inside one transaction of the caller (`usage/database/group_commit.py`) and answers one
-result per item, in order; an item's own failure is an exception object in its place and leaves the others alone. `now`
-is the database's clock. Every claim raises the fence; whoever holds an older one can do nothing any more.
+Each function serves a batch of items inside one transaction of the caller (`usage/database/group_commit.py`)
+and answers one result per item, in order; an item's own failure is an exception object in its place and
+leaves the others alone. `now` is the database's clock. Every claim raises the fence; whoever holds an older
+one can do nothing any more.
 """
 
 from collections import defaultdict
@@ -58,7 +59,9 @@ class Admission:
     queue_ttl_ms: int
     includes_usage: bool = False
     max_prompt_tokens: int | None = None
-    """What fits the context: more than is held for, as what a server adds to a prompt is not known here. None: nobody knows."""
+    """What fits the context: more than is held for, as what a server adds to a prompt is not known here.
+    None: nobody knows.
+    """
     idempotency: Idempotency | None = None
 
     @property
@@ -69,32 +72,46 @@ class Admission:
     @property
     def reserved_nanodollars(self) -> int:
         """The hold: an upper bound of what the request can cost."""
-        return pricing.upper_bound(self.prompt_tokens_bound, self.max_output_tokens * self.sampled_count, self.price)
+        return pricing.upper_bound(
+            self.prompt_tokens_bound, self.max_output_tokens * self.sampled_count, self.price
+        )
 
 
 def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
-    """Hold each request's upper bound on its budgets and write its row. Returns its id, or why it was refused."""
+    """Hold each request's upper bound on its budgets and write its row. Returns its id, or why it was
+    refused.
+    """
     repeated = idempotency.claim(now, items)
     fresh = [item for item in items if item.id not in repeated]
     results: dict[UUID, UUID | BudgetExceeded] = {}
     if fresh:
         results = dict(zip([item.id for item in fresh], _admit(now, fresh), strict=True))
-    return [_repeated(repeated[item.id], results) if item.id in repeated else results[item.id] for item in items]
+    return [
+        _repeated(repeated[item.id], results) if item.id in repeated else results[item.id] for item in items
+    ]
 
 
-def _repeated(known: AlreadyAdmitted, results: Mapping[UUID, UUID | BudgetExceeded]) -> BudgetExceeded | AlreadyAdmitted:
-    """Refused like the request that it repeats, when that one is refused in the same batch: there is no row to attach to then."""
+def _repeated(
+    known: AlreadyAdmitted, results: Mapping[UUID, UUID | BudgetExceeded]
+) -> BudgetExceeded | AlreadyAdmitted:
+    """Refused like the request that it repeats, when that one is refused in the same batch: there is no row
+    to attach to then.
+    """
     first = results.get(known.generation_id)
     return first if isinstance(first, BudgetExceeded) and known.is_same_request else known
 
 
 def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
     # When one of them does not fit, or a budget's first request is among them: each for itself.
-    results: list[UUID | BudgetExceeded] = [item.id for item in items] if _hold(now, items) else _hold_what_fits(now, items)
+    results: list[UUID | BudgetExceeded] = (
+        [item.id for item in items] if _hold(now, items) else _hold_what_fits(now, items)
+    )
     fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
     if fitting:
         insert("usage_generation", _COLUMNS, [_row(now, item) for item in fitting])
-    idempotency.release(item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result)
+    idempotency.release(
+        item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result
+    )
     failpoint("admit.before_commit")
     return results
 
@@ -122,7 +139,9 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
-    return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, local_day(now, item.time_zone))
+    return budgets.ids_for(
+        item.organization_id, item.project_id, item.api_key_id, local_day(now, item.time_zone)
+    )
 
 
 _COLUMNS = (
@@ -207,7 +226,9 @@ _CLAIMED = (
 def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolved]:
     """Take admitted generations; one that is not admitted any more was someone else's."""
     values, parameters = rows_of_values(
-        "claim", ["target", "holder", "lease"], [(item.id, item.worker, now + timedelta(milliseconds=item.lease_ms)) for item in items]
+        "claim",
+        ["target", "holder", "lease"],
+        [(item.id, item.worker, now + timedelta(milliseconds=item.lease_ms)) for item in items],
     )
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
@@ -225,8 +246,11 @@ CLAIM_FENCE = 1
 
 
 def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
-    """What that worker has claimed and still holds; None when somebody else has claimed it, or taken it over since."""
-    # Its name does not tell: one that was taken over keeps it, and the new holder's fence must not get to the old one.
+    """What that worker has claimed and still holds; None when somebody else has claimed it, or taken it over
+    since.
+    """
+    # Its name does not tell: one that was taken over keeps it, and the new holder's fence must not get to the
+    # old one.
     found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker, fence=CLAIM_FENCE)
     row = found.values_list(*_CLAIMED).first()
     return Claimed.of(row) if row else None
@@ -272,9 +296,11 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """The reaper asks for up to `limit` generations whose lease had run out at `asked_at`, by the database's clock.
+    """The reaper asks for up to `limit` generations whose lease had run out at `asked_at`, by the database's
+    clock.
 
-    Not by the transaction's `now`: it may have waited for a lock, and the heartbeats still wait for the same one.
+    Not by the transaction's `now`: it may have waited for a lock, and the heartbeats still wait for the same
+    one.
     """
 
     limit: int
@@ -305,7 +331,8 @@ class Orphans:
 def take_over(now: datetime, items: Sequence[TakeOver]) -> list[Orphans]:
     """Raise the fence of open generations whose lease has run out; two reapers never get the same one.
 
-    A run that was started keeps its worker's name, which tells an operator who was lost: what protects it is the fence.
+    A run that was started keeps its worker's name, which tells an operator who was lost: what protects it is
+    the fence.
     """
     return [_take_over(now, item) for item in items]
 
@@ -322,8 +349,11 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
     )
     if rows:
         failpoint("reaper.in_tx")
-    # Multiplied here: to PostgreSQL the product of two such columns is no larger number than they are, and one too large an error for all.
-    return Orphans([Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4] * row[5]) for row in rows])
+    # Multiplied here: to PostgreSQL the product of two such columns is no larger number than they are, and
+    # one too large an error for all.
+    return Orphans(
+        [Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4] * row[5]) for row in rows]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,12 +372,20 @@ def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Settled | Alrea
     changed = {
         generation_id: fence + 1
         for generation_id, fence in fences.items()
-        if Generation.objects.filter(id=generation_id, state=State.ADMITTED, fence=fence).update(state=State.RUNNING, fence=fence + 1)
+        if Generation.objects.filter(id=generation_id, state=State.ADMITTED, fence=fence).update(
+            state=State.RUNNING, fence=fence + 1
+        )
     }
     return settle(now, [_void(item, changed.get(item.id, 0)) for item in items])
 
 
 def _void(item: Withdrawal, fence: int) -> Settlement:
     return Settlement(
-        item.id, fence, Outcome.NOT_STARTED, Tokens(), UsageSource.NONE, error_code=item.error_code, error_message=item.error_message
+        item.id,
+        fence,
+        Outcome.NOT_STARTED,
+        Tokens(),
+        UsageSource.NONE,
+        error_code=item.error_code,
+        error_message=item.error_message,
     )

@@ -18,7 +18,9 @@ def current() -> dict[str, pricing.Price]:
 
 def current_discounts() -> dict[int, int]:
     """The basis points that organizations pay less now, by their id; `pricing.discounted` applies them."""
-    rows = Discount.objects.filter(effective_from__lte=database_now()).order_by("organization_id", "effective_from")
+    rows = Discount.objects.filter(effective_from__lte=database_now()).order_by(
+        "organization_id", "effective_from"
+    )
     return {row.organization_id: row.basis_points for row in rows}
 
 
@@ -40,8 +42,12 @@ def change(model: str, price: pricing.Price, effective_from: datetime | None = N
 
 
 def discount(organization: Organization, basis_points: int, effective_from: datetime | None = None) -> None:
-    """Let the organization pay so much less from that moment (now by default) on, until the next discount; 0 ends it."""
-    Discount.objects.create(organization=organization, basis_points=basis_points, effective_from=effective_from or database_now())
+    """Let the organization pay so much less from that moment (now by default) on, until the next discount; 0
+    ends it.
+    """
+    Discount.objects.create(
+        organization=organization, basis_points=basis_points, effective_from=effective_from or database_now()
+    )
 
 
 class History:

@@ -1,4 +1,6 @@
-"""A generation's receipt: what it is charged for, line by line, what was corrected later, and how long each part took."""
+"""A generation's receipt: what it is charged for, line by line, what was corrected later, and how long each
+part took.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -10,10 +12,14 @@ from usage.pricing import LineItem, Tokens
 
 
 def line_items(row: Generation) -> list[LineItem]:
-    """The lines that add up to the generation's amount, at its own price: none while it is open or when it is waived."""
+    """The lines that add up to the generation's amount, at its own price: none while it is open or when it is
+    waived.
+    """
     if row.state != State.SETTLED or row.is_waived:
         return []
-    return pricing.line_items(Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens), row.price)
+    return pricing.line_items(
+        Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens), row.price
+    )
 
 
 def attempts(row: Generation) -> list[tuple[int, Attempt]]:
@@ -23,7 +29,9 @@ def attempts(row: Generation) -> list[tuple[int, Attempt]]:
 
 
 def corrections(row: Generation) -> list[LedgerEntry]:
-    """What was corrected since, in order. The generation's amount, and so its line items, stay as its client was told."""
+    """What was corrected since, in order. The generation's amount, and so its line items, stay as its client
+    was told.
+    """
     if row.state != State.SETTLED:
         return []
     return list(LedgerEntry.objects.filter(generation=row, kind=Kind.CORRECTION).order_by("id"))

@@ -29,7 +29,8 @@ class End:
 
 
 def waiting_since(min_age_ms: int, limit: int) -> list[UUID]:
-    """Returns the generations that no worker has claimed `min_age_ms` after their admission, the oldest first.
+    """Returns the generations that no worker has claimed `min_age_ms` after their admission, the oldest
+    first.
 
     Generations whose time in the queue is over are left out: the reaper closes them.
     """
@@ -66,21 +67,31 @@ def standings(ids: Sequence[UUID]) -> dict[UUID, Standing]:
     found = list(rows.values_list("id", "state", "fence", "worker", "claimed_at", "lease_expires_at"))
     now = database_now()
     return {
-        generation_id: Standing(state, fence, worker, claimed_at is not None, _ms_between(lease_expires_at, now))
+        generation_id: Standing(
+            state, fence, worker, claimed_at is not None, _ms_between(lease_expires_at, now)
+        )
         for generation_id, state, fence, worker, claimed_at, lease_expires_at in found
     }
 
 
 def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
-    """Those generations whose key may not be used any more: revoked, expired, or its project or organization switched off."""
-    return set(Generation.objects.filter(id__in=ids).exclude(api_key__in=access.usable_keys()).values_list("id", flat=True))
+    """Those generations whose key may not be used any more: revoked, expired, or its project or organization
+    switched off.
+    """
+    return set(
+        Generation.objects.filter(id__in=ids)
+        .exclude(api_key__in=access.usable_keys())
+        .values_list("id", flat=True)
+    )
 
 
 def settled_ms_ago(ids: Collection[UUID]) -> dict[UUID, int]:
     """Those that are settled, and for how long."""
     settled = Generation.objects.filter(id__in=ids, state=State.SETTLED).values_list("id", "settled_at")
     now = database_now()
-    return {generation_id: _ms_between(settled_at, now) for generation_id, settled_at in settled if settled_at}
+    return {
+        generation_id: _ms_between(settled_at, now) for generation_id, settled_at in settled if settled_at
+    }
 
 
 def end_of(generation_id: UUID) -> End | None:
@@ -90,7 +101,15 @@ def end_of(generation_id: UUID) -> End | None:
         return None
     tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
     age_ms = _ms_between(row.settled_at, database_now())
-    return End(row.outcome, row.error_code, row.error_message, row.finish_reasons, bool(row.finish_reason), tokens, age_ms)
+    return End(
+        row.outcome,
+        row.error_code,
+        row.error_message,
+        row.finish_reasons,
+        bool(row.finish_reason),
+        tokens,
+        age_ms,
+    )
 
 
 def _ms_between(begin: datetime, end: datetime) -> int:

@@ -1,6 +1,8 @@
-"""Re-rating: a period's charges at the prices and discounts that the rows name for it today; the difference is a correction each.
+"""Re-rating: a period's charges at the prices and discounts that the rows name for it today; the difference
+is a correction each.
 
-The price rows say what should have been charged; nobody's price changes by itself. What people corrected by hand stays as it is.
+The price rows say what should have been charged; nobody's price changes by itself. What people corrected by
+hand stays as it is.
 """
 
 from collections.abc import Sequence
@@ -44,7 +46,9 @@ class Rerating:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which charges to re-rate: a model's, written from `since` up to, and not including, `until`; and who asked for it."""
+    """Which charges to re-rate: a model's, written from `since` up to, and not including, `until`; and who
+    asked for it.
+    """
 
     model: str
     since: datetime
@@ -54,18 +58,26 @@ class Order:
 
 def is_known(model: str) -> bool:
     """Whether the model ever had a price or a charge."""
-    return Price.objects.filter(model=model).exists() or LedgerEntry.objects.filter(kind=Kind.CHARGE, model=model).exists()
+    return (
+        Price.objects.filter(model=model).exists()
+        or LedgerEntry.objects.filter(kind=Kind.CHARGE, model=model).exists()
+    )
 
 
 def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
     """Correct what the order names; done twice, there is nothing left to correct. A dry run only counts.
 
-    Raises `Dropped` for a period whose generations are not all there, or dropped meanwhile: what is corrected by then stays.
+    Raises `Dropped` for a period whose generations are not all there, or dropped meanwhile: what is corrected
+    by then stays.
     """
     retention_horizon.refuse_before(order.since)
     history = History(order.model)
     charges = LedgerEntry.objects.filter(
-        kind=Kind.CHARGE, model=order.model, created_at__gte=order.since, created_at__lt=order.until, generation__is_test=False
+        kind=Kind.CHARGE,
+        model=order.model,
+        created_at__gte=order.since,
+        created_at__lt=order.until,
+        generation__is_test=False,
     )
     done = Rerating()
     for page in pages(charges, PAGE):
@@ -110,7 +122,9 @@ def _differences(history: History, order: Order, charges: Sequence[LedgerEntry])
         difference = pricing.amount(tokens, price) - row.amount_nanodollars - before.get(row.id, 0)
         # What somebody has taken back already can't be taken once more.
         if difference := max(difference, -left[row.id]):
-            found.append(Correction(charge, difference, f"{order.model} re-rated", order.recorded_by, is_rerating=True))
+            found.append(
+                Correction(charge, difference, f"{order.model} re-rated", order.recorded_by, is_rerating=True)
+            )
     return found
 
 

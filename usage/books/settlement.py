@@ -28,7 +28,9 @@ MAX_LOGGED_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One deployment that was asked, and for how long; the code is empty where it did not fail, whatever else ended the attempt."""
+    """One deployment that was asked, and for how long; the code is empty where it did not fail, whatever else
+    ended the attempt.
+    """
 
     deployment: str
     error_code: str
@@ -149,7 +151,9 @@ class _Charge:
 
     @property
     def frees_its_key(self) -> bool:
-        """It came to nothing, and the same request may fare better: its idempotency key must not repeat the failure."""
+        """It came to nothing, and the same request may fare better: its idempotency key must not repeat the
+        failure.
+        """
         return self.is_waived and self.item.outcome in MAY_FARE_BETTER and not self.item.is_final
 
 
@@ -187,7 +191,9 @@ _JSON = {"sqlite": "TEXT", "postgresql": "JSONB"}
 
 
 def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
-    values, parameters = rows_of_values("charge", ["id", "is_waived", *_COLUMNS], [_values(charge) for charge in charges])
+    values, parameters = rows_of_values(
+        "charge", ["id", "is_waived", *_COLUMNS], [_values(charge) for charge in charges]
+    )
     types = {"JSON": _JSON[connection.vendor]}
     told = {name: f"CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items()}
     # Who settles for a lost worker does not know where it ran.
@@ -266,7 +272,18 @@ def _update_budgets(now: datetime, charges: Sequence[_Charge]) -> None:
     for charge in moving:
         for budget_id in charge.row.budget_ids:
             released, amount = changes[budget_id]
-            changes[budget_id] = (released + charge.row.reserved_nanodollars, amount + charge.amount_nanodollars)
-    # What held nothing may cost something, when its upstream makes more than it was asked for; its budgets may not be there.
-    budgets.ensure({budget_id for charge in moving if not charge.row.reserved_nanodollars for budget_id in charge.row.budget_ids})
+            changes[budget_id] = (
+                released + charge.row.reserved_nanodollars,
+                amount + charge.amount_nanodollars,
+            )
+    # What held nothing may cost something, when its upstream makes more than it was asked for; its budgets
+    # may not be there.
+    budgets.ensure(
+        {
+            budget_id
+            for charge in moving
+            if not charge.row.reserved_nanodollars
+            for budget_id in charge.row.budget_ids
+        }
+    )
     budgets.settle(now, changes)

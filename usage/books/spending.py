@@ -25,7 +25,8 @@ class Spending:
 
 
 def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: str) -> list[Spending]:
-    """The key's own budgets, and those of its project and organization that have a limit: all that can refuse it.
+    """The key's own budgets, and those of its project and organization that have a limit: all that can refuse
+    it.
 
     What others of the organization spend is told only where it limits this key.
     """
@@ -42,7 +43,11 @@ def _limits(organization_id: int, project_id: int, api_key_id: int) -> dict[_Gro
         | Q(scope=Scope.PROJECT, scope_id=project_id)
         | Q(scope=Scope.API_KEY, scope_id=api_key_id)
     )
-    return {(row.scope, row.scope_id, row.period): row.limit_nanodollars for row in rows if row.limit_nanodollars is not None}
+    return {
+        (row.scope, row.scope_id, row.period): row.limit_nanodollars
+        for row in rows
+        if row.limit_nanodollars is not None
+    }
 
 
 def _spending(budget_id: str, row: Budget | None, limits: dict[_Group, int]) -> Spending:

@@ -1,7 +1,8 @@
 """The one door from asyncio to the database: concurrent writes share a transaction, reads run in threads.
 
-A single thread takes whatever operations have queued up, runs them in one transaction, commits, and only then wakes those
-who wait. Under load the batches grow by themselves, so a commit is shared by many generations; alone, nothing waits.
+A single thread takes whatever operations have queued up, runs them in one transaction, commits, and only then
+wakes those who wait. Under load the batches grow by themselves, so a commit is shared by many generations;
+alone, nothing waits.
 """
 
 import asyncio
@@ -52,7 +53,9 @@ class GroupCommit:
 
     def __init__(self, read_threads: int = 2) -> None:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._readers = ThreadPoolExecutor(read_threads, thread_name_prefix="database-read", initializer=self._begin_to_read)
+        self._readers = ThreadPoolExecutor(
+            read_threads, thread_name_prefix="database-read", initializer=self._begin_to_read
+        )
         self._read_connections: list[BaseDatabaseWrapper] = []
         self._turn = WriteTurn(database_file())
         self._writer = threading.Thread(target=self._run, name="group-commit", daemon=True)
@@ -66,7 +69,9 @@ class GroupCommit:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(_Waiting(operation, item, lambda result: loop.call_soon_threadsafe(_resolve, future, result)))
+        self._queue.put(
+            _Waiting(operation, item, lambda result: loop.call_soon_threadsafe(_resolve, future, result))
+        )
         return await future
 
     def write_from_thread(self, operation: Operation[Item, Result], item: Item) -> Result:
@@ -76,7 +81,9 @@ class GroupCommit:
         return future.result()
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run a function in a thread with its own connection; raises `DatabaseUnavailable`. One that writes brings its own transactions."""
+        """Run a function in a thread with its own connection; raises `DatabaseUnavailable`. One that writes
+        brings its own transactions.
+        """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, lambda: _guarded(lambda: function(*args, **kwargs)))
 
@@ -132,7 +139,9 @@ class GroupCommit:
             return [pair for waiting in batch for pair in self._commit([waiting])]
 
     def _transact_again(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
-        """Each operation locks rows in order, but two that share a transaction need not: who loses a deadlock tries again."""
+        """Each operation locks rows in order, but two that share a transaction need not: who loses a deadlock
+        tries again.
+        """
         for _ in range(DEADLOCK_RETRIES):
             try:
                 return self._transact(batch)
@@ -155,8 +164,9 @@ class GroupCommit:
 
 
 def _guarded(function: Callable[[], Result]) -> Result:
-    """Run it on this thread's connection, which stays open; a database that is gone, locked, too slow or only to be read
-    becomes `DatabaseUnavailable`, and the next call connects anew."""
+    """Run it on this thread's connection, which stays open; a database that is gone, locked, too slow or only
+    to be read becomes `DatabaseUnavailable`, and the next call connects anew.
+    """
     try:
         _leave_if_dead()
         with watchdog.watching():
@@ -170,7 +180,9 @@ def _guarded(function: Callable[[], Result]) -> Result:
 
 
 def _leave_if_dead() -> None:
-    """A connection that has died while it was idle says nothing about the database of now: leave it for a new one."""
+    """A connection that has died while it was idle says nothing about the database of now: leave it for a new
+    one.
+    """
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
     is_idle = now - getattr(_used, "at", now) > IDLE_S
     _used.at = now

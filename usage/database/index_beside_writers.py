@@ -8,7 +8,9 @@ from django.db.migrations import AddIndex
 
 
 class AddIndexBesideWriters(AddIndex):
-    """Adds it on PostgreSQL without keeping settlements waiting; SQLite has one writer anyway, and needs a fifth of a second a million."""
+    """Adds it on PostgreSQL without keeping settlements waiting; SQLite has one writer anyway, and needs a
+    fifth of a second a million.
+    """
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         # A migration that was interrupted has left it, on PostgreSQL not valid.
@@ -32,7 +34,9 @@ class AddIndexBesideWriters(AddIndex):
 
 @contextmanager
 def _all_the_time_it_takes(schema_editor: Any) -> Iterator[None]:
-    """Without the time limits of a request: it waits for all transactions that have begun before it, and keeps nobody waiting."""
+    """Without the time limits of a request: it waits for all transactions that have begun before it, and
+    keeps nobody waiting.
+    """
     limits = ("statement_timeout", "lock_timeout")
     for limit in limits:
         schema_editor.execute(f"SET {limit} = 0")

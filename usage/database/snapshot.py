@@ -14,7 +14,8 @@ PAGE = 2_000
 
 @contextmanager
 def snapshot(*, has_time_limit: bool = False) -> Iterator[None]:
-    """All reads inside see the same moment, and writers don't wait for them (inside a transaction of the caller: that one's).
+    """All reads inside see the same moment, and writers don't wait for them (inside a transaction of the
+    caller: that one's).
 
     They may take as long as they need, unless `has_time_limit`: then each has the service's usual time.
     """
@@ -49,7 +50,9 @@ def _deferred() -> Iterator[None]:
 
 
 def pages(entries: QuerySet[LedgerEntry], size: int = PAGE) -> Iterator[list[LedgerEntry]]:
-    """The entries in the order of their time, a page in memory at once; each page begins where the last one ended."""
+    """The entries in the order of their time, a page in memory at once; each page begins where the last one
+    ended.
+    """
     page = list(_in_order(entries)[:size])
     while page:
         yield page

@@ -1,7 +1,8 @@
 """Batches of values as one SQL statement, the same text for SQLite and PostgreSQL.
 
-The ORM costs several times what the database does for these rows, and Django's cursor, which looks for placeholders with a regular
-expression, as much as SQLite; all that is hot in the books goes through here, on the driver's own connection.
+The ORM costs several times what the database does for these rows, and Django's cursor, which looks for
+placeholders with a regular expression, as much as SQLite; all that is hot in the books goes through here, on
+the driver's own connection.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,8 +16,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 def rows_of_values(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
     """`WITH name (columns) AS (VALUES …)` and its parameters: a batch as a table to join with.
 
-    No column may be called like one of the table that is updated: SQLite's RETURNING takes bare names only, and PostgreSQL
-    would find them ambiguous.
+    No column may be called like one of the table that is updated: SQLite's RETURNING takes bare names only,
+    and PostgreSQL would find them ambiguous.
     """
     return f"WITH {name} ({', '.join(columns)}) AS (VALUES {_placeholders(columns, rows)})", _adapted(rows)
 
@@ -32,7 +33,8 @@ def insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], co
 def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Run one statement and return its rows; none when it returns nothing.
 
-    `%s` stands for a parameter wherever it is, and no other `%` may be in the text. Raises the errors of `django.db`.
+    `%s` stands for a parameter wherever it is, and no other `%` may be in the text. Raises the errors of
+    `django.db`.
     """
     own: Any = connections[DEFAULT_DB_ALIAS]
     if own.queries_logged or own.execute_wrappers:  # somebody watches what Django runs
@@ -42,7 +44,9 @@ def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]
     own.ensure_connection()
     own.validate_no_broken_transaction()
     with own.wrap_database_errors:
-        return _rows(own.connection.execute(sql.replace("%s", "?") if own.vendor == "sqlite" else sql, parameters))
+        return _rows(
+            own.connection.execute(sql.replace("%s", "?") if own.vendor == "sqlite" else sql, parameters)
+        )
 
 
 def execute(sql: str, parameters: Sequence[Any] = ()) -> None:
@@ -83,7 +87,9 @@ def _placeholders(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _adapted(rows: Iterable[Sequence[Any]]) -> list[Any]:
     adapter = _ADAPTERS[connections[DEFAULT_DB_ALIAS].vendor].get
-    return [value if (adapt := adapter(type(value))) is None else adapt(value) for row in rows for value in row]
+    return [
+        value if (adapt := adapter(type(value))) is None else adapt(value) for row in rows for value in row
+    ]
 
 
 def _rows(cursor: Any) -> list[tuple[Any, ...]]:

@@ -1,8 +1,9 @@
 """Whose turn it is to write to SQLite: processes queue here in steps of a fraction of a millisecond.
 
-SQLite has one writer at a time and no queue: a connection that finds it busy sleeps 1, 2, 5 … 100 ms and looks again, so whoever
-asks often gets in and the others starve; requests then start in bursts. The turn is a courtesy between our processes and guards
-nothing: whoever waits in vain for it goes on, and SQLite's own lock decides.
+SQLite has one writer at a time and no queue: a connection that finds it busy sleeps 1, 2, 5 … 100 ms and
+looks again, so whoever asks often gets in and the others starve; requests then start in bursts. The turn is a
+courtesy between our processes and guards nothing: whoever waits in vain for it goes on, and SQLite's own lock
+decides.
 """
 
 import fcntl
@@ -17,7 +18,9 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 
 STEP_S = 0.000_3
 PATIENCE_S = 1.0
-"""Longer than any transaction of ours; a process that is stopped in the middle of one is SQLite's timeout's business."""
+"""Longer than any transaction of ours; a process that is stopped in the middle of one is SQLite's timeout's
+business.
+"""
 log = logging.getLogger(__name__)
 
 
@@ -25,7 +28,9 @@ class WriteTurn:
     """One thread's place in the queue for a database file."""
 
     def __init__(self, database: str, patience_s: float = PATIENCE_S) -> None:
-        """`database`: the file's path; empty for a database that has its own queue, where every turn comes at once."""
+        """`database`: the file's path; empty for a database that has its own queue, where every turn comes at
+        once.
+        """
         self._database = database
         self._patience_s = patience_s
         self._file: int | None = None
@@ -52,7 +57,8 @@ class WriteTurn:
             self._file = None
 
     def _open(self) -> None:
-        # A file of its own: to close any descriptor of the database's file would drop SQLite's locks in this process.
+        # A file of its own: to close any descriptor of the database's file would drop SQLite's locks in this
+        # process.
         path = f"{self._database}-turn"
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

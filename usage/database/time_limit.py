@@ -1,4 +1,6 @@
-"""The time that a read of the operator's pages may take: where the database has no limit of its own, we end the statement."""
+"""The time that a read of the operator's pages may take: where the database has no limit of its own, we end
+the statement.
+"""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ _is_running: ContextVar[bool] = ContextVar("time limit", default=False)
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """`DATABASE_TIMEOUT_MS` for all statements inside, then Django's `OperationalError`. PostgreSQL has its `statement_timeout`.
+    """`DATABASE_TIMEOUT_MS` for all statements inside, then Django's `OperationalError`. PostgreSQL has its
+    `statement_timeout`.
 
     Inside another one it is that one's time.
     """

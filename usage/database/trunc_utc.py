@@ -1,4 +1,6 @@
-"""The start of the UTC minute, hour or day that a time lies in, as the database itself says it: no Python per row."""
+"""The start of the UTC minute, hour or day that a time lies in, as the database itself says it: no Python per
+row.
+"""
 
 from typing import Any, Literal
 
@@ -6,7 +8,8 @@ from django.db.models import DateTimeField, F, Func
 
 Width = Literal["minute", "hour", "day"]
 _KEPT = {"minute": (16, ":00"), "hour": (13, ":00:00"), "day": (10, " 00:00:00")}
-"""SQLite keeps times as text, "2026-11-21 06:04:27.123456": how many characters stay, and what follows them."""
+"""SQLite keeps times as text, "2026-11-21 06:04:27.123456": how many characters stay, and what follows them.
+"""
 
 
 class StartOf(Func):
@@ -21,8 +24,12 @@ class StartOf(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         """A part of the text."""
         length, end = _KEPT[self._width]
-        return self.as_sql(compiler, connection, template=f"(substr(%(expressions)s, 1, {length}) || '{end}')", **context)
+        return self.as_sql(
+            compiler, connection, template=f"(substr(%(expressions)s, 1, {length}) || '{end}')", **context
+        )
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         """PostgreSQL's own truncation."""
-        return self.as_sql(compiler, connection, template=f"date_trunc('{self._width}', %(expressions)s, 'UTC')", **context)
+        return self.as_sql(
+            compiler, connection, template=f"date_trunc('{self._width}', %(expressions)s, 'UTC')", **context
+        )

@@ -1,7 +1,8 @@
 """Cuts the connection of a thread whose database has stopped to answer.
 
-PostgreSQL ends what takes too long, but its time limits stop with it: where a backend, its disk or its host hangs, or the network swallows
-everything, nobody but us ends the wait. The socket is shut down under the waiting thread, which then gets the error of any lost connection.
+PostgreSQL ends what takes too long, but its time limits stop with it: where a backend, its disk or its host
+hangs, or the network swallows everything, nobody but us ends the wait. The socket is shut down under the
+waiting thread, which then gets the error of any lost connection.
 """
 
 import logging
@@ -29,7 +30,9 @@ class Watchdog:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[int, BaseDatabaseWrapper]] = {}
         self._rounds = 0
-        """A process that was stopped for a while has missed the time, but no rounds: what it waits for may be there."""
+        """A process that was stopped for a while has missed the time, but no rounds: what it waits for may be
+        there.
+        """
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 

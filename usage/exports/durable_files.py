@@ -1,4 +1,6 @@
-"""Files that are on the disk when they are said to be written, whatever happens to the machine the moment after."""
+"""Files that are on the disk when they are said to be written, whatever happens to the machine the moment
+after.
+"""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +27,9 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk know the names of the folder's files: a file that is on the disk can still be without its name."""
+    """Have the disk know the names of the folder's files: a file that is on the disk can still be without its
+    name.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

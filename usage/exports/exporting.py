@@ -35,7 +35,9 @@ COLUMNS = (
     "amount_nanodollars", "amount_usd", "corrects", "reason", "recorded_by", "reference",
 )  # fmt: skip
 OPEN_AFTER = timedelta(minutes=1)
-"""How long after its end a period may still get entries, of transactions that began within it: none is open for so long."""
+"""How long after its end a period may still get entries, of transactions that began within it: none is open
+for so long.
+"""
 TYPED = ("organization", "project", "api_key", "model", "reason", "recorded_by", "reference")
 """Columns with what people have typed."""
 Row = dict[str, Any]
@@ -43,7 +45,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to export: entries from `since` up to, and not including, `until`, of one organization or all; with their generations?"""
+    """What to export: entries from `since` up to, and not including, `until`, of one organization or all;
+    with their generations?
+    """
 
     since: datetime
     until: datetime
@@ -63,7 +67,8 @@ class NotAnExport(Exception):
 
 
 def write(wish: Wish, folder: Path) -> dict[str, Any]:
-    """Write the export into the folder, a page in memory at once; returns the manifest, when all of it is on the disk.
+    """Write the export into the folder, a page in memory at once; returns the manifest, when all of it is on
+    the disk.
 
     Raises `FileExistsError`.
     """
@@ -108,9 +113,13 @@ def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
     name = manifest["file"]["name"]
     counts, sums = _recount(folder / name)
     if (dict(counts), dict(sums)) != (manifest["entries"], manifest["amount_nanodollars"]):
-        raise NotAnExport(f"{name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise")
+        raise NotAnExport(
+            f"{name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise"
+        )
     if "generations" in manifest:
-        _check_generations(folder / manifest["generations"]["name"], counts[Kind.CHARGE], sum(sums[kind] for kind in CHARGED))
+        _check_generations(
+            folder / manifest["generations"]["name"], counts[Kind.CHARGE], sum(sums[kind] for kind in CHARGED)
+        )
     return manifest
 
 
@@ -128,7 +137,9 @@ def _check_generations(path: Path, count: int, amount: int) -> None:
     """They are as many as the charges, and amount to what was charged for them."""
     found = generations.recount(path)
     if found != (count, amount):
-        raise NotAnExport(f"{path.name} holds {found[0]} generations of {found[1]} n$, its ledger has {count} charges of {amount} n$")
+        raise NotAnExport(
+            f"{path.name} holds {found[0]} generations of {found[1]} n$, its ledger has {count} charges of {amount} n$"
+        )
 
 
 def _parts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -197,7 +208,10 @@ def _write_ndjson(file: IO[str], rows: Iterable[Row]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-_WRITERS: dict[Format, Callable[[IO[str], Iterable[Row]], None]] = {"csv": _write_csv, "ndjson": _write_ndjson}
+_WRITERS: dict[Format, Callable[[IO[str], Iterable[Row]], None]] = {
+    "csv": _write_csv,
+    "ndjson": _write_ndjson,
+}
 
 
 def _recount(path: Path) -> tuple[Counter[str], Counter[str]]:

@@ -1,4 +1,6 @@
-"""The generations of an export: one JSON line each with all columns of its row, in the order in which they were settled."""
+"""The generations of an export: one JSON line each with all columns of its row, in the order in which they
+were settled.
+"""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ COLUMNS = tuple(field.attname for field in Generation._meta.concrete_fields)
 
 
 def write(path: Path, entries: "QuerySet[LedgerEntry]") -> dict[str, Any]:
-    """Write the generations that these entries charge for, a page in memory at once; returns what the manifest says of them.
+    """Write the generations that these entries charge for, a page in memory at once; returns what the
+    manifest says of them.
 
     Raises `LookupError` where one of them is not there.
     """
@@ -25,7 +28,9 @@ def write(path: Path, entries: "QuerySet[LedgerEntry]") -> dict[str, Any]:
     with durable_files.writing(path) as file:
         for row in _rows(entries.filter(kind=Kind.CHARGE)):
             count, amount = count + 1, amount + row.amount_nanodollars
-            file.write(json.dumps({name: _plain(getattr(row, name)) for name in COLUMNS} | {"id": str(row)}) + "\n")
+            file.write(
+                json.dumps({name: _plain(getattr(row, name)) for name in COLUMNS} | {"id": str(row)}) + "\n"
+            )
     return {"name": path.name, "columns": COLUMNS, "count": count, "amount_nanodollars": amount}
 
 

@@ -1,7 +1,8 @@
-"""The signature under what leaves the house: Ed25519 (RFC 8032), with a key derived from the service's secret.
+"""The signature under what leaves the house: Ed25519 (RFC 8032), with a key derived from the service's
+secret.
 
-Not an HMAC: who can check one can also forge one, so an auditor would need the service's secret. This is checked with the public
-key alone, and with nothing but `openssl`.
+Not an HMAC: who can check one can also forge one, so an auditor would need the service's secret. This is
+checked with the public key alone, and with nothing but `openssl`.
 """
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm

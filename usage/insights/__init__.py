@@ -1,7 +1,8 @@
-"""What operators and organizations look at: sums, requests, budgets, what runs now. The one door to such reads.
+"""What operators and organizations look at: sums, requests, budgets, what runs now. The one door to such
+reads.
 
-Nothing here scans generations: sums are the rollups', requests come in keyset pages through an index, and what an index
-can't find is searched a bounded number of rows at a time.
+Nothing here scans generations: sums are the rollups', requests come in keyset pages through an index, and
+what an index can't find is searched a bounded number of rows at a time.
 """
 
 from usage.insights.counters import Counters, ModelCounters, counters

@@ -1,7 +1,8 @@
-"""One organization's usage in minutes, hours or days of UTC, grouped by any of its dimensions: what its usage API reads.
+"""One organization's usage in minutes, hours or days of UTC, grouped by any of its dimensions: what its usage
+API reads.
 
-Days that are over and hours are the rollups'. Minutes are the ledger's, counted like the rollup but from a bounded number of entries: when
-there are more, the buckets end early and the reader goes on from there.
+Days that are over and hours are the rollups'. Minutes are the ledger's, counted like the rollup but from a
+bounded number of entries: when there are more, the buckets end early and the reader goes on from there.
 """
 
 from collections import defaultdict
@@ -18,7 +19,11 @@ from usage.database.trunc_utc import StartOf, Width
 from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 
-WIDTHS: dict[Width, timedelta] = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
+WIDTHS: dict[Width, timedelta] = {
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+}
 MAX_ENTRIES = 30_000
 """Ledger entries that one answer by the minute adds up."""
 _TOKENS_AND_MONEY = ("prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars")
@@ -28,7 +33,8 @@ _TOKENS_AND_MONEY = ("prompt_tokens", "cached_tokens", "completion_tokens", "amo
 class BucketQuery:
     """What to add up: from `start` up to `end`, both on the width's full UTC minute, hour or day.
 
-    `group_by` are columns: project_id, api_key_id, model. Filters that are None leave everything, empty ones nothing.
+    `group_by` are columns: project_id, api_key_id, model. Filters that are None leave everything, empty ones
+    nothing.
     """
 
     organization_id: int
@@ -55,7 +61,9 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One minute, hour or day, from `start` up to `end`, and what each group used in it: nothing, if nobody used anything."""
+    """One minute, hour or day, from `start` up to `end`, and what each group used in it: nothing, if nobody
+    used anything.
+    """
 
     start: datetime
     end: datetime
@@ -81,7 +89,11 @@ def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str,
         yield _added_up(_fitting(_entries(query, end), query), StartOf("minute", "created_at"), query)
         return
     mine = {"organization_id": query.organization_id}
-    spans = closed_days.spans(query.start, end) if query.width == "day" else closed_days.Spans([], [(query.start, end)])
+    spans = (
+        closed_days.spans(query.start, end)
+        if query.width == "day"
+        else closed_days.Spans([], [(query.start, end)])
+    )
     for first, last in spans.closed:
         days = DailyUsage.objects.filter(**mine, day__gte=first, day__lt=last)
         yield _added_up(_fitting(days, query), F("day"), query)
@@ -91,26 +103,38 @@ def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str,
 
 
 def _entries(query: BucketQuery, end: datetime) -> QuerySet[LedgerEntry]:
-    return LedgerEntry.objects.filter(organization_id=query.organization_id, created_at__gte=query.start, created_at__lt=end)
+    return LedgerEntry.objects.filter(
+        organization_id=query.organization_id, created_at__gte=query.start, created_at__lt=end
+    )
 
 
 def _readable_end(query: BucketQuery) -> datetime:
     """Where the entries that may be read end, on a full minute; one minute is read, however many it has."""
-    beyond = _entries(query, query.end).order_by("created_at").values_list("created_at", flat=True)[MAX_ENTRIES:].first()
+    beyond = (
+        _entries(query, query.end)
+        .order_by("created_at")
+        .values_list("created_at", flat=True)[MAX_ENTRIES:]
+        .first()
+    )
     if beyond is None:
         return query.end
     return max(beyond.replace(second=0, microsecond=0), query.start + WIDTHS["minute"])
 
 
 def _fitting(rows: QuerySet[Any], query: BucketQuery) -> QuerySet[Any]:
-    filters = {"project_id__in": query.project_ids, "api_key_id__in": query.api_key_ids, "model__in": query.models}
+    filters = {
+        "project_id__in": query.project_ids,
+        "api_key_id__in": query.api_key_ids,
+        "model__in": query.models,
+    }
     return rows.filter(**{name: values for name, values in filters.items() if values is not None})
 
 
 def _added_up(rows: QuerySet[Any], start: Combinable, query: BucketQuery) -> QuerySet[Any, dict[str, Any]]:
     requests: Aggregate = Sum("requests")
     if rows.model is LedgerEntry:
-        # As in the rollup: what else is spent is more or less money for a request that its charge has counted.
+        # As in the rollup: what else is spent is more or less money for a request that its charge has
+        # counted.
         rows, requests = rows.filter(kind__in=SPENT), Count("id", filter=Q(kind=Kind.CHARGE))
     sums = {f"sum_{name}": Sum(name) for name in _TOKENS_AND_MONEY}
     columns = ("start", *query.group_by)

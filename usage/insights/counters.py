@@ -1,7 +1,9 @@
-"""All that was ever used and charged: counters that only grow, read from the books each time, so that no crash loses any of it.
+"""All that was ever used and charged: counters that only grow, read from the books each time, so that no
+crash loses any of it.
 
-What test keys used is left out: whoever is woken by these numbers should not be by a tenant's tests. Sums are those of closed days and of
-the hours since. Only overages and corrections are read from the ledger, through indexes of their own.
+What test keys used is left out: whoever is woken by these numbers should not be by a tenant's tests. Sums are
+those of closed days and of the hours since. Only overages and corrections are read from the ledger, through
+indexes of their own.
 """
 
 from collections.abc import Mapping
@@ -40,13 +42,21 @@ class ModelCounters:
 
     @property
     def charged_nanodollars(self) -> int:
-        """All charges and overages, as they were settled: unlike the totals' amount, which corrections lower too, it only grows."""
-        return self.totals.amount_nanodollars - self.corrections.raised_nanodollars + self.corrections.lowered_nanodollars
+        """All charges and overages, as they were settled: unlike the totals' amount, which corrections lower
+        too, it only grows.
+        """
+        return (
+            self.totals.amount_nanodollars
+            - self.corrections.raised_nanodollars
+            + self.corrections.lowered_nanodollars
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Every outcome's requests, also of those that never were, and the counters of every model that was ever used."""
+    """Every outcome's requests, also of those that never were, and the counters of every model that was ever
+    used.
+    """
 
     requests: Mapping[str, int]
     models: Mapping[str, ModelCounters]
@@ -60,14 +70,17 @@ def counters() -> Counters:
         overages, corrections = overages_by_model(), _corrections_by_model()
     requests = {outcome.value: outcomes.get(outcome.value, Totals()).requests for outcome in Outcome}
     models = {
-        name: ModelCounters(sums, overages.get(name, Overage()), corrections.get(name, Corrections())) for name, sums in totals.items()
+        name: ModelCounters(sums, overages.get(name, Overage()), corrections.get(name, Corrections()))
+        for name, sums in totals.items()
     }
     return Counters(requests, models)
 
 
 def _totals() -> tuple[dict[str, Totals], dict[str, Totals]]:
     """By outcome and by model; a model that only test keys have used is there, with zeros."""
-    always = Range(datetime(1970, 1, 1, tzinfo=UTC), database_now() + HOUR, "hour")  # "day" would list the days since
+    always = Range(
+        datetime(1970, 1, 1, tzinfo=UTC), database_now() + HOUR, "hour"
+    )  # "day" would list the days since
     outcomes, models = sums_by_group(always, "outcome"), sums_by_group(always, "model")
     for (model, outcome), tested in sums_of_test_keys(always).items():
         outcomes[outcome] -= tested

@@ -1,4 +1,6 @@
-"""How soon requests begin to answer: percentiles of a range, from counts where its days are counted and from a sample where not."""
+"""How soon requests begin to answer: percentiles of a range, from counts where its days are counted and from
+a sample where not.
+"""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -30,7 +32,8 @@ class Percentiles:
 def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles | None:
     """From claim to first token, of the requests in the range that fit; None when none has begun to answer.
 
-    Closed days are counted, by one dimension each. Of the rest, such as today, the newest requests stand for all of them.
+    Closed days are counted, by one dimension each. Of the rest, such as today, the newest requests stand for
+    all of them.
     """
     filters = filters or Filters()
     dimension = only_dimension(None, filters)
@@ -40,7 +43,10 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     parts = [(_counted(first, last, dimension, filters), 1.0) for first, last in spans.closed if dimension]
     # With nothing else to weigh it against, any weight will do.
     is_alone = not parts and len(spans.open) == 1
-    parts += [_sampled(Range(start, end, over.bucket), filters, is_weighed=not is_alone) for start, end in spans.open]
+    parts += [
+        _sampled(Range(start, end, over.bucket), filters, is_weighed=not is_alone)
+        for start, end in spans.open
+    ]
     counts: defaultdict[int, float] = defaultdict(float)
     for part, weight in parts:
         for bucket, requests in part.items():
@@ -48,7 +54,9 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     if not counts:
         return None
     size = sum(part.total() for part, _ in parts)
-    return Percentiles(daily_first_tokens.percentile(counts, 50), daily_first_tokens.percentile(counts, 95), size)
+    return Percentiles(
+        daily_first_tokens.percentile(counts, 50), daily_first_tokens.percentile(counts, 95), size
+    )
 
 
 def _counted(first: date, last: date, dimension: Dimension, filters: Filters) -> Counter[int]:

@@ -53,7 +53,9 @@ class BudgetUse:
 
 @time_limit()
 def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> list[BudgetUse]:
-    """The `n` budgets of the current periods that are nearest their limit, the nearest first: of these limits, by id, or of all."""
+    """The `n` budgets of the current periods that are nearest their limit, the nearest first: of these
+    limits, by id, or of all.
+    """
     rows = _fullest(limits)
     owners = {scope: _owners(scope, {row.scope_id for row in rows if row.scope == scope}) for scope in Scope}
     now = database_now()
@@ -76,14 +78,20 @@ class _Candidate(NamedTuple):
 
     def named(self, label: str, time_zone: str) -> BudgetUse:
         amounts = (self.posted_nanodollars, self.pending_nanodollars, self.limit_nanodollars)
-        return BudgetUse(self.scope, self.scope_id, label, self.period, self.period_start, time_zone, *amounts)
+        return BudgetUse(
+            self.scope, self.scope_id, label, self.period, self.period_start, time_zone, *amounts
+        )
 
 
 def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
-    """Budgets with a limit whose period is the current one in some organization's time zone, the fullest first."""
+    """Budgets with a limit whose period is the current one in some organization's time zone, the fullest
+    first.
+    """
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
-    current = sorted({(period.value, _period_start(period, local_day(now, zone))) for zone in zones for period in Period})
+    current = sorted(
+        {(period.value, _period_start(period, local_day(now, zone))) for zone in zones for period in Period}
+    )
     if not current:
         return []
     theirs = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
@@ -117,4 +125,6 @@ def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:
             return {row.pk: (str(row), row.organization.time_zone) for row in projects}
         case Scope.API_KEY:
             keys = APIKey.objects.filter(pk__in=ids).select_related("project__organization")
-            return {row.pk: (f"{row.project} / {row.name}", row.project.organization.time_zone) for row in keys}
+            return {
+                row.pk: (f"{row.project} / {row.name}", row.project.organization.time_zone) for row in keys
+            }

@@ -1,7 +1,9 @@
-"""Requests, newest first, in keyset pages, and how fast the newest began: each read looks at a bounded number of rows of an index.
+"""Requests, newest first, in keyset pages, and how fast the newest began: each read looks at a bounded number
+of rows of an index.
 
-Ids are UUIDv7 and so sort by the time at which they were made, just before the admission: all organizations' requests are read
-in the order of their ids, one organization's or key's in the order of their admission, which have an index each.
+Ids are UUIDv7 and so sort by the time at which they were made, just before the admission: all organizations'
+requests are read in the order of their ids, one organization's or key's in the order of their admission,
+which have an index each.
 """
 
 import re
@@ -27,14 +29,17 @@ SAMPLE = 5_000
 _CLOCK_SLACK = timedelta(minutes=5)
 """How far the clock that makes ids, and the wait for an admission, may be from the database's clock."""
 _OPEN_AT_MOST = timedelta(hours=6)
-"""How long before the range a request that was settled in it is looked for: one that was open for longer is not found."""
+"""How long before the range a request that was settled in it is looked for: one that was open for longer is
+not found.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFilters(Filters):
     """Which requests to show. `since` and `until` (not included) are of the `time`, the amounts are included.
 
-    The outcome may also be `ANY_ERROR`. Sums count requests when they are settled, so what is behind one is asked for by that time.
+    The outcome may also be `ANY_ERROR`. Sums count requests when they are settled, so what is behind one is
+    asked for by that time.
     """
 
     time: Literal["admitted", "settled"] = "admitted"
@@ -54,7 +59,9 @@ class RequestFilters(Filters):
 
     @property
     def admitted_since(self) -> datetime | None:
-        """The earliest admission that may fit; in UTC, as what is computed with: a zone's clock jumps twice a year."""
+        """The earliest admission that may fit; in UTC, as what is computed with: a zone's clock jumps twice a
+        year.
+        """
         since = self.since and self.since.astimezone(UTC)
         return since - _OPEN_AT_MOST if since and self.time == "settled" else since
 
@@ -79,7 +86,9 @@ _SEARCHED_FOR = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some requests, newest first. There may be none and yet a `next_cursor`: the search has only come to `searched_until`."""
+    """Some requests, newest first. There may be none and yet a `next_cursor`: the search has only come to
+    `searched_until`.
+    """
 
     rows: list[Generation]
     next_cursor: str | None
@@ -90,7 +99,9 @@ class Page:
 
 @time_limit()
 def requests_page(filters: RequestFilters, after: str | None = None, limit: int = 50) -> Page:
-    """The requests that fit, with their organization, project and key; raises `ValueError` for a cursor that is none."""
+    """The requests that fit, with their organization, project and key; raises `ValueError` for a cursor that
+    is none.
+    """
     start = _Cursor.parse(after) if after else None
     limit = max(1, min(limit, MAX_LIMIT))
     located = _located(filters)
@@ -102,14 +113,18 @@ def requests_page(filters: RequestFilters, after: str | None = None, limit: int 
     floor = walk.row_at(SEARCHED) if located.is_search else None
     if floor is not None:
         walk = walk.down_to(floor)
-    found = list(_fitting(walk.newest_first, located).select_related("organization", "project", "api_key")[: limit + 1])
+    found = list(
+        _fitting(walk.newest_first, located).select_related("organization", "project", "api_key")[: limit + 1]
+    )
     if len(found) > limit:
         return Page(found[:limit], str(_Cursor.of(found[limit - 1])), None)
     return Page(found, str(floor) if floor else None, floor.admitted_at if floor else None)
 
 
 def newest_first_token_ms(over: Range, filters: Filters) -> list[int]:
-    """From claim to first token, of those of the newest `SAMPLE` requests in the range that fit and have begun to answer."""
+    """From claim to first token, of those of the newest `SAMPLE` requests in the range that fit and have
+    begun to answer.
+    """
     located = _located(RequestFilters(**wanted(filters), since=over.start, until=over.end))
     if located is None:
         return []
@@ -156,7 +171,9 @@ class _Walk:
     def along(cls, filters: RequestFilters) -> "_Walk":
         """All rows of the organization, the key or the service, between the filters' times."""
         owner = {"api_key_id": filters.api_key_id, "organization_id": filters.organization_id}
-        rows = Generation.objects.filter(**{name: value for name, value in owner.items() if value is not None})
+        rows = Generation.objects.filter(
+            **{name: value for name, value in owner.items() if value is not None}
+        )
         is_by_id = not any(owner.values())
         if (since := filters.admitted_since) is not None:
             rows = rows.filter(admitted_at__gte=since)
@@ -195,7 +212,9 @@ def _first_id(moment: datetime) -> UUID:
 
 
 def _located(filters: RequestFilters) -> RequestFilters | None:
-    """The same, with the one owner whose index is read; None when key, project and organization don't belong together."""
+    """The same, with the one owner whose index is read; None when key, project and organization don't belong
+    together.
+    """
     wanted = filters.organization_id
     if filters.api_key_id is not None:
         keys = APIKey.objects.filter(pk=filters.api_key_id)

@@ -35,8 +35,12 @@ class KeyActivity:
 
 @time_limit()
 def key_activity(keys: Sequence[APIKey], now: datetime) -> dict[int, KeyActivity]:
-    """Each key's activity by its id, with as many queries for many keys as for one. Their projects should be loaded."""
-    first_day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
+    """Each key's activity by its id, with as many queries for many keys as for one. Their projects should be
+    loaded.
+    """
+    first_day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(
+        days=DAYS - 1
+    )
     days = {key.pk: [0] * DAYS for key in keys}
     sums = {key.pk: (0, 0) for key in keys}
     for key_id, day, requests, tokens, amount in _sums_by_day(keys, first_day):
@@ -58,7 +62,9 @@ _Day = tuple[int, date, int, int, int]
 def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
     spans = closed_days.spans(first_day, first_day + timedelta(days=DAYS))
     for first, last in spans.closed:
-        totals = DailyTotals.objects.filter(dimension=Dimension.KEY, day__gte=first, day__lt=last, member__in=[str(key.pk) for key in keys])
+        totals = DailyTotals.objects.filter(
+            dimension=Dimension.KEY, day__gte=first, day__lt=last, member__in=[str(key.pk) for key in keys]
+        )
         for member, *day in totals.order_by().values_list("member", "day").annotate(**_SUMS):
             yield (int(member), *day)
     for start, end in spans.open:
@@ -68,7 +74,9 @@ def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
 def _open_days(keys: Sequence[APIKey], start: datetime, end: datetime) -> Iterator[_Day]:
     """Of days that are not closed, the hours: each found by its organization, with which the index begins."""
     organizations = {key.project.organization_id for key in keys}
-    rows = HourlyUsage.objects.filter(organization_id__in=organizations, hour__gte=start, hour__lt=end, api_key_id__in=keys)
+    rows = HourlyUsage.objects.filter(
+        organization_id__in=organizations, hour__gte=start, hour__lt=end, api_key_id__in=keys
+    )
     by_day = rows.annotate(start=StartOf("day", "hour")).order_by().values_list("api_key_id", "start")
     for key_id, midnight, *numbers in by_day.annotate(**_SUMS):
         yield (key_id, midnight.date(), *numbers)
@@ -76,6 +84,8 @@ def _open_days(keys: Sequence[APIKey], start: datetime, end: datetime) -> Iterat
 
 def _newest_requests(keys: Sequence[APIKey]) -> dict[int, datetime | None]:
     """One look into the index of each key's generations."""
-    newest = Generation.objects.filter(api_key=OuterRef("pk")).order_by("-admitted_at").values("admitted_at")[:1]
+    newest = (
+        Generation.objects.filter(api_key=OuterRef("pk")).order_by("-admitted_at").values("admitted_at")[:1]
+    )
     rows = APIKey.objects.filter(pk__in=[key.pk for key in keys]).order_by()
     return dict(rows.annotate(newest=Subquery(newest)).values_list("pk", "newest"))

@@ -8,7 +8,9 @@ from usage.models import LedgerCheck
 
 @dataclass(frozen=True, slots=True)
 class LastCheck:
-    """The newest check; its differences are those of the newest that are still open, whichever check has found them."""
+    """The newest check; its differences are those of the newest that are still open, whichever check has
+    found them.
+    """
 
     checked_at: datetime
     differences: int

@@ -42,17 +42,27 @@ def running(limit: int = 1_000, organizations: Collection[int] | None = None) ->
     """The open generations, of these organizations or of all, the oldest first, at most `limit`."""
     now = database_now()
     rows = Generation.objects.filter(OPEN, id__in=_oldest(limit, organizations)).order_by("id")
-    return [_running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)]
+    return [
+        _running(row, now) for row in rows.select_related("organization", "project", "api_key").only(*_SHOWN)
+    ]
 
 
 def _oldest(limit: int, organizations: Collection[int] | None) -> list[UUID]:
-    """Which are open for the longest: ids sort by their time, and unlike leases stay when a worker's heart beats.
+    """Which are open for the longest: ids sort by their time, and unlike leases stay when a worker's heart
+    beats.
 
-    Their own index has them by lease, and holds no others, so all of them are read there, and sorted and told apart here: asked for the
-    lowest ids, or for an organization's, a database may take the index that has all generations of all time in that order.
+    Their own index has them by lease, and holds no others, so all of them are read there, and sorted and told
+    apart here: asked for the lowest ids, or for an organization's, a database may take the index that has all
+    generations of all time in that order.
     """
-    rows = Generation.objects.filter(OPEN).order_by("lease_expires_at").values_list("id", "organization_id")[:_MAX_OPEN]
-    return nsmallest(limit, (row_id for row_id, owner in rows if organizations is None or owner in organizations))
+    rows = (
+        Generation.objects.filter(OPEN)
+        .order_by("lease_expires_at")
+        .values_list("id", "organization_id")[:_MAX_OPEN]
+    )
+    return nsmallest(
+        limit, (row_id for row_id, owner in rows if organizations is None or owner in organizations)
+    )
 
 
 def _running(row: Generation, now: datetime) -> RunningGeneration:

@@ -1,4 +1,6 @@
-"""What was charged beyond holds: an overage is an entry of its own, and rare enough to have an index of its own."""
+"""What was charged beyond holds: an overage is an entry of its own, and rare enough to have an index of its
+own.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +24,11 @@ class Overage:
 def overage(over: Range, filters: Filters | None = None) -> Overage:
     """The overages that were written in the range."""
     rows = LedgerEntry.objects.filter(kind=Kind.OVERAGE, created_at__gte=over.start, created_at__lt=over.end)
-    found = (filters or Filters()).narrow(rows).aggregate(count=Count("amount_nanodollars"), sum=Sum("amount_nanodollars", default=0))
+    found = (
+        (filters or Filters())
+        .narrow(rows)
+        .aggregate(count=Count("amount_nanodollars"), sum=Sum("amount_nanodollars", default=0))
+    )
     return Overage(found["count"], found["sum"])
 
 

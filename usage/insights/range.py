@@ -10,20 +10,25 @@ from zoneinfo import ZoneInfo
 Bucket = Literal["hour", "day"]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 MAX_DAYS: Mapping[Bucket, int] = {"hour": 31, "day": 400}
-"""The longest range in each kind of bucket: a chart has no room for more, and a report should not read more."""
+"""The longest range in each kind of bucket: a chart has no room for more, and a report should not read more.
+"""
 USUAL_DAYS = 7
 HOURLY_UP_TO = 2 * DAY
 """Up to this length a range is cut into hours unless one asks for days."""
 _YEARS = range(1000, 9000)
-"""Python has no time before the year 1 and after 9999, and a range is compared with the one before, and told in other time zones."""
+"""Python has no time before the year 1 and after 9999, and a range is compared with the one before, and told
+in other time zones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `start` up to, and not including, `end`; both in the reader's time zone, which says where days begin.
+    """From `start` up to, and not including, `end`; both in the reader's time zone, which says where days
+    begin.
 
-    The rollup knows full UTC hours only: each counts where it begins. Days are the calendar's, whether they have 23 hours or 25; what
-    comes first is told in UTC: times of one zone are compared as its clock shows them, and once a year it shows an hour twice.
+    The rollup knows full UTC hours only: each counts where it begins. Days are the calendar's, whether they
+    have 23 hours or 25; what comes first is told in UTC: times of one zone are compared as its clock shows
+    them, and once a year it shows an hour twice.
     """
 
     start: datetime
@@ -49,9 +54,12 @@ class Range:
 
     @property
     def before(self) -> "Range":
-        """The equally long range to compare with: whole days earlier, to the same hour, if this one begins with a day."""
+        """The equally long range to compare with: whole days earlier, to the same hour, if this one begins
+        with a day.
+        """
         if self.start.time() == time():
-            # One day at least: where midnight comes twice, the clock has not moved on from the first to the second.
+            # One day at least: where midnight comes twice, the clock has not moved on from the first to the
+            # second.
             shift = max(-(-(self.end - self.start) // DAY), 1) * DAY
             return Range(self.start - shift, self.end - shift, self.bucket)
         start = self.start.astimezone(UTC)
@@ -85,13 +93,18 @@ class Range:
 def parse_range(query: Mapping[str, str], now: datetime) -> Range:
     """The range that a page's query asks for; raises `ValueError` with a text for its reader.
 
-    `days=7` (the default) are the last days with today, else `start=` and `end=` are dates (`end` is included) or times
-    (`2026-11-21T13:00`, `end` is not); `bucket=hour|day` and `time_zone=Europe/Berlin` go with both.
+    `days=7` (the default) are the last days with today, else `start=` and `end=` are dates (`end` is
+    included) or times (`2026-11-21T13:00`, `end` is not); `bucket=hour|day` and `time_zone=Europe/Berlin` go
+    with both.
     """
     zone, bucket = _time_zone(query.get("time_zone") or "UTC"), _bucket(query.get("bucket") or None)
     if query.get("start") or query.get("end"):
         start = _moment("start", query.get("start", ""), zone)
-        end = _moment("end", query["end"], zone, is_end=True) if query.get("end") else _end_of_hour(now.astimezone(zone))
+        end = (
+            _moment("end", query["end"], zone, is_end=True)
+            if query.get("end")
+            else _end_of_hour(now.astimezone(zone))
+        )
         return Range.between(start, end, bucket)
     return Range.last(_days(query.get("days") or str(USUAL_DAYS)), now, zone.key, bucket)
 

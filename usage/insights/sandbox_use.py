@@ -1,7 +1,8 @@
 """What test keys have used: requests and tokens that cost nothing and ask no upstream, by model and outcome.
 
-A key is a test key for ever, so that the rollups, which are by key, tell them from others. They have rows of their own in none: each day's
-rows of the organizations that have test keys are read, 20 ms for a year of 20 organizations.
+A key is a test key for ever, so that the rollups, which are by key, tell them from others. They have rows of
+their own in none: each day's rows of the organizations that have test keys are read, 20 ms for a year of 20
+organizations.
 """
 
 from collections.abc import Iterator
@@ -27,8 +28,14 @@ def sums_of_test_keys(over: Range) -> dict[tuple[str, str], Totals]:
     found: dict[tuple[str, str], Totals] = {}
     for rows in _rows(over):
         # By its organization, too: the index begins with it.
-        theirs = rows.filter(api_key__in=keys.values("pk"), organization__in=keys.values("project__organization_id"))
-        sums = theirs.order_by().values_list("model", "outcome").annotate(**{f"sum_{name}": Sum(name) for name in _COUNTS})
+        theirs = rows.filter(
+            api_key__in=keys.values("pk"), organization__in=keys.values("project__organization_id")
+        )
+        sums = (
+            theirs.order_by()
+            .values_list("model", "outcome")
+            .annotate(**{f"sum_{name}": Sum(name) for name in _COUNTS})
+        )
         for model, outcome, requests, *tokens in sums:
             part = Totals(requests, requests if outcome in FAILED else 0, *tokens)
             found[model, outcome] = found.get((model, outcome), Totals()) + part

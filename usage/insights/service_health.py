@@ -44,7 +44,10 @@ def health() -> Health:
     now = database_now()
     queued = Q(state=State.ADMITTED)
     found = Generation.objects.filter(OPEN).aggregate(
-        open=Count("id"), queued=Count("id", filter=queued), oldest=Min("admitted_at", filter=queued), lease=Min("lease_expires_at")
+        open=Count("id"),
+        queued=Count("id", filter=queued),
+        oldest=Min("admitted_at", filter=queued),
+        lease=Min("lease_expires_at"),
     )
     seal = LedgerSeal.objects.order_by("-id").only("last_id", "sealed_at").first()
     unsealed = LedgerEntry.objects.filter(id__gt=seal.last_id if seal else 0).order_by("id")
@@ -69,7 +72,9 @@ def _seconds(now: datetime, then: datetime | None) -> float | None:
 
 
 def _closed(since: datetime) -> dict[str, int]:
-    """What no worker settled, by outcome. Each organization's hours are found through the index, which begins with it."""
+    """What no worker settled, by outcome. Each organization's hours are found through the index, which begins
+    with it.
+    """
     rows = HourlyUsage.objects.filter(hour__gte=since, outcome__in=[Outcome.WORKER_LOST, Outcome.NOT_STARTED])
     rows = rows.filter(organization_id__in=Organization.objects.order_by().values("id"))
     return dict(rows.order_by().values_list("outcome").annotate(Sum("requests")))

@@ -1,7 +1,9 @@
-"""Where sums come from: which rows of which rollup cover a range of time, each table read where it is the smallest that will do.
+"""Where sums come from: which rows of which rollup cover a range of time, each table read where it is the
+smallest that will do.
 
-Of closed days one dimension alone is in `DailyTotals`, several are in `DailyUsage`; hours are read for what is left: today, the
-edges of a range that are not full days of UTC, and bars that are hours or days of another time zone.
+Of closed days one dimension alone is in `DailyTotals`, several are in `DailyUsage`; hours are read for what
+is left: today, the edges of a range that are not full days of UTC, and bars that are hours or days of another
+time zone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +70,9 @@ class Source:
         return str(member) if self.is_text else member
 
 
-def sources(over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False) -> Iterator[Source]:
+def sources(
+    over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
+) -> Iterator[Source]:
     """What covers the range; with `by_start` its bars can be told apart."""
     if by_start and not over.has_utc_days:
         yield _hours(over, over.start, over.end, group_by, filters)
@@ -103,7 +107,9 @@ def _column(group_by: GroupBy | None) -> str:
 
 
 def only_dimension(group_by: GroupBy | None, filters: Filters) -> Dimension | None:
-    """The one that the question is about; None when it is about several. A question about none is one about all outcomes."""
+    """The one that the question is about; None when it is about several. A question about none is one about
+    all outcomes.
+    """
     columns = wanted(filters)
     asked = {dimension for dimension, column in COLUMNS.items() if column in columns}
     asked |= {Dimension(group_by)} if group_by else set()
@@ -115,7 +121,11 @@ def only_dimension(group_by: GroupBy | None, filters: Filters) -> Dimension | No
 def _of_organizations(rows: QuerySet[Rows], filters: Filters) -> QuerySet[Rows]:
     """Those of the rows that fit, each found by its organization: the index begins with it."""
     rows = filters.narrow(rows)
-    return rows if filters.organization_id is not None else rows.filter(organization_id__in=_organizations(filters))
+    return (
+        rows
+        if filters.organization_id is not None
+        else rows.filter(organization_id__in=_organizations(filters))
+    )
 
 
 def _organizations(filters: Filters) -> QuerySet[Any, Any]:

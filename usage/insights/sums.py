@@ -67,7 +67,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One group's sums in one bucket. `group_id` is None for what is not one group: "all" of them, or the "other" ones."""
+    """One group's sums in one bucket. `group_id` is None for what is not one group: "all" of them, or the
+    "other" ones.
+    """
 
     start: datetime
     group_id: str | None
@@ -105,7 +107,11 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
         groups += [(None, None, "other")] if len(dearest) > MAX_GROUPS else []
     sums = _sums_by_bar(over, group_by, filters, [key for key, _, _ in groups])
     bars, nothing = enumerate(over.starts()), Totals()
-    return [Point(start, name, label, sums.get((bar, key), nothing)) for bar, start in bars for key, name, label in groups]
+    return [
+        Point(start, name, label, sums.get((bar, key), nothing))
+        for bar, start in bars
+        for key, name, label in groups
+    ]
 
 
 @time_limit()
@@ -125,10 +131,13 @@ def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tup
     return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
-def _sums_by_bar(over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]) -> dict[tuple[int, Any], Totals]:
+def _sums_by_bar(
+    over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]
+) -> dict[tuple[int, Any], Totals]:
     """The sums by bucket and group; if None is among the named, it stands for the groups that are not.
 
-    A bucket is named by its place: two of them begin at 2:00 where the clock is put back to it, and such times are equal.
+    A bucket is named by its place: two of them begin at 2:00 where the clock is put back to it, and such
+    times are equal.
     """
     starts = [start.astimezone(UTC) for start in over.starts()]
     sums: dict[tuple[int, Any], list[int]] = {}
@@ -164,7 +173,9 @@ def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:
         case "organization":
             return {row.pk: row.name for row in Organization.objects.filter(pk__in=ids)}
         case "project":
-            return {row.pk: str(row) for row in Project.objects.filter(pk__in=ids).select_related("organization")}
+            return {
+                row.pk: str(row) for row in Project.objects.filter(pk__in=ids).select_related("organization")
+            }
         case "key":
             return {row.pk: str(row) for row in APIKey.objects.filter(pk__in=ids)}
         case "model":

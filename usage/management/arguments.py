@@ -18,9 +18,13 @@ def moment(text: str) -> datetime:
     """A date or time as in ISO 8601, in UTC; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)  # before the year 1 and after 9999 there is none
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(
+            UTC
+        )  # before the year 1 and after 9999 there is none
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(f"{text!r} is not a date such as 2026-11-01 or a time such as 2026-11-01T06:00:00Z") from None
+        raise ArgumentTypeError(
+            f"{text!r} is not a date such as 2026-11-01 or a time such as 2026-11-01T06:00:00Z"
+        ) from None
 
 
 def day(text: str) -> datetime:
@@ -28,7 +32,9 @@ def day(text: str) -> datetime:
     with suppress(ArgumentTypeError):
         if (found := moment(text)).time() == time.min:
             return found
-    raise ArgumentTypeError(f"{text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01")
+    raise ArgumentTypeError(
+        f"{text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01"
+    )
 
 
 def text(max_chars: int) -> Callable[[str], str]:
@@ -36,7 +42,9 @@ def text(max_chars: int) -> Callable[[str], str]:
 
     def checked(value: str) -> str:
         if len(value) > max_chars:
-            raise ArgumentTypeError(f"{value[:20]!r}… has {len(value)} characters; at most {max_chars} are kept")
+            raise ArgumentTypeError(
+                f"{value[:20]!r}… has {len(value)} characters; at most {max_chars} are kept"
+            )
         if (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)) or "\0" in value:
             raise ArgumentTypeError(f"{value!r} is not a text in UTF-8")
         return value
@@ -70,21 +78,46 @@ def usd(text: str) -> int:
 
 def add_period(parser: CommandParser) -> None:
     """`--from` and `--to`: from a moment up to, and not including, another."""
-    parser.add_argument("--from", dest="since", required=True, type=moment, metavar="TIME", help="first moment; a date is its start in UTC")
-    parser.add_argument("--to", dest="until", required=True, type=moment, metavar="TIME", help="first moment that is not meant any more")
+    parser.add_argument(
+        "--from",
+        dest="since",
+        required=True,
+        type=moment,
+        metavar="TIME",
+        help="first moment; a date is its start in UTC",
+    )
+    parser.add_argument(
+        "--to",
+        dest="until",
+        required=True,
+        type=moment,
+        metavar="TIME",
+        help="first moment that is not meant any more",
+    )
 
 
 def add_days(parser: CommandParser) -> None:
     """`--from` and `--to`: from a day in UTC up to, and not including, another."""
-    parser.add_argument("--from", dest="since", required=True, type=day, metavar="DAY", help="first day, in UTC")
-    parser.add_argument("--to", dest="until", required=True, type=day, metavar="DAY", help="first day that is not meant any more")
+    parser.add_argument(
+        "--from", dest="since", required=True, type=day, metavar="DAY", help="first day, in UTC"
+    )
+    parser.add_argument(
+        "--to",
+        dest="until",
+        required=True,
+        type=day,
+        metavar="DAY",
+        help="first day that is not meant any more",
+    )
 
 
 def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
     """The period of `add_period`; raises `CommandError` where it is none."""
     since, until = options["since"], options["until"]
     if since >= until:
-        raise CommandError(f"The period from {since.isoformat()} to {until.isoformat()} is none: --from comes before --to.")
+        raise CommandError(
+            f"The period from {since.isoformat()} to {until.isoformat()} is none: --from comes before --to."
+        )
     return since, until
 
 
@@ -92,8 +125,12 @@ def add_booking(parser: CommandParser) -> None:
     """Who gets or gives how much credit, and why."""
     parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
     parser.add_argument("--usd", required=True, type=usd, metavar="AMOUNT", help="US dollars, such as 10.00")
-    parser.add_argument("--reason", required=True, type=text(500), metavar="TEXT", help="why; it is kept in the ledger")
-    parser.add_argument("--by", default="manage.py", type=text(150), metavar="NAME", help="who books it (default: manage.py)")
+    parser.add_argument(
+        "--reason", required=True, type=text(500), metavar="TEXT", help="why; it is kept in the ledger"
+    )
+    parser.add_argument(
+        "--by", default="manage.py", type=text(150), metavar="NAME", help="who books it (default: manage.py)"
+    )
     parser.add_argument(
         "--reference",
         default="",

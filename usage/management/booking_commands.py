@@ -16,8 +16,11 @@ from usage.management import arguments
 from usage.models import Credit
 
 
-def book(verb: str, how: Callable[[Organization, int, Note], Booking], options: dict[str, Any]) -> tuple[Booking, Balance]:
-    """Book what the options of `arguments.add_booking` say, and require credit if they do; returns the balance after it too.
+def book(
+    verb: str, how: Callable[[Organization, int, Note], Booking], options: dict[str, Any]
+) -> tuple[Booking, Balance]:
+    """Book what the options of `arguments.add_booking` say, and require credit if they do; returns the
+    balance after it too.
 
     What has the reference of an earlier booking is not booked, nor recorded, again. Raises `CommandError`.
     """
@@ -29,9 +32,13 @@ def book(verb: str, how: Callable[[Organization, int, Note], Booking], options: 
             raise CommandError(str(error)) from error
         after = credit.balance(organization)
         if booking.is_new:
-            # Not read before: somebody else may have booked until this one had the row for itself. Grants are negative in the ledger.
+            # Not read before: somebody else may have booked until this one had the row for itself. Grants are
+            # negative in the ledger.
             before_nanodollars = after.nanodollars + booking.entry.amount_nanodollars
-            moved: Changes = {"balance_nanodollars": [before_nanodollars, after.nanodollars], "ledger_entry": [None, booking.entry.pk]}
+            moved: Changes = {
+                "balance_nanodollars": [before_nanodollars, after.nanodollars],
+                "ledger_entry": [None, booking.entry.pk],
+            }
             recorder.record(verb, Credit.objects.get(pk=organization.pk), moved, booking.entry.reason)
         if options.get("require"):
             credit.require(organization)

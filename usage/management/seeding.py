@@ -1,7 +1,9 @@
-"""Made-up usage in bulk: tenants, and months of their requests with all that the books keep of them. For trials and measurements.
+"""Made-up usage in bulk: tenants, and months of their requests with all that the books keep of them. For
+trials and measurements.
 
-The same seed makes the same requests. Some organizations, keys and models are used far more than others, days have their
-nights and weeks their ends; some requests fail, are cancelled or cost more than was held, some keys are test keys.
+The same seed makes the same requests. Some organizations, keys and models are used far more than others, days
+have their nights and weeks their ends; some requests fail, are cancelled or cost more than was held, some
+keys are test keys.
 """
 
 import json
@@ -62,7 +64,8 @@ class Plan:
 
 
 def sow(plan: Plan, progress: Progress) -> None:
-    """Write it all in one transaction: tenants, prices, generations, ledger entries, budgets and rollups. Seals are left to the caller.
+    """Write it all in one transaction: tenants, prices, generations, ledger entries, budgets and rollups.
+    Seals are left to the caller.
 
     `progress` is told how many generations there are, after each part.
     """
@@ -89,7 +92,9 @@ def analyze() -> None:
 
 @contextmanager
 def _in_a_hurry() -> Iterator[None]:
-    """Lift PostgreSQL's time limits for this transaction, and where we may its checks of foreign keys, which cost half of the time."""
+    """Lift PostgreSQL's time limits for this transaction, and where we may its checks of foreign keys, which
+    cost half of the time.
+    """
     if connection.vendor != "postgresql":
         yield
         return
@@ -142,7 +147,9 @@ class Key(NamedTuple):
 
 
 def _keys(plan: Plan) -> list[Key]:
-    """Organizations with a project and keys each, which nobody can use: their digest is no secret's. Every fourth has a discount."""
+    """Organizations with a project and keys each, which nobody can use: their digest is no secret's. Every
+    fourth has a discount.
+    """
     first = plan.until - timedelta(days=plan.days)
     for model, price in MODELS.items():
         prices.change(model, price, first)
@@ -161,7 +168,9 @@ def _keys(plan: Plan) -> list[Key]:
 def _key(plan: Plan, project: Project, number: int, own: dict[str, Price]) -> Key:
     is_test = number % 20 == 19
     public = f"s{plan.seed:05}{number:06}"
-    row = APIKey.objects.create(project=project, name=f"key {number}", public=public, digest="0" * 64, is_test=is_test)
+    row = APIKey.objects.create(
+        project=project, name=f"key {number}", public=public, digest="0" * 64, is_test=is_test
+    )
     free = dict.fromkeys(own, pricing.FREE)
     return Key(row.pk, project.pk, project.organization_id, is_test, free if is_test else own)
 
@@ -201,7 +210,9 @@ class _Template(NamedTuple):
 
 
 def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[Row]]]:
-    """Generations and their ledger entries, some thousands at a time, in the order of their admission and settlement."""
+    """Generations and their ledger entries, some thousands at a time, in the order of their admission and
+    settlement.
+    """
     chance = random.Random(plan.seed)  # noqa: S311  it makes no secrets
     templates = [_template(chance, keys) for _ in range(min(_TEMPLATES, 10 * plan.generations))]
     generations: list[Row] = []
@@ -219,7 +230,9 @@ def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[R
 
 
 def _moments(plan: Plan) -> Iterator[datetime]:
-    """When each request begins, in UTC without saying so: fewer at night and at weekends, more from week to week."""
+    """When each request begins, in UTC without saying so: fewer at night and at weekends, more from week to
+    week.
+    """
     first = plan.begin.astimezone(UTC).replace(tzinfo=None)
     starts = [first + number * _HOUR for number in range(plan.days * 24)]
     busy = [(1 if 7 <= start.hour < 20 else 0.35) * (0.5 if start.weekday() >= 5 else 1) for start in starts]
@@ -237,7 +250,9 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     model = tuple(MODELS)[int(len(MODELS) * draw() ** 2)]
     (outcome,) = chance.choices(_OUTCOMES, _SHARES)
     has_answer = outcome in ("completed", "client_cancelled") or (outcome != "not_started" and draw() < 0.5)
-    prompt, completion = (10 + int(4_000 * draw() ** 2), 1 + int(_MAX_OUTPUT_TOKENS * draw() ** 2)) if has_answer else (0, 0)
+    prompt, completion = (
+        (10 + int(4_000 * draw() ** 2), 1 + int(_MAX_OUTPUT_TOKENS * draw() ** 2)) if has_answer else (0, 0)
+    )
     tokens = Tokens(prompt, completion, prompt // 3 if draw() < 0.4 else 0)
     price = key.prices[model]
     amount = pricing.amount(tokens, price)
@@ -257,7 +272,9 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     entries = [("charge", *shared, prompt, tokens.cached_tokens, completion, 0, min(amount, held))]
     entries += [("overage", *shared, 0, 0, 0, 0, amount - held)] if amount > held else []
     length = timedelta(milliseconds=5 + (last_token_ms or 1_000))
-    return _Template(length, outcome != "not_started", _adapted(generation), [_adapted(entry) for entry in entries])
+    return _Template(
+        length, outcome != "not_started", _adapted(generation), [_adapted(entry) for entry in entries]
+    )
 
 
 _NULL = {"sqlite": None, "postgresql": "\\N"}
@@ -281,7 +298,9 @@ def _id(moment: datetime, chance: random.Random) -> str:
 
 def _fill_budgets(plan: Plan) -> None:
     """The budgets of the new organizations, and limits that some of them come near to."""
-    spent = LedgerEntry.objects.filter(organization__name__startswith=f"{plan.name} organization", kind__in=SPENT)
+    spent = LedgerEntry.objects.filter(
+        organization__name__startswith=f"{plan.name} organization", kind__in=SPENT
+    )
     posted = sums.by_budget(spent, "amount_nanodollars")
     rows = [_budget(name, amount) for name, amount in sorted(posted.items()) if amount]
     Budget.objects.bulk_create(rows, batch_size=500)
@@ -289,13 +308,20 @@ def _fill_budgets(plan: Plan) -> None:
 
 
 def _limit(months: Sequence[Budget]) -> None:
-    """For each organization, project and key a limit that it has not reached in any month, and some have nearly."""
+    """For each organization, project and key a limit that it has not reached in any month, and some have
+    nearly.
+    """
     most: dict[tuple[str, int], int] = {}
     for row in months:
         owner = (row.scope, row.scope_id)
         most[owner] = max(most.get(owner, 0), row.posted_nanodollars)
     BudgetLimit.objects.bulk_create(
-        BudgetLimit(scope=scope, scope_id=scope_id, period=Period.MONTH, limit_nanodollars=amount * (21 + at % 20) // 20)
+        BudgetLimit(
+            scope=scope,
+            scope_id=scope_id,
+            period=Period.MONTH,
+            limit_nanodollars=amount * (21 + at % 20) // 20,
+        )
         for at, ((scope, scope_id), amount) in enumerate(most.items())
     )
 
@@ -303,7 +329,14 @@ def _limit(months: Sequence[Budget]) -> None:
 def _budget(name: str, amount: int) -> Budget:
     scope, scope_id, period, start = name.split("/")
     start_day = date.fromisoformat(start)
-    return Budget(id=name, scope=scope, scope_id=int(scope_id), period=period, period_start=start_day, posted_nanodollars=amount)
+    return Budget(
+        id=name,
+        scope=scope,
+        scope_id=int(scope_id),
+        period=period,
+        period_start=start_day,
+        posted_nanodollars=amount,
+    )
 
 
 def _insert(table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:

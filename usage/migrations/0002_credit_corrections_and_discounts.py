@@ -1,6 +1,7 @@
 """Add credit, discounts, reasoning prices, soft limits and seals; let entries be about more than requests.
 
-Code that does not know of these columns can go on writing: each is nullable or has its default in the database.
+Code that does not know of these columns can go on writing: each is nullable or has its default in the
+database.
 """
 
 import django.db.models.deletion

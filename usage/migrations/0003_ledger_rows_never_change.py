@@ -1,7 +1,7 @@
 """Have the database itself refuse to change or delete ledger entries and seals.
 
-SQLite's tables are rebuilt by migrations that alter them, and lose their triggers by it: such a migration of these two tables
-must run `protect` again. `verifyledger` notices when it does not.
+SQLite's tables are rebuilt by migrations that alter them, and lose their triggers by it: such a migration of
+these two tables must run `protect` again. `verifyledger` notices when it does not.
 """
 
 from django.db import migrations

@@ -1,8 +1,8 @@
 """Days of the rollup, and a trigger that reopens a closed day when one of its hours is written after all.
 
-An hour that is not over two hours ago is in no closed day, so the trigger costs settlements a comparison. SQLite's tables are
-rebuilt by migrations that alter them, and lose their triggers by it: such a migration of the hours must run `watch` again.
-`verifyledger` notices when it does not.
+An hour that is not over two hours ago is in no closed day, so the trigger costs settlements a comparison.
+SQLite's tables are rebuilt by migrations that alter them, and lose their triggers by it: such a migration of
+the hours must run `watch` again. `verifyledger` notices when it does not.
 """
 
 import django.db.models.deletion

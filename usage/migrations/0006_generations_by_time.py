@@ -1,6 +1,8 @@
-"""On PostgreSQL a BRIN index of when generations were settled: for reads of all that is newer, or older, than some moment.
+"""On PostgreSQL a BRIN index of when generations were settled: for reads of all that is newer, or older, than
+some moment.
 
-Rows lie in the order of their time, so a few bytes for each megabyte of the table will do, and it costs settlements nothing.
+Rows lie in the order of their time, so a few bytes for each megabyte of the table will do, and it costs
+settlements nothing.
 """
 
 from django.db import migrations

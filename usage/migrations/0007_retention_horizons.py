@@ -1,10 +1,13 @@
-"""Let generations be dropped, and nothing else: entries of the ledger outlive them, and the database asks for a horizon instead.
+"""Let generations be dropped, and nothing else: entries of the ledger outlive them, and the database asks for
+a horizon instead.
 
-The foreign key of the ledger's entries to their generations is no constraint any more; a trigger refuses to delete a generation
-that is open, or that was settled after the last horizon. Code that does not know of horizons deletes no generations, so it may go on.
+The foreign key of the ledger's entries to their generations is no constraint any more; a trigger refuses to
+delete a generation that is open, or that was settled after the last horizon. Code that does not know of
+horizons deletes no generations, so it may go on.
 
-SQLite rebuilds the ledger's table for it and would lose its triggers. They are made again as they were, in the same transaction.
-Later migrations that alter the table of the generations must run `guard` again; `verifyledger` notices when they do not.
+SQLite rebuilds the ledger's table for it and would lose its triggers. They are made again as they were, in
+the same transaction. Later migrations that alter the table of the generations must run `guard` again;
+`verifyledger` notices when they do not.
 """
 
 import django.db.models.deletion
@@ -34,7 +37,8 @@ def guard(apps, schema_editor):
             "FOR EACH STATEMENT EXECUTE FUNCTION usage_refuse_change()"
         )
         return
-    # Times and days are text there: the first moment of a day is its date and more, so it is not before that day.
+    # Times and days are text there: the first moment of a day is its date and more, so it is not before that
+    # day.
     schema_editor.execute(
         "CREATE TRIGGER usage_generation_never_deletes BEFORE DELETE ON usage_generation "
         "WHEN NOT COALESCE(OLD.settled_at < (SELECT max(day) FROM usage_retentionhorizon), 0) "
@@ -54,7 +58,9 @@ def unguard(apps, schema_editor):
 
 
 class AlterFieldAndKeepTriggers(migrations.AlterField):
-    """Makes the table's triggers again where the database has rebuilt the table; backwards too, which is the same with other fields."""
+    """Makes the table's triggers again where the database has rebuilt the table; backwards too, which is the
+    same with other fields.
+    """
 
     def database_forwards(self, app_label, schema_editor, from_state, to_state):
         if schema_editor.connection.vendor != "sqlite":

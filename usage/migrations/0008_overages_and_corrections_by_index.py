@@ -1,7 +1,8 @@
-"""Indexes of the few ledger entries that are overages or corrections: they can be added up without a look at all charges.
+"""Indexes of the few ledger entries that are overages or corrections: they can be added up without a look at
+all charges.
 
-They have all that is added up, and charges are not in them, so they cost settlements nothing. `kind` comes first, though it is the
-same in all of them: SQLite takes an index for a condition on its first column.
+They have all that is added up, and charges are not in them, so they cost settlements nothing. `kind` comes
+first, though it is the same in all of them: SQLite takes an index for a condition on its first column.
 """
 
 from django.db import migrations, models

@@ -1,4 +1,5 @@
-"""What became of a request's attempts, where one failed. Null elsewhere, so code that does not know it may write too.
+"""What became of a request's attempts, where one failed. Null elsewhere, so code that does not know it may
+write too.
 
 Neither database rebuilds the table for it, so the triggers of the generations stay.
 """

@@ -1,4 +1,6 @@
-"""An index by generation: the key of one that did not come about is given back in the transaction for which others wait."""
+"""An index by generation: the key of one that did not come about is given back in the transaction for which
+others wait.
+"""
 
 from django.db import migrations, models
 

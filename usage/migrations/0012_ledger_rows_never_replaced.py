@@ -1,10 +1,12 @@
 """Have SQLite refuse to replace ledger entries, seals and generations.
 
-`REPLACE INTO` deletes the row that is in its way without asking a trigger, so triggers look first whether one is. All keys that are
-unique count. An id of -1 is what a trigger sees when the statement names none. PostgreSQL can't replace rows, and has nothing of this.
+`REPLACE INTO` deletes the row that is in its way without asking a trigger, so triggers look first whether one
+is. All keys that are unique count. An id of -1 is what a trigger sees when the statement names none.
+PostgreSQL can't replace rows, and has nothing of this.
 
-No statement of ours inserts into these tables with `ON CONFLICT`; a trigger would refuse before that is asked. Migrations that have
-SQLite rebuild one of them must run `protect` again; `verifyledger` notices when they do not.
+No statement of ours inserts into these tables with `ON CONFLICT`; a trigger would refuse before that is
+asked. Migrations that have SQLite rebuild one of them must run `protect` again; `verifyledger` notices when
+they do not.
 """
 
 from django.db import migrations
@@ -37,8 +39,9 @@ def protect(apps, schema_editor):
             f"CREATE TRIGGER {table}_never_replaces BEFORE INSERT ON {table} WHEN {' OR '.join(conditions)} "
             f"BEGIN SELECT RAISE(ABORT, '{table}: {MESSAGE}'); END"
         )
-    # `UPDATE OR REPLACE` deletes the row whose key another one gets; the other two tables refuse any update. "OF id", because that
-    # costs other updates nothing; so a row may lose its hidden `rowid` to another, and is missed by verification (I15).
+    # `UPDATE OR REPLACE` deletes the row whose key another one gets; the other two tables refuse any update.
+    # "OF id", because that costs other updates nothing; so a row may lose its hidden `rowid` to another, and
+    # is missed by verification (I15).
     schema_editor.execute(
         "CREATE TRIGGER usage_generation_never_moves BEFORE UPDATE OF id ON usage_generation "
         f"BEGIN SELECT RAISE(ABORT, 'usage_generation: {MESSAGE}'); END"

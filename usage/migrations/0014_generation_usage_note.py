@@ -1,4 +1,5 @@
-"""What the worker needs to judge an upstream's usage, and what it has found. Null elsewhere, so code that does not know it may write too.
+"""What the worker needs to judge an upstream's usage, and what it has found. Null elsewhere, so code that
+does not know it may write too.
 
 Neither database rebuilds the table for it, so the triggers of the generations stay.
 """

@@ -1,7 +1,8 @@
-"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its rollups.
+"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its
+rollups.
 
-Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock. Rows keep names
-and prices as values, so that history survives renames and price changes.
+Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock.
+Rows keep names and prices as values, so that history survives renames and price changes.
 """
 
 from usage.models.budgets import Budget, BudgetLimit, Credit, Period, Scope

@@ -7,15 +7,23 @@ from accounts.models import APIKey, Organization, Project
 
 
 class Credit(models.Model):
-    """What an organization has paid in advance: its grants less its refunds. What it has spent of it is in its budget "ever"."""
+    """What an organization has paid in advance: its grants less its refunds. What it has spent of it is in
+    its budget "ever".
+    """
 
-    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="+", primary_key=True)
-    is_required = models.BooleanField(default=False, help_text="Requests that the balance can't cover are refused.")
+    organization = models.OneToOneField(
+        Organization, on_delete=models.PROTECT, related_name="+", primary_key=True
+    )
+    is_required = models.BooleanField(
+        default=False, help_text="Requests that the balance can't cover are refused."
+    )
     credited_nanodollars = models.BigIntegerField(default=0)
 
     class Meta:
         verbose_name_plural = "credit"
-        constraints = [models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative")]
+        constraints = [
+            models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative")
+        ]
 
     def __str__(self) -> str:
         return str(self.organization)
@@ -51,9 +59,13 @@ class BudgetLimit(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["scope", "scope_id", "period"], name="one_limit_per_scope_and_period"),
+            models.UniqueConstraint(
+                fields=["scope", "scope_id", "period"], name="one_limit_per_scope_and_period"
+            ),
             models.CheckConstraint(condition=Q(limit_nanodollars__gte=0), name="limit_not_negative"),
-            models.CheckConstraint(condition=Q(soft_limit_nanodollars__gte=0), name="soft_limit_not_negative"),
+            models.CheckConstraint(
+                condition=Q(soft_limit_nanodollars__gte=0), name="soft_limit_not_negative"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -94,7 +106,9 @@ class Budget(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["scope", "scope_id", "period", "period_start"], name="one_budget_per_scope_and_period"),
+            models.UniqueConstraint(
+                fields=["scope", "scope_id", "period", "period_start"], name="one_budget_per_scope_and_period"
+            ),
             models.CheckConstraint(condition=Q(pending_nanodollars__gte=0), name="pending_not_negative"),
         ]
 

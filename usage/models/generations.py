@@ -48,21 +48,33 @@ class Generation(models.Model):
     endpoint = models.CharField(max_length=32)
     dialect = models.CharField(max_length=16)
     is_stream = models.BooleanField()
-    includes_usage = models.BooleanField(db_default=False, help_text="Its client asked for the usage inside the stream.")
+    includes_usage = models.BooleanField(
+        db_default=False, help_text="Its client asked for the usage inside the stream."
+    )
     choices_count = models.PositiveSmallIntegerField(db_default=1)
-    max_output_tokens = models.PositiveIntegerField(help_text="Per choice: the cap sent upstream and held for.")
-    sampled_count = models.PositiveSmallIntegerField(null=True, help_text="Choices that are generated, of which some may not be shown.")
-    max_prompt_tokens = models.PositiveBigIntegerField(null=True, help_text="What fits the context: an upstream is believed no more.")
+    max_output_tokens = models.PositiveIntegerField(
+        help_text="Per choice: the cap sent upstream and held for."
+    )
+    sampled_count = models.PositiveSmallIntegerField(
+        null=True, help_text="Choices that are generated, of which some may not be shown."
+    )
+    max_prompt_tokens = models.PositiveBigIntegerField(
+        null=True, help_text="What fits the context: an upstream is believed no more."
+    )
 
     input_per_mtok_nanodollars = models.BigIntegerField()
     cached_input_per_mtok_nanodollars = models.BigIntegerField()
     output_per_mtok_nanodollars = models.BigIntegerField()
     reasoning_per_mtok_nanodollars = models.BigIntegerField(null=True)
     reserved_nanodollars = models.BigIntegerField()
-    budget_day = models.DateField(help_text="The organization's local day of admission: which budgets it counts in.")
+    budget_day = models.DateField(
+        help_text="The organization's local day of admission: which budgets it counts in."
+    )
 
     state = models.CharField(max_length=10, choices=State.choices, db_default=State.ADMITTED)
-    fence = models.PositiveIntegerField(db_default=0, help_text="Grows with each claim; only its holder may publish and settle.")
+    fence = models.PositiveIntegerField(
+        db_default=0, help_text="Grows with each claim; only its holder may publish and settle."
+    )
     lease_expires_at = models.DateTimeField()
     worker = models.CharField(max_length=64, blank=True, db_default="")
     admitted_at = models.DateTimeField()
@@ -73,13 +85,17 @@ class Generation(models.Model):
     error_code = models.CharField(max_length=64, blank=True, db_default="")
     error_message = models.CharField(max_length=500, blank=True, db_default="")
     finish_reason = models.CharField(
-        max_length=2_048, blank=True, db_default="", help_text="Of several choices that differ: each, by index, with commas."
+        max_length=2_048,
+        blank=True,
+        db_default="",
+        help_text="Of several choices that differ: each, by index, with commas.",
     )
     deployment = models.CharField(max_length=128, blank=True, db_default="")
     """The last that was asked; while running: as of the last heartbeat."""
     attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
     attempt_log = models.JSONField(
-        null=True, help_text="The last attempts, where one failed: `Attempt` of `usage/books/settlement.py` each."
+        null=True,
+        help_text="The last attempts, where one failed: `Attempt` of `usage/books/settlement.py` each.",
     )
     usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)
     usage_note = models.CharField(  # noqa: DJ001  a column that is not null would rebuild SQLite's table, without its triggers
@@ -87,9 +103,13 @@ class Generation(models.Model):
     )
     prompt_tokens = models.PositiveIntegerField(db_default=0)
     cached_tokens = models.PositiveIntegerField(null=True)
-    completion_tokens = models.PositiveIntegerField(db_default=0, help_text="While running: as of the last heartbeat.")
+    completion_tokens = models.PositiveIntegerField(
+        db_default=0, help_text="While running: as of the last heartbeat."
+    )
     reasoning_tokens = models.PositiveIntegerField(null=True)
-    is_waived = models.BooleanField(db_default=False, help_text="Ended without output and not completed: nothing is charged.")
+    is_waived = models.BooleanField(
+        db_default=False, help_text="Ended without output and not completed: nothing is charged."
+    )
     amount_nanodollars = models.BigIntegerField(db_default=0)
     first_token_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the first delta.")
     last_token_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the last delta.")
@@ -102,8 +122,9 @@ class Generation(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=Q(reserved_nanodollars__gte=0, amount_nanodollars__gte=0), name="generation_amounts_not_negative"
-            ),
+                condition=Q(reserved_nanodollars__gte=0, amount_nanodollars__gte=0),
+                name="generation_amounts_not_negative",
+            )
         ]
 
     def __str__(self) -> str:
@@ -126,12 +147,16 @@ class IdempotencyKey(models.Model):
 
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     digest = models.CharField(max_length=64, help_text="Of the key.")
-    request_digest = models.CharField(max_length=64, help_text="Of what was asked: the same key may not ask for something else.")
+    request_digest = models.CharField(
+        max_length=64, help_text="Of what was asked: the same key may not ask for something else."
+    )
     generation_id = models.UUIDField()
     created_at = models.DateTimeField(db_index=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["api_key", "digest"], name="one_generation_per_idempotency_key")]
+        constraints = [
+            models.UniqueConstraint(fields=["api_key", "digest"], name="one_generation_per_idempotency_key")
+        ]
         indexes = [models.Index(fields=["generation_id"], name="idempotency_keys_by_generation")]
 
     def __str__(self) -> str:

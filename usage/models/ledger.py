@@ -27,16 +27,22 @@ SPENT = (*CHARGED, Kind.CORRECTION)
 class LedgerEntry(models.Model):
     """One movement of money, written once and never changed: the database refuses it.
 
-    An entry's amount is what the organization owes more by it: charges and refunds are positive, grants negative, corrections either.
-    Every settled generation has exactly one charge, of zero too; an overage is the part of an amount that the hold did not cover. A
-    correction names the charge or overage that it corrects and counts where that one counts.
+    An entry's amount is what the organization owes more by it: charges and refunds are positive, grants
+    negative, corrections either. Every settled generation has exactly one charge, of zero too; an overage is
+    the part of an amount that the hold did not cover. A correction names the charge or overage that it
+    corrects and counts where that one counts.
     """
 
     kind = models.CharField(max_length=10, choices=Kind.choices)
-    # No constraint: entries are for ever, and outlive the generations that `usage/retention/` drops. Verification misses all others.
-    generation = models.ForeignKey(Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True, db_constraint=False)
+    # No constraint: entries are for ever, and outlive the generations that `usage/retention/` drops.
+    # Verification misses all others.
+    generation = models.ForeignKey(
+        Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True, db_constraint=False
+    )
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
-    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    project = models.ForeignKey(
+        Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True
+    )
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
     model = models.CharField(max_length=128, blank=True)
     outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True)
@@ -47,12 +53,23 @@ class LedgerEntry(models.Model):
     completion_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
     amount_nanodollars = models.BigIntegerField()
-    corrects = models.ForeignKey("self", on_delete=models.PROTECT, related_name="corrections", db_index=False, null=True)
-    is_rerating = models.BooleanField(db_default=False, help_text="A correction that follows a change of price, of `rerate`.")
-    reason = models.CharField(max_length=500, blank=True, db_default="", help_text="Of what a person booked: why.")
-    recorded_by = models.CharField(max_length=150, blank=True, db_default="", help_text="Who booked it; empty: the service.")
+    corrects = models.ForeignKey(
+        "self", on_delete=models.PROTECT, related_name="corrections", db_index=False, null=True
+    )
+    is_rerating = models.BooleanField(
+        db_default=False, help_text="A correction that follows a change of price, of `rerate`."
+    )
+    reason = models.CharField(
+        max_length=500, blank=True, db_default="", help_text="Of what a person booked: why."
+    )
+    recorded_by = models.CharField(
+        max_length=150, blank=True, db_default="", help_text="Who booked it; empty: the service."
+    )
     reference = models.CharField(
-        max_length=128, blank=True, db_default="", help_text="What must not be booked twice, such as a payment's id."
+        max_length=128,
+        blank=True,
+        db_default="",
+        help_text="What must not be booked twice, such as a payment's id.",
     )
 
     class Meta:
@@ -60,13 +77,28 @@ class LedgerEntry(models.Model):
         indexes = [
             models.Index(fields=["organization", "-created_at"], name="organization_ledger"),
             models.Index(fields=["created_at", "id"], name="ledger_by_time"),
-            # They have all that is added up of what is rare; SQLite uses them for a condition on their first column.
-            models.Index(fields=["kind", "created_at", "model", "amount_nanodollars"], condition=Q(kind="overage"), name="overages"),
-            models.Index(fields=["kind", "model", "amount_nanodollars"], condition=Q(kind="correction"), name="corrections"),
+            # They have all that is added up of what is rare; SQLite uses them for a condition on their first
+            # column.
+            models.Index(
+                fields=["kind", "created_at", "model", "amount_nanodollars"],
+                condition=Q(kind="overage"),
+                name="overages",
+            ),
+            models.Index(
+                fields=["kind", "model", "amount_nanodollars"],
+                condition=Q(kind="correction"),
+                name="corrections",
+            ),
         ]
         constraints = [
-            models.UniqueConstraint(fields=["generation", "kind"], condition=Q(kind__in=CHARGED), name="one_entry_per_generation_and_kind"),
-            models.UniqueConstraint(fields=["reference"], condition=~Q(reference=""), name="one_entry_per_reference"),
+            models.UniqueConstraint(
+                fields=["generation", "kind"],
+                condition=Q(kind__in=CHARGED),
+                name="one_entry_per_generation_and_kind",
+            ),
+            models.UniqueConstraint(
+                fields=["reference"], condition=~Q(reference=""), name="one_entry_per_reference"
+            ),
             models.CheckConstraint(
                 condition=Q(kind__in=CHARGED, amount_nanodollars__gte=0)
                 | Q(kind=Kind.GRANT, amount_nanodollars__lt=0)
@@ -75,12 +107,20 @@ class LedgerEntry(models.Model):
                 name="amounts_have_their_kinds_sign",
             ),
             models.CheckConstraint(
-                condition=Q(kind__in=SPENT, generation__isnull=False, project__isnull=False, api_key__isnull=False)
-                | Q(kind__in=[Kind.GRANT, Kind.REFUND], generation__isnull=True, project__isnull=True, api_key__isnull=True),
+                condition=Q(
+                    kind__in=SPENT, generation__isnull=False, project__isnull=False, api_key__isnull=False
+                )
+                | Q(
+                    kind__in=[Kind.GRANT, Kind.REFUND],
+                    generation__isnull=True,
+                    project__isnull=True,
+                    api_key__isnull=True,
+                ),
                 name="what_is_spent_names_its_request",
             ),
             models.CheckConstraint(
-                condition=Q(kind=Kind.CORRECTION, corrects__isnull=False) | ~Q(kind=Kind.CORRECTION) & Q(corrects__isnull=True),
+                condition=Q(kind=Kind.CORRECTION, corrects__isnull=False)
+                | ~Q(kind=Kind.CORRECTION) & Q(corrects__isnull=True),
                 name="corrections_name_their_entry",
             ),
         ]
@@ -90,12 +130,15 @@ class LedgerEntry(models.Model):
 
     @property
     def request_id(self) -> str | None:
-        """The id of its request as clients know it, whether the generation is still there or dropped; None of credit."""
+        """The id of its request as clients know it, whether the generation is still there or dropped; None of
+        credit.
+        """
         return f"chatcmpl-{self.generation_id.hex}" if self.generation_id else None
 
 
 class LedgerSeal(models.Model):
-    """A block of ledger entries as they were: who changes one, or a seal, breaks every later seal's digest. Never changed either.
+    """A block of ledger entries as they were: who changes one, or a seal, breaks every later seal's digest.
+    Never changed either.
 
     `usage/verification/seals.py` says what is hashed.
     """
@@ -104,9 +147,13 @@ class LedgerSeal(models.Model):
     last_id = models.BigIntegerField(unique=True)
     entries_count = models.PositiveIntegerField()
     sum_nanodollars = models.BigIntegerField()
-    previous_digest = models.CharField(max_length=64, unique=True, help_text="Unique, so that the chain never forks.")
+    previous_digest = models.CharField(
+        max_length=64, unique=True, help_text="Unique, so that the chain never forks."
+    )
     digest = models.CharField(max_length=64)
-    fingerprints = models.BinaryField(help_text="The first 8 bytes of each entry's hash: they tell which entry is not what it was.")
+    fingerprints = models.BinaryField(
+        help_text="The first 8 bytes of each entry's hash: they tell which entry is not what it was."
+    )
     sealed_at = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -37,7 +37,9 @@ class Price(models.Model):
     cached_input_per_mtok_nanodollars = models.BigIntegerField()
     output_per_mtok_nanodollars = models.BigIntegerField()
     reasoning_per_mtok_nanodollars = models.BigIntegerField(
-        null=True, blank=True, help_text="Of the completion tokens that are reasoning; without it they cost what output costs."
+        null=True,
+        blank=True,
+        help_text="Of the completion tokens that are reasoning; without it they cost what output costs.",
     )
 
     class Meta:
@@ -46,11 +48,15 @@ class Price(models.Model):
             models.UniqueConstraint(fields=["model", "effective_from"], name="one_price_per_model_and_start"),
             models.CheckConstraint(
                 condition=Q(
-                    input_per_mtok_nanodollars__gte=0, cached_input_per_mtok_nanodollars__gte=0, output_per_mtok_nanodollars__gte=0
+                    input_per_mtok_nanodollars__gte=0,
+                    cached_input_per_mtok_nanodollars__gte=0,
+                    output_per_mtok_nanodollars__gte=0,
                 ),
                 name="prices_are_not_negative",
             ),
-            models.CheckConstraint(condition=Q(reasoning_per_mtok_nanodollars__gte=0), name="reasoning_price_not_negative"),
+            models.CheckConstraint(
+                condition=Q(reasoning_per_mtok_nanodollars__gte=0), name="reasoning_price_not_negative"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -67,14 +73,20 @@ class Discount(models.Model):
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
     effective_from = models.DateTimeField()
-    basis_points = models.PositiveSmallIntegerField(help_text="Hundredths of a percent: 1500 is 15 %. 0 ends a discount.")
+    basis_points = models.PositiveSmallIntegerField(
+        help_text="Hundredths of a percent: 1500 is 15 %. 0 ends a discount."
+    )
 
     class Meta:
         ordering = ["organization", "-effective_from"]
         constraints = [
-            models.UniqueConstraint(fields=["organization", "effective_from"], name="one_discount_per_organization_and_start"),
+            models.UniqueConstraint(
+                fields=["organization", "effective_from"], name="one_discount_per_organization_and_start"
+            ),
             models.CheckConstraint(condition=Q(basis_points__lte=10_000), name="discount_at_most_all"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.basis_points / 100:g} % for {self.organization} from {self.effective_from:%Y-%m-%d %H:%M}"
+        return (
+            f"{self.basis_points / 100:g} % for {self.organization} from {self.effective_from:%Y-%m-%d %H:%M}"
+        )

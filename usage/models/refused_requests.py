@@ -12,13 +12,19 @@ class RefusedRequests(models.Model):
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     hour = models.DateTimeField()
-    status = models.PositiveSmallIntegerField(help_text="The HTTP status; 0 for the code `other`, which has several.")
+    status = models.PositiveSmallIntegerField(
+        help_text="The HTTP status; 0 for the code `other`, which has several."
+    )
     code = models.CharField(max_length=64, help_text="The error's code as the client gets it.")
     requests = models.PositiveBigIntegerField()
 
     class Meta:
         verbose_name_plural = "refused requests"
-        constraints = [models.UniqueConstraint(fields=["hour", "api_key", "status", "code"], name="one_row_per_hour_key_and_refusal")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["hour", "api_key", "status", "code"], name="one_row_per_hour_key_and_refusal"
+            )
+        ]
         indexes = [
             models.Index(fields=["organization", "-hour"], name="organization_refused"),
             models.Index(fields=["api_key", "-hour"], name="api_key_refused"),

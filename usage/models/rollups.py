@@ -1,6 +1,7 @@
 """The tables of the rollups: the ledger by the hour, and, of days that are over, the hours by the day.
 
-`rollups/__init__.py` and `rollups/closed_days.py` write them. All of them can be made anew from the ledger and the generations.
+`rollups/__init__.py` and `rollups/closed_days.py` write them. All of them can be made anew from the ledger
+and the generations.
 """
 
 from django.db import models
@@ -45,7 +46,8 @@ class HourlyUsage(_Group):
         verbose_name_plural = "hourly usage"
         constraints = [
             models.UniqueConstraint(
-                fields=["organization", "hour", "project", "api_key", "model", "outcome"], name="one_row_per_hour_and_group"
+                fields=["organization", "hour", "project", "api_key", "model", "outcome"],
+                name="one_row_per_hour_and_group",
             )
         ]
 
@@ -60,7 +62,9 @@ class ClosedDay(models.Model):
     """
 
     day = models.DateField(primary_key=True)
-    has_first_tokens = models.BooleanField(db_default=False, help_text="Whether its times to first token are counted too.")
+    has_first_tokens = models.BooleanField(
+        db_default=False, help_text="Whether its times to first token are counted too."
+    )
 
     def __str__(self) -> str:
         return f"{self.day}"
@@ -75,7 +79,8 @@ class DailyUsage(_Group):
         verbose_name_plural = "daily usage"
         constraints = [
             models.UniqueConstraint(
-                fields=["organization", "day", "project", "api_key", "model", "outcome"], name="one_row_per_day_and_group"
+                fields=["organization", "day", "project", "api_key", "model", "outcome"],
+                name="one_row_per_day_and_group",
             )
         ]
 
@@ -111,21 +116,29 @@ class DailyTotals(_Member, _Sums):
 
     class Meta:
         verbose_name_plural = "daily totals"
-        constraints = [models.UniqueConstraint(fields=["dimension", "day", "member"], name="one_row_per_day_and_member")]
+        constraints = [
+            models.UniqueConstraint(fields=["dimension", "day", "member"], name="one_row_per_day_and_member")
+        ]
 
     def __str__(self) -> str:
         return f"{self.day} {self.dimension} {self.member}"
 
 
 class DailyFirstTokens(_Member):
-    """How many requests of a closed day had their first token so many milliseconds after the claim; see `rollups/first_tokens.py`."""
+    """How many requests of a closed day had their first token so many milliseconds after the claim; see
+    `rollups/first_tokens.py`.
+    """
 
     bucket = models.SmallIntegerField()
     requests = models.PositiveBigIntegerField()
 
     class Meta:
         verbose_name_plural = "daily first tokens"
-        constraints = [models.UniqueConstraint(fields=["dimension", "day", "member", "bucket"], name="one_row_per_day_member_and_bucket")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["dimension", "day", "member", "bucket"], name="one_row_per_day_member_and_bucket"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.day} {self.dimension} {self.member}: {self.requests}"

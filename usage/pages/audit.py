@@ -1,4 +1,6 @@
-"""The audit log's page: who did what, when, and each value before and after. Newest first, read-only, a page by keyset."""
+"""The audit log's page: who did what, when, and each value before and after. Newest first, read-only, a page
+by keyset.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,18 +58,33 @@ def list_page(request: HttpRequest) -> HttpResponse:
     """The entries that the address asks for, a page of them."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
-    query = {name: value for name in (*_FILTERS, "before") if (value := request.GET.get(name, "").replace("\x00", ""))}
+    query = {
+        name: value
+        for name in (*_FILTERS, "before")
+        if (value := request.GET.get(name, "").replace("\x00", ""))
+    }
     asked = {name: value for name, value in query.items() if name in _FILTERS}
-    context: dict[str, Any] = {"title": "Audit log", "query": query, "clear_url": address("audit", {}), "selects": _selects(request, query)}
+    context: dict[str, Any] = {
+        "title": "Audit log",
+        "query": query,
+        "clear_url": address("audit", {}),
+        "selects": _selects(request, query),
+    }
     before = query.get("before")
     if before is not None and not _is_id(before):
-        return _answer(request, context | {"mistake": f"before: {before[:40]!r} is not the number of an entry."}, status=400)
+        return _answer(
+            request,
+            context | {"mistake": f"before: {before[:40]!r} is not the number of an entry."},
+            status=400,
+        )
     rows = _rows(request).filter(**{_FILTERS[name]: value for name, value in asked.items()})
     page = list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
     context |= {
         "shows_addresses": access.is_operator(request.user),
         "lines": [_line(entry) for entry in page[:PAGE]],
-        "chips": [Chip(f"{name}: {value}", address("audit", _without(asked, name))) for name, value in asked.items()],
+        "chips": [
+            Chip(f"{name}: {value}", address("audit", _without(asked, name))) for name, value in asked.items()
+        ],
         "older_url": address("audit", asked | {"before": page[PAGE - 1].pk}) if len(page) > PAGE else "",
         "newest_url": address("audit", asked) if before else "",
     }
@@ -82,7 +99,9 @@ def history(request: HttpRequest, app_label: str, model_name: str, object_id: st
     """
     kind, key = f"{app_label}.{model_name}", unquote(object_id)
     if kind == LedgerEntry._meta.label_lower and _is_id(key):
-        entry = access.seen_by(request.user, LedgerEntry.objects.filter(pk=int(key), generation__isnull=False)).first()
+        entry = access.seen_by(
+            request.user, LedgerEntry.objects.filter(pk=int(key), generation__isnull=False)
+        ).first()
         kind, key = (Generation._meta.label_lower, str(entry.generation_id)) if entry else (kind, key)
     return redirect(_history_url(kind, key))
 
@@ -102,7 +121,10 @@ def _without(asked: dict[str, str], name: str) -> dict[str, str]:
 
 def _selects(request: HttpRequest, query: dict[str, str]) -> list[Choice]:
     """People who may have acted, and kinds of what pages change; what is asked for is always among them."""
-    kinds = {page.model._meta.label_lower: _kind(page.model._meta.label_lower) for page in admin.site._registry.values()}
+    kinds = {
+        page.model._meta.label_lower: _kind(page.model._meta.label_lower)
+        for page in admin.site._registry.values()
+    }
     kind = query.get("type", "")
     kinds |= {kind: _kind(kind)} if kind else {}
     return [
@@ -174,4 +196,6 @@ def _written(value: Any, is_money: bool) -> str:
 
 
 def _answer(request: HttpRequest, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(request, "usage/audit.html", admin.site.each_context(request) | context, status=status)
+    return TemplateResponse(
+        request, "usage/audit.html", admin.site.each_context(request) | context, status=status
+    )

@@ -1,6 +1,8 @@
-"""Correcting a charge, granting and refunding credit: a form, a look at what it would do, and then the booking, once.
+"""Correcting a charge, granting and refunding credit: a form, a look at what it would do, and then the
+booking, once.
 
-A preview is the booking itself in a transaction that is rolled back: it shows what would really happen and refuses what would be refused.
+A preview is the booking itself in a transaction that is rolled back: it shows what would really happen and
+refuses what would be refused.
 """
 
 from collections.abc import Callable
@@ -72,7 +74,11 @@ def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
     entry = get_object_or_404(_charges(request), pk=entry_id)
     form = CorrectionForm(request.POST or None)
     assert entry.generation_id is not None, "what is charged names its request"
-    context = {"title": "Correct a charge", "entry": entry, "charged": corrections.charged(entry.generation_id)}
+    context = {
+        "title": "Correct a charge",
+        "entry": entry,
+        "charged": corrections.charged(entry.generation_id),
+    }
     return _page(request, form, context, lambda: _correcting(entry, form, request.user.get_username()))
 
 
@@ -92,7 +98,12 @@ def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[...
     _may_book(request)
     form = CreditForm(request.POST or None, initial={"organization": request.GET.get("organization")})
     form.fields["organization"].queryset = _organizations(request)  # type: ignore[attr-defined]
-    return _page(request, form, {"title": title, "verb": verb}, lambda: _crediting(verb, book, form, request.user.get_username()))
+    return _page(
+        request,
+        form,
+        {"title": title, "verb": verb},
+        lambda: _crediting(verb, book, form, request.user.get_username()),
+    )
 
 
 def _charges(request: HttpRequest) -> "QuerySet[LedgerEntry]":
@@ -116,7 +127,10 @@ def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> A
 
     def amounts() -> Amounts:
         balance = credit.balance(entry.organization)
-        found = {"Charge of this request": corrections.charged(generation_id), "Spent by the organization": balance.spent_nanodollars}
+        found = {
+            "Charge of this request": corrections.charged(generation_id),
+            "Spent by the organization": balance.spent_nanodollars,
+        }
         return found | ({"Balance of its credit": balance.nanodollars} if shows_balance else {})
 
     return Act(
@@ -153,7 +167,9 @@ def _crediting(verb: str, book: Callable[..., Booking], form: CreditForm, record
 # ---- form, preview, booking
 
 
-def _page(request: HttpRequest, form: BookingForm, context: dict[str, Any], act: Callable[[], Act]) -> HttpResponse:
+def _page(
+    request: HttpRequest, form: BookingForm, context: dict[str, Any], act: Callable[[], Act]
+) -> HttpResponse:
     step = request.POST.get("step")
     if step == "edit":
         form.is_bound, form.initial = False, request.POST.dict()
@@ -190,10 +206,13 @@ def _as_typed(entry: LedgerEntry) -> int:
 
 
 def _changes(act: Act, entry: LedgerEntry) -> Changes:
-    """What it moved. Not the amounts as they were read before: somebody else may have booked until this one had the row for itself."""
+    """What it moved. Not the amounts as they were read before: somebody else may have booked until this one
+    had the row for itself.
+    """
     by = entry.amount_nanodollars
     moved: Changes = {
-        f"{name.lower()}_nanodollars": [amount - by if name in act.owed else amount + by, amount] for name, amount in act.amounts().items()
+        f"{name.lower()}_nanodollars": [amount - by if name in act.owed else amount + by, amount]
+        for name, amount in act.amounts().items()
     }
     return moved | {"ledger_entry": [None, entry.pk]}
 
@@ -208,7 +227,9 @@ def _preview(act: Act) -> list[Effect]:
 
 
 def _renew(form: BookingForm) -> None:
-    """A token of its own again for a form that was booked: who goes back and looks at a preview means another booking."""
+    """A token of its own again for a form that was booked: who goes back and looks at a preview means another
+    booking.
+    """
     if is_used(form):
         form.data = cast(QueryDict, form.data).copy()
         form.data["token"] = str(uuid4())

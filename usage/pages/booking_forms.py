@@ -1,4 +1,6 @@
-"""The forms in which people book corrections, grants and refunds: an amount, a reason, and a token by which pressing twice books once."""
+"""The forms in which people book corrections, grants and refunds: an amount, a reason, and a token by which
+pressing twice books once.
+"""
 
 from typing import Any
 from uuid import uuid4
@@ -14,7 +16,9 @@ from usage.models import LedgerEntry
 from usage.pages.forms import USDField
 
 _MAX_ID = 2**63 - 1
-_SEARCH = format_lazy("{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete"))
+_SEARCH = format_lazy(
+    "{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete")
+)
 """The admin's own search, which is asked about a foreign key and offers what the person sees."""
 
 
@@ -45,7 +49,10 @@ class CorrectionForm(BookingForm):
     """By how much a charge is changed."""
 
     direction = forms.ChoiceField(
-        label="What to do", choices=[("back", "Give back"), ("more", "Charge more")], initial="back", widget=forms.RadioSelect
+        label="What to do",
+        choices=[("back", "Give back"), ("more", "Charge more")],
+        initial="back",
+        widget=forms.RadioSelect,
     )
     field_order = ["direction", "amount", "reason", "token"]
 
@@ -57,9 +64,11 @@ class CorrectionForm(BookingForm):
 
 
 class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not generic at run time
-    """An organization that is typed: its exact name, or its id. A script offers names that are like what is typed.
+    """An organization that is typed: its exact name, or its id. A script offers names that are like what is
+    typed.
 
-    There may be thousands, so nothing is read but the one that is meant. A name counts first, for a name can be a number.
+    There may be thousands, so nothing is read but the one that is meant. A name counts first, for a name can
+    be a number.
     """
 
     widget = forms.TextInput

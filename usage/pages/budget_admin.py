@@ -40,7 +40,9 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
     """The rows with `subject`: the name of what they are about, in the same query."""
     this = OuterRef("scope_id")
     path = Concat(F("organization__name"), Value(" / "), F("name"))
-    key_path = Concat(F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name"))
+    key_path = Concat(
+        F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name")
+    )
     name = Case(
         When(scope=Scope.ORGANIZATION, then=Subquery(Organization.objects.filter(pk=this).values("name"))),
         When(scope=Scope.PROJECT, then=Subquery(Project.objects.filter(pk=this).values(path=path))),
@@ -58,7 +60,9 @@ def _amount(nanodollars: int | None, without: str) -> str:
 
 @admin.register(BudgetLimit)
 class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
-    """What may be spent at most, and from when on someone wants to know; without a row here there is no limit."""
+    """What may be spent at most, and from when on someone wants to know; without a row here there is no
+    limit.
+    """
 
     nothing_yet = "Nothing limits what may be spent."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
@@ -71,17 +75,29 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
         """With the names of what is limited."""
         return _with_subject(super().get_queryset(request))
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> "type[forms.ModelForm[BudgetLimit]]":
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> "type[forms.ModelForm[BudgetLimit]]":
         """What is limited is chosen once; the amounts may change."""
-        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs)
+        form: type[forms.ModelForm[BudgetLimit]] = super().get_form(
+            request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs
+        )
         return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
         """The form's fields, and for a row that exists what it is about."""
         if obj is not None:
-            return [(None, {"fields": ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]})]
+            return [
+                (
+                    None,
+                    {"fields": ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]},
+                )
+            ]
         return [
-            ("Applies to one of these", {"fields": self.shown_to(request, ["organization", "project", "api_key"])}),
+            (
+                "Applies to one of these",
+                {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
+            ),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
 
@@ -126,8 +142,22 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd", "pending_nanodollars", "pending_usd",
         "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
-    list_display = ["subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
-    list_filter = [("scope", ScopeFilter), "period", "period_start", ("soft_limit_reached_at", admin.EmptyFieldListFilter)]
+    list_display = [
+        "subject",
+        "kind",
+        "period",
+        "period_start",
+        "posted",
+        "pending",
+        "limit",
+        "soft_limit_reached",
+    ]
+    list_filter = [
+        ("scope", ScopeFilter),
+        "period",
+        "period_start",
+        ("soft_limit_reached_at", admin.EmptyFieldListFilter),
+    ]
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
     show_full_result_count = False
@@ -136,9 +166,13 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         """With the names, and the limits that apply."""
-        same = BudgetLimit.objects.filter(scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period"))
+        same = BudgetLimit.objects.filter(
+            scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period")
+        )
         limit = Subquery(same.values("limit_nanodollars"))
-        rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
+        rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(
+            limit_nanodollars=limit
+        )
         return rows
 
     def export_record(self, row: Any) -> Record:
@@ -213,7 +247,9 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
         return False
 
     def save_model(self, request: HttpRequest, obj: Credit, form: Any, change: bool) -> None:
-        """Only the rule: the sum is as it was when the page was read, and may have been granted or refunded meanwhile."""
+        """Only the rule: the sum is as it was when the page was read, and may have been granted or refunded
+        meanwhile.
+        """
         recorder.update(Credit.objects.filter(pk=obj.pk), is_required=obj.is_required)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -225,9 +261,16 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
         """With what is spent and held."""
-        ever = Budget.objects.filter(scope=Scope.ORGANIZATION, scope_id=OuterRef("organization_id"), period=Period.EVER)
-        spent, held = Subquery(ever.values("posted_nanodollars")), Subquery(ever.values("pending_nanodollars"))
-        rows: QuerySet[Credit] = super().get_queryset(request).annotate(spent_nanodollars=spent, held_nanodollars=held)
+        ever = Budget.objects.filter(
+            scope=Scope.ORGANIZATION, scope_id=OuterRef("organization_id"), period=Period.EVER
+        )
+        spent, held = (
+            Subquery(ever.values("posted_nanodollars")),
+            Subquery(ever.values("pending_nanodollars")),
+        )
+        rows: QuerySet[Credit] = (
+            super().get_queryset(request).annotate(spent_nanodollars=spent, held_nanodollars=held)
+        )
         return rows
 
     def has_book_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:

@@ -1,4 +1,6 @@
-"""What a page's filters offer: a list to choose from, and where that would be too long, a field for names that offers some."""
+"""What a page's filters offer: a list to choose from, and where that would be too long, a field for names
+that offers some.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +24,9 @@ _KEY = re.compile(r"(.+) \(ck_(?:live|test)_(\w+)…\)")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A filter: pairs of what is sent and what is read; or the address that offers names, of which one is typed."""
+    """A filter: pairs of what is sent and what is read; or the address that offers names, of which one is
+    typed.
+    """
 
     name: str
     label: str
@@ -43,7 +47,9 @@ def by_row(name: str, label: str, rows: "QuerySet[Any]", chosen: int | None) -> 
     if picked is None and chosen is not None:
         picked = rows.model._default_manager.filter(pk=chosen).first()
     if len(found) > MAX_OPTIONS:
-        return Choice(name, label, [], str(picked or chosen or ""), search_address("usage", "generation", _FIELDS[name]))
+        return Choice(
+            name, label, [], str(picked or chosen or ""), search_address("usage", "generation", _FIELDS[name])
+        )
     options = {str(row.pk): str(row) for row in found}
     if chosen is not None:
         options.setdefault(str(chosen), str(picked or f"number {chosen}"))
@@ -56,11 +62,16 @@ def by_name(name: str, label: str, names: Iterable[str], chosen: str | None) -> 
 
 
 def numbered(query: Mapping[str, str], user: access.Person) -> dict[str, str]:
-    """The query with the number of each organization, project and key that is asked for by name, if the person sees exactly one such.
+    """The query with the number of each organization, project and key that is asked for by name, if the
+    person sees exactly one such.
 
     What is called so alone, or so as pages show it: with its organization, or with the beginning of its key.
     """
-    named = {name: query[name] for name in _TENANTS if query.get(name) and not query[name].isdecimal() and "\x00" not in query[name]}
+    named = {
+        name: query[name]
+        for name in _TENANTS
+        if query.get(name) and not query[name].isdecimal() and "\x00" not in query[name]
+    }
     return {**query, **{name: _number(name, text, user) or text for name, text in named.items()}}
 
 

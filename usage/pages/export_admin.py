@@ -37,8 +37,14 @@ class ExportedList:
         try:
             rows = page.get_changelist_instance(request).queryset
         except IncorrectLookupParameters:
-            return HttpResponse("These filters are none of this list.\n", status=400, content_type="text/plain")
-        rows = rows.select_related(None).select_related(*self.export_select_related) if self.export_select_related else rows
+            return HttpResponse(
+                "These filters are none of this list.\n", status=400, content_type="text/plain"
+            )
+        rows = (
+            rows.select_related(None).select_related(*self.export_select_related)
+            if self.export_select_related
+            else rows
+        )
         pages = ([self.export_record(row) for row in window] for window in table_exports.windows(rows))
         name = f"{self.export_name}_to_{timezone.now():%Y-%m-%d}"
         return table_exports.response(request, Table(name, self.export_columns, pages), form)

@@ -24,7 +24,15 @@ from usage.pages.tenant_scope import own_query
 PAGE = 500
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 """Before any request that there can be."""
-_SUMS = ("requests", "failed_requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
+_SUMS = (
+    "requests",
+    "failed_requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "amount_nanodollars",
+)
 _OVERVIEW = ("start", "group", "group_id", *_SUMS, "amount_usd")
 _REQUESTS = (
     "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model", "endpoint", "dialect", "is_stream",
@@ -45,7 +53,9 @@ def requests(request: HttpRequest, form: str) -> HttpResponseBase:
     except ValueError as error:
         return _mistake(error)
     name = "requests" + _dates(filters.since, filters.until)
-    columns = tuple(column for column in _REQUESTS if access.is_operator(request.user) or column not in _OPERATORS)
+    columns = tuple(
+        column for column in _REQUESTS if access.is_operator(request.user) or column not in _OPERATORS
+    )
     table = Table(name, columns, _requests(filters), _estimated(filters))
     return table_exports.response(request, table, form)
 

@@ -46,7 +46,9 @@ class Fullness:
 
 
 def fullness(used: int, limit: int) -> Fullness:
-    """ "12 %"; from 80 % on a warning, and "100 %, reached" when nothing is left. A limit of nothing is always reached."""
+    """ "12 %"; from 80 % on a warning, and "100 %, reached" when nothing is left. A limit of nothing is always
+    reached.
+    """
     part = used / limit if limit else 1.0
     if part >= 1:
         return Fullness(f"{100 * part:.0f} %, reached", "bad")
@@ -66,7 +68,11 @@ def duration(ms: float | None) -> str:
 
 
 def _clock(seconds: int) -> str:
-    for unit, length, smaller, smaller_length in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+    for unit, length, smaller, smaller_length in (
+        ("d", 86_400, "h", 3_600),
+        ("h", 3_600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
         if seconds >= length:
             rest = seconds % length // smaller_length
             return f"{seconds // length} {unit} {rest} {smaller}" if rest else f"{seconds // length} {unit}"
@@ -74,11 +80,18 @@ def _clock(seconds: int) -> str:
 
 
 def age(moment: datetime, now: datetime) -> str:
-    """How long ago, in its largest unit: "just now", "40 s ago", "3 min ago", "5 d ago"; from 60 days on the date."""
+    """How long ago, in its largest unit: "just now", "40 s ago", "3 min ago", "5 d ago"; from 60 days on the
+    date.
+    """
     seconds = (now - moment).total_seconds()
     if seconds < 5:
         return "just now"
-    for unit, length, until in (("s", 1, 60), ("min", 60, 3_600), ("h", 3_600, 2 * 86_400), ("d", 86_400, 60 * 86_400)):
+    for unit, length, until in (
+        ("s", 1, 60),
+        ("min", 60, 3_600),
+        ("h", 3_600, 2 * 86_400),
+        ("d", 86_400, 60 * 86_400),
+    ):
         if seconds < until:
             return f"{seconds // length:.0f} {unit} ago"
     return f"{moment.astimezone(UTC):%Y-%m-%d}"

@@ -27,7 +27,10 @@ class FirstSteps:
 def first_steps(request: HttpRequest) -> FirstSteps | None:
     """What is left to do before there is anything to see; None once there is a request."""
     user = request.user
-    if any(access.seen_by(user, rows).exists() for rows in (Generation.objects.all(), LedgerEntry.objects.filter(kind=Kind.CHARGE))):
+    if any(
+        access.seen_by(user, rows).exists()
+        for rows in (Generation.objects.all(), LedgerEntry.objects.filter(kind=Kind.CHARGE))
+    ):
         return None
     model = Price.objects.order_by("model").values_list("model", flat=True).first()
     url = request.build_absolute_uri("/v1/chat/completions")

@@ -19,7 +19,10 @@ class USDField(forms.CharField):
     """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
 
     def __init__(self, *, widget: type[forms.TextInput] = UnfoldAdminTextInputWidget, **kwargs: Any) -> None:
-        super().__init__(widget=widget(attrs={"inputmode": "decimal", "placeholder": "0.00", "autocomplete": "off"}), **kwargs)
+        super().__init__(
+            widget=widget(attrs={"inputmode": "decimal", "placeholder": "0.00", "autocomplete": "off"}),
+            **kwargs,
+        )
 
     def to_python(self, value: Any) -> Any:
         """Nanodollars; what is not an amount is told as it is."""
@@ -43,7 +46,9 @@ def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField
 
 
 def _check_some_limit(data: dict[str, Any]) -> None:
-    """An amount that was given and can't be read is none that is missing: its field is not among the data, and has its own error."""
+    """An amount that was given and can't be read is none that is missing: its field is not among the data,
+    and has its own error.
+    """
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
         raise ValidationError("Give a limit, a soft limit or both.")
 
@@ -59,18 +64,31 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
     class Meta:
         model = BudgetLimit
-        fields = ["organization", "project", "api_key", "period", "limit_nanodollars", "soft_limit_nanodollars"]
+        fields = [
+            "organization",
+            "project",
+            "api_key",
+            "period",
+            "limit_nanodollars",
+            "soft_limit_nanodollars",
+        ]
 
     def clean(self) -> dict[str, Any]:
         """Exactly one of the three is limited, and has no limit of this period yet."""
         data = self.cleaned_data
         _check_some_limit(data)
-        scopes = {Scope.ORGANIZATION: data.get("organization"), Scope.PROJECT: data.get("project"), Scope.API_KEY: data.get("api_key")}
+        scopes = {
+            Scope.ORGANIZATION: data.get("organization"),
+            Scope.PROJECT: data.get("project"),
+            Scope.API_KEY: data.get("api_key"),
+        }
         chosen = [(scope, row.pk) for scope, row in scopes.items() if row is not None]
         if len(chosen) != 1:
             raise ValidationError("Choose one: an organization, a project or an API key.")
         self.instance.scope, self.instance.scope_id = chosen[0]
-        if BudgetLimit.objects.filter(scope=chosen[0][0], scope_id=chosen[0][1], period=data.get("period")).exists():
+        if BudgetLimit.objects.filter(
+            scope=chosen[0][0], scope_id=chosen[0][1], period=data.get("period")
+        ).exists():
             raise ValidationError("There is a limit for this period already: change that one.")
         return data
 

@@ -1,4 +1,6 @@
-"""What runs now, as the Live page shows it: rows for its table, and the same rows for the feed that keeps it up to date."""
+"""What runs now, as the Live page shows it: rows for its table, and the same rows for the feed that keeps it
+up to date.
+"""
 
 import json
 from collections.abc import Collection, Mapping
@@ -71,15 +73,23 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """What runs now, of these organizations or of all; rows that look as they did before are the same objects."""
-    rows = sorted((LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id)
+    """What runs now, of these organizations or of all; rows that look as they did before are the same
+    objects.
+    """
+    rows = sorted(
+        (LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id
+    )
     known = {row.id: before.get(row.id) for row in rows}
     return {row.id: _unless_known(row, known[row.id]) for row in rows}
 
 
 def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
-    """What a browser that shows `before` has to change, as JSON: rows that are new or look different, and ids that are gone."""
-    rows = ",".join(text for row_id, (row, text) in now.items() if row_id not in before or before[row_id][0] is not row)
+    """What a browser that shows `before` has to change, as JSON: rows that are new or look different, and ids
+    that are gone.
+    """
+    rows = ",".join(
+        text for row_id, (row, text) in now.items() if row_id not in before or before[row_id][0] is not row
+    )
     gone = json.dumps([row_id for row_id in before if row_id not in now])
     return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
 
@@ -99,11 +109,15 @@ def page(request: HttpRequest) -> HttpResponse:
     """The table as it is now. A script keeps it up to date, and without script the page reloads itself."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
-    running = sorted(insights.running(MAX_ROWS, access.organizations_of(request.user)), key=lambda each: each.id)
+    running = sorted(
+        insights.running(MAX_ROWS, access.organizations_of(request.user)), key=lambda each: each.id
+    )
     context = {
         "title": "Live",
         "count": len(running),
-        "rows": [(LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]],
+        "rows": [
+            (LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]
+        ],
         "feed": reverse("admin:live_feed"),
         "max_rows": MAX_ROWS,
         "may_stop": request.user.has_perm("usage.change_generation"),

@@ -1,6 +1,8 @@
-"""The WebSocket behind the Live page: one snapshot a second for all who see the same, and to each only what has changed for them.
+"""The WebSocket behind the Live page: one snapshot a second for all who see the same, and to each only what
+has changed for them.
 
-It stays open for hours, so who looks is asked every second whether they still may: they can have signed out, or have been removed.
+It stays open for hours, so who looks is asked every second whether they still may: they can have signed out,
+or have been removed.
 """
 
 import asyncio
@@ -23,7 +25,9 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 RELOAD = 4001
-"""The close code that says: what this page may show is another now (4000 to 4999 are an application's own, RFC 6455 section 7.4.2)."""
+"""The close code that says: what this page may show is another now (4000 to 4999 are an application's own,
+RFC 6455 section 7.4.2).
+"""
 
 Looking = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
 """Who looks and at which organizations (None: all), by what tells them that this is over."""
@@ -112,7 +116,9 @@ class Viewers:
             try:
                 asked = dict(self._looking)  # whoever comes meanwhile was let in by a later look
                 self._tell(asked, await self._read({sign_in for sign_in, _ in asked.values()}))
-            except DatabaseError as error:  # then the feed has nothing to tell either; the next tick asks again
+            except (
+                DatabaseError
+            ) as error:  # then the feed has nothing to tell either; the next tick asks again
                 log.warning("who may look can't be read: %r", error)
             except Exception:
                 log.exception("who may look can't be read")
@@ -153,7 +159,9 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
         for task in self._tasks:
             task.cancel()
 
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
+    async def receive(
+        self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any
+    ) -> None:
         """Nothing that a browser says matters."""
 
     async def _push(self, snapshots: Snapshots) -> None:
@@ -163,7 +171,9 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
                 await self.send(text_data=live.difference(shown, newest, time.time_ns() // 1_000_000))
                 shown = newest
 
-    async def _watch(self, sign_in: SignIn, organizations: tuple[int, ...] | None, pushing: "asyncio.Task[None]") -> None:
+    async def _watch(
+        self, sign_in: SignIn, organizations: tuple[int, ...] | None, pushing: "asyncio.Task[None]"
+    ) -> None:
         await VIEWERS.until_changed(sign_in, organizations)
         pushing.cancel()
         await self.close(code=RELOAD)

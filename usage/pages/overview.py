@@ -1,4 +1,6 @@
-"""The admin's first page: who uses what, what it costs, how fast it is and what is wrong, in a range of time against the one before."""
+"""The admin's first page: who uses what, what it costs, how fast it is and what is wrong, in a range of time
+against the one before.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +46,11 @@ def page(request: HttpRequest, *, recent_deployments: Callable[[], Any]) -> Http
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
     context |= {"export_url": address("index", {}) + "overview", "export_query": request.GET.urlencode()}
     is_operator = access.is_operator(request.user)
-    context |= {"title": "Overview", "deployments": recent_deployments() if is_operator else None, "steps": first_steps(request)}
+    context |= {
+        "title": "Overview",
+        "deployments": recent_deployments() if is_operator else None,
+        "steps": first_steps(request),
+    }
     try:
         context |= _reports(overview_question.parse(own_query(request), timezone.now()), request.user)
     except ValueError as error:
@@ -54,7 +60,10 @@ def page(request: HttpRequest, *, recent_deployments: Callable[[], Any]) -> Http
 
 
 def _reports(question: Question, user: access.Person) -> dict[str, Any]:
-    now, before = insights.totals(question.over, question.filters), insights.totals(question.over.before, question.filters)
+    now, before = (
+        insights.totals(question.over, question.filters),
+        insights.totals(question.over.before, question.filters),
+    )
     return {
         "question": question,
         "groups": GROUPS,
@@ -104,7 +113,11 @@ class Meter:
     def spent_url(self) -> str:
         """The requests that count in it: those admitted in its period, by its organization's clock."""
         last_day = self.use.last_day
-        period = {"start": self.use.first_day, "end": last_day, "time_zone": self.use.time_zone} if last_day else {}
+        period = (
+            {"start": self.use.first_day, "end": last_day, "time_zone": self.use.time_zone}
+            if last_day
+            else {}
+        )
         return address("requests", {self.use.scope: self.use.scope_id, **period})
 
     @classmethod
@@ -120,15 +133,24 @@ class Meter:
 def _chart(question: Question) -> Chart:
     measure = MEASURES[question.measure]
     starts = question.over.starts()
-    buckets = [_bucket(question, start, end) for start, end in zip(starts, [*starts[1:], question.over.end], strict=True)]
+    buckets = [
+        _bucket(question, start, end)
+        for start, end in zip(starts, [*starts[1:], question.over.end], strict=True)
+    ]
     by_group: dict[str | None, list[Point]] = {}
     for point in insights.series(question.over, question.group_by, question.filters):
         by_group.setdefault(point.group_id, []).append(point)
-    return overview_chart.draw(buckets, [_group(question, own, measure) for own in by_group.values()], measure.written)
+    return overview_chart.draw(
+        buckets, [_group(question, own, measure) for own in by_group.values()], measure.written
+    )
 
 
 def _group(question: Question, points: Sequence[Point], measure: Measure) -> Group:
-    group_id, label, values = points[0].group_id, points[0].group_label, [measure.value(point.totals) for point in points]
+    group_id, label, values = (
+        points[0].group_id,
+        points[0].group_label,
+        [measure.value(point.totals) for point in points],
+    )
     if group_id is None:
         return Group(label, values, is_rest=True)
     url = question.rows_url(**{question.group_by: group_id})
@@ -141,6 +163,10 @@ def _bucket(question: Question, start: datetime, end: datetime) -> Bucket:
     # With its offset from UTC: without it, 2:00 is the first one in the night that has two.
     url = question.rows_url(days="", start=start.isoformat(), end=end.isoformat())
     if question.over.bucket == "hour":
-        label = f"{start:%H:%M}" if question.over.end - question.over.start <= DAY else f"{start:%d %b %H:%M}".lstrip("0")
+        label = (
+            f"{start:%H:%M}"
+            if question.over.end - question.over.start <= DAY
+            else f"{start:%d %b %H:%M}".lstrip("0")
+        )
         return Bucket(label, f"{start:%a %d %b, %H:%M}", url)
     return Bucket(f"{start:%d %b}".lstrip("0"), f"{start:%a %d %b %Y}", url)

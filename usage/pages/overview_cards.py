@@ -65,7 +65,9 @@ def cards(question: Question, now: Totals, before: Totals) -> list[Card]:
 def spenders(question: Question, all_of: Totals) -> list[tuple[str, list[Spender]]]:
     """Who spends most: the tables' titles and lines."""
     is_about_one = question.filters.organization_id is not None
-    whole: tuple[str, GroupBy] = ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
+    whole: tuple[str, GroupBy] = (
+        ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
+    )
     tables: tuple[tuple[str, GroupBy], ...] = (whole, ("Top keys", "key"), ("Top models", "model"))
     return [(title, _spenders(question, group, all_of)) for title, group in tables]
 
@@ -73,7 +75,14 @@ def spenders(question: Question, all_of: Totals) -> list[tuple[str, list[Spender
 def _spend(question: Question, now: Totals, before: Totals) -> Card:
     """What was charged; what of it no hold had covered."""
     beyond = insights.overage(question.over, question.filters)
-    lines = [Line("beyond holds", figures.money(beyond.nanodollars), question.entries_url(Kind.OVERAGE), is_quiet=not beyond.count)]
+    lines = [
+        Line(
+            "beyond holds",
+            figures.money(beyond.nanodollars),
+            question.entries_url(Kind.OVERAGE),
+            is_quiet=not beyond.count,
+        )
+    ]
     change = figures.change(now.amount_nanodollars, before.amount_nanodollars)
     amount = now.amount_nanodollars
     return Card("Spend", figures.money(amount), usd(amount), question.rows_url(), change, lines=lines)
@@ -95,10 +104,21 @@ def _errors(question: Question, now: Totals, before: Totals) -> Card:
     """The failed requests' share; its parts lead to the rows, one outcome each."""
     outcomes = insights.top(question.over, "outcome", question.filters, 10)
     failed = [row for row in outcomes if row.group_id in insights.FAILED]
-    lines = [Line(words(row.group_id), figures.count(row.totals.requests), question.rows_url(outcome=row.group_id)) for row in failed]
+    lines = [
+        Line(words(row.group_id), figures.count(row.totals.requests), question.rows_url(outcome=row.group_id))
+        for row in failed
+    ]
     exact = f"{now.failed_requests:,} of {now.requests:,} requests"
     change = figures.change(now.error_rate, before.error_rate)
-    return Card("Error rate", figures.share(now.failed_requests, now.requests), exact, question.errors_url, change, "bad", lines)
+    return Card(
+        "Error rate",
+        figures.share(now.failed_requests, now.requests),
+        exact,
+        question.errors_url,
+        change,
+        "bad",
+        lines,
+    )
 
 
 def _speed(question: Question) -> Card:
@@ -108,7 +128,10 @@ def _speed(question: Question) -> Card:
     if now is None:
         return Card(title, "–", "No request has begun to answer.", url, None)
     slowest = figures.change(now.p95, before.p95 if before else None)
-    lines = [Line("p95", figures.duration(now.p95), url, change=slowest), Line("measured", f"{now.sample_size:,}", url)]
+    lines = [
+        Line("p95", figures.duration(now.p95), url, change=slowest),
+        Line("measured", f"{now.sample_size:,}", url),
+    ]
     change = figures.change(now.p50, before.p50 if before else None)
     return Card(
         title,
@@ -124,6 +147,11 @@ def _speed(question: Question) -> Card:
 def _spenders(question: Question, group: GroupBy, all_of: Totals) -> list[Spender]:
     whole = max(all_of.amount_nanodollars, 1)
     return [
-        Spender(row.label, question.rows_url(**{group: row.group_id}), row.totals, f"{100 * row.totals.amount_nanodollars / whole:.2f}%")
+        Spender(
+            row.label,
+            question.rows_url(**{group: row.group_id}),
+            row.totals,
+            f"{100 * row.totals.amount_nanodollars / whole:.2f}%",
+        )
         for row in insights.top(question.over, group, question.filters, 5)
     ]

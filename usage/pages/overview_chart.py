@@ -1,4 +1,6 @@
-"""A stacked bar chart as shapes in percent of its plot: the template draws them, so that text keeps its size at any width."""
+"""A stacked bar chart as shapes in percent of its plot: the template draws them, so that text keeps its size
+at any width.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -94,12 +96,16 @@ class Chart:
 
 
 def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[int], str]) -> Chart:
-    """The chart of these groups, biggest first in the legend and lowest in the columns; `written` says a value in words."""
+    """The chart of these groups, biggest first in the legend and lowest in the columns; `written` says a
+    value in words.
+    """
     shown = _coloured(groups)
     totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
     step, top = _scale(max(totals, default=0))
     columns = [_column(bucket, at, len(buckets), shown, top, written) for at, bucket in enumerate(buckets)]
-    heights = [Mark(_percent(100 - 100 * value / top), written(value)) for value in range(step, top + 1, step)]
+    heights = [
+        Mark(_percent(100 - 100 * value / top), written(value)) for value in range(step, top + 1, step)
+    ]
     legend = [Legend(colour, group, written(group.total)) for colour, group in shown]
     return Chart(columns, legend, heights, _times(buckets), sum(totals))
 
@@ -107,21 +113,46 @@ def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
     """The groups with their colours, biggest first; those that get none of their own are one, the last."""
     ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
-    own, rest = ordered[:COLOURS_COUNT], [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)]
+    own, rest = (
+        ordered[:COLOURS_COUNT],
+        [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)],
+    )
     coloured = [(group.colour or f"colour-{at}", group) for at, group in enumerate(own)]
     if not rest:
         return coloured
-    return [*coloured, ("colour-rest", Group("other", [sum(values) for values in zip(*(group.values for group in rest), strict=True)]))]
+    return [
+        *coloured,
+        (
+            "colour-rest",
+            Group("other", [sum(values) for values in zip(*(group.values for group in rest), strict=True)]),
+        ),
+    ]
 
 
-def _column(bucket: Bucket, at: int, count: int, shown: Sequence[tuple[str, Group]], top: int, written: Callable[[int], str]) -> Column:
+def _column(
+    bucket: Bucket,
+    at: int,
+    count: int,
+    shown: Sequence[tuple[str, Group]],
+    top: int,
+    written: Callable[[int], str],
+) -> Column:
     cells = [group.values[at] for _, group in shown]
     bars = _bars(shown, at, count, top, written)
     width = 100 / count
-    return Column(bucket, _percent(at * width), _percent(width), bars, written(sum(cells)), [written(cell) for cell in cells])
+    return Column(
+        bucket,
+        _percent(at * width),
+        _percent(width),
+        bars,
+        written(sum(cells)),
+        [written(cell) for cell in cells],
+    )
 
 
-def _bars(shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, written: Callable[[int], str]) -> list[Bar]:
+def _bars(
+    shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, written: Callable[[int], str]
+) -> list[Bar]:
     bars, below = [], 0
     width = 100 / count
     for colour, group in shown:
@@ -147,7 +178,12 @@ def _times(buckets: Sequence[Bucket]) -> list[Mark]:
     every = max(1, -(-len(buckets) // _LABELS_COUNT))
     width = 100 / max(len(buckets), 1)
     return [
-        Mark(_percent((at + 0.5) * width), bucket.label, _anchor(at, len(buckets)), is_minor=at // every % 2 == 1)
+        Mark(
+            _percent((at + 0.5) * width),
+            bucket.label,
+            _anchor(at, len(buckets)),
+            is_minor=at // every % 2 == 1,
+        )
         for at, bucket in enumerate(buckets)
         if at % every == 0
     ]

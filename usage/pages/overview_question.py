@@ -72,7 +72,10 @@ class Question:
 
     def rows_url(self, **narrowed: object) -> str:
         """The requests behind a number, which counts those that were settled in the range."""
-        return address("requests", {**only(self.time, TIME), **filters_query(self.filters), **narrowed, "time": "settled"})
+        return address(
+            "requests",
+            {**only(self.time, TIME), **filters_query(self.filters), **narrowed, "time": "settled"},
+        )
 
     @property
     def errors_url(self) -> str:
@@ -80,19 +83,29 @@ class Question:
         return self.rows_url() if self.filters.outcome else self.rows_url(outcome=ANY_ERROR)
 
     def entries_url(self, kind: Kind) -> str:
-        """The ledger's entries of that kind behind a number; of one project or key, which their list can't be asked for, the requests."""
+        """The ledger's entries of that kind behind a number; of one project or key, which their list can't be
+        asked for, the requests.
+        """
         filters = filters_query(self.filters)
         if not filters.keys() <= _ENTRIES.keys():
             return self.rows_url()
-        start, end = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (self.over.start, self.over.end))
+        start, end = (
+            f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (self.over.start, self.over.end)
+        )
         narrowed = {_ENTRIES[name]: value for name, value in filters.items()}
-        return address("usage_ledgerentry_changelist", {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end, **narrowed})
+        return address(
+            "usage_ledgerentry_changelist",
+            {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end, **narrowed},
+        )
 
     def days(self) -> list[Choice]:
         """The usual ranges."""
         chosen = self.time.get("days", "")
         rest = {**self._view, **self.hidden}
-        return [Choice(text, address("index", {"days": number, **rest}), str(number) == chosen) for number, text in _DAYS]
+        return [
+            Choice(text, address("index", {"days": number, **rest}), str(number) == chosen)
+            for number, text in _DAYS
+        ]
 
     def buckets(self) -> list[Choice]:
         """What the chart's columns can be; nothing to choose where there would be too many hours."""
@@ -100,12 +113,20 @@ class Question:
             return []
         rest = {**self.time, **self._view, **self.hidden}
         names: tuple[Bucket, ...] = get_args(Bucket)
-        return [Choice(f"{name}s".capitalize(), address("index", rest | {"bucket": name}), name == self.over.bucket) for name in names]
+        return [
+            Choice(
+                f"{name}s".capitalize(), address("index", rest | {"bucket": name}), name == self.over.bucket
+            )
+            for name in names
+        ]
 
     def measures(self) -> list[Choice]:
         """What the chart can measure."""
         rest = {**self.time, **self._view, **self.hidden}
-        return [Choice(each.title, address("index", rest | {"measure": name}), name == self.measure) for name, each in MEASURES.items()]
+        return [
+            Choice(each.title, address("index", rest | {"measure": name}), name == self.measure)
+            for name, each in MEASURES.items()
+        ]
 
     def chips(self) -> list[Chip]:
         """The filters that are set."""
@@ -120,7 +141,9 @@ def parse(query: Mapping[str, str], now: datetime) -> Question:
     """The question that an address asks; raises `ValueError` with a text for its reader."""
     filters = filters_in(query)
     if filters.outcome == ANY_ERROR:
-        raise ValueError(f"outcome: {ANY_ERROR!r} is for lists of requests; sums are of one outcome, or of all.")
+        raise ValueError(
+            f"outcome: {ANY_ERROR!r} is for lists of requests; sums are of one outcome, or of all."
+        )
     return Question(
         _over(query, now),
         filters,

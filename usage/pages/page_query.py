@@ -13,7 +13,13 @@ from usage.models import Outcome
 from usage.models.outcomes import ANY_ERROR
 
 _MAX_ID = 2**63 - 1
-_FIELDS = {"organization": "organization_id", "project": "project_id", "key": "api_key_id", "model": "model", "outcome": "outcome"}
+_FIELDS = {
+    "organization": "organization_id",
+    "project": "project_id",
+    "key": "api_key_id",
+    "model": "model",
+    "outcome": "outcome",
+}
 """Names in an address, which are those of the groups, and the filter that each sets."""
 TIME = ("days", "start", "end", "time_zone")
 """Names in an address that choose a range of time."""
@@ -59,7 +65,10 @@ def chips(name: str, query: Mapping[str, object], filters: Filters) -> list[Chip
     known = filters_query(filters)
     rest = {key: value for key, value in query.items() if key not in _FIELDS}
     without = {each: {key: value for key, value in known.items() if key != each} for each in known}
-    return [Chip(f"{each}: {_label(each, value)}", address(name, rest | without[each])) for each, value in known.items()]
+    return [
+        Chip(f"{each}: {_label(each, value)}", address(name, rest | without[each]))
+        for each, value in known.items()
+    ]
 
 
 def _label(name: str, value: object) -> str:
@@ -72,7 +81,9 @@ def _label(name: str, value: object) -> str:
 
 
 def words(outcome: str) -> str:
-    """An outcome as people read it: "client cancelled". Names that people have given, as of models, stay as they are."""
+    """An outcome as people read it: "client cancelled". Names that people have given, as of models, stay as
+    they are.
+    """
     return outcome.replace("_", " ")
 
 
@@ -99,4 +110,6 @@ def _outcome(name: str | None) -> str | None:
     return name
 
 
-assert {each.name for each in fields(Filters)} == set(_FIELDS.values()), "each filter has its name in addresses"
+assert {each.name for each in fields(Filters)} == set(_FIELDS.values()), (
+    "each filter has its name in addresses"
+)

@@ -65,7 +65,11 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
 def _dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
     """Until when requests are missing that the list would have, were they not dropped; it says so at its end."""
     kept_since = retention_horizon.horizon()
-    if kept_since is None or page.next_cursor is not None or (filters.since is not None and filters.since >= kept_since):
+    if (
+        kept_since is None
+        or page.next_cursor is not None
+        or (filters.since is not None and filters.since >= kept_since)
+    ):
         return None
     return kept_since
 
@@ -90,12 +94,22 @@ def _form(user: access.Person, filters: RequestFilters, dialects: Iterable[str])
         by_name("source", "Tokens from", UsageSource.values, filters.usage_source),
     ]
     amounts = (filters.min_nanodollars, filters.max_nanodollars)
-    is_rare = any(each.chosen for each in rare) or any(value is not None for value in (*amounts, filters.deployment))
-    return {"usual": usual, "rare": rare, "is_rare_open": is_rare, "has_deployments": access.is_operator(user), "time": filters.time}
+    is_rare = any(each.chosen for each in rare) or any(
+        value is not None for value in (*amounts, filters.deployment)
+    )
+    return {
+        "usual": usual,
+        "rare": rare,
+        "is_rare_open": is_rare,
+        "has_deployments": access.is_operator(user),
+        "time": filters.time,
+    }
 
 
 def _models(chosen: str | None) -> list[str]:
-    """The models that ever had a price: without one nothing is served. And the chosen one, which one may look for all the same."""
+    """The models that ever had a price: without one nothing is served. And the chosen one, which one may look
+    for all the same.
+    """
     found = list(Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS])
     return found if chosen is None or chosen in found else [*found, chosen]
 
@@ -132,7 +146,9 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
 
 
 def _dropped_page(request: HttpRequest, generation_id: UUID | None) -> HttpResponse:
-    """What the books still know of a request whose generation was dropped: its entries. Raises `Http404` where there are none."""
+    """What the books still know of a request whose generation was dropped: its entries. Raises `Http404`
+    where there are none.
+    """
     kept_since = retention_horizon.horizon()
     entries = list(_entries(request, generation_id)) if generation_id else []
     if not entries or kept_since is None or entries[0].created_at >= kept_since:
@@ -149,13 +165,17 @@ def _dropped_page(request: HttpRequest, generation_id: UUID | None) -> HttpRespo
 
 def _entries(request: HttpRequest, generation_id: UUID) -> "QuerySet[LedgerEntry]":
     """The request's ledger entries, in order, if the person may read them."""
-    entries = LedgerEntry.objects.filter(generation_id=generation_id).select_related("organization", "project", "api_key")
+    entries = LedgerEntry.objects.filter(generation_id=generation_id).select_related(
+        "organization", "project", "api_key"
+    )
     return access.seen_by(request.user, entries.order_by("id"))
 
 
 def _visible(request: HttpRequest) -> "QuerySet[Generation]":
     """The requests whose receipt the person may read."""
-    return access.seen_by(request.user, Generation.objects.select_related("organization", "project", "api_key"))
+    return access.seen_by(
+        request.user, Generation.objects.select_related("organization", "project", "api_key")
+    )
 
 
 _ENDS = {

@@ -12,7 +12,13 @@ from usage.insights import RequestFilters
 from usage.models import UsageSource
 from usage.pages.page_query import TIME, Chip, address, chips, filters_in, filters_query, only, text_in
 
-_OWN = {"dialect": "dialect", "source": "usage source", "deployment": "deployment", "min": "cost from $", "max": "cost to $"}
+_OWN = {
+    "dialect": "dialect",
+    "source": "usage source",
+    "deployment": "deployment",
+    "min": "cost from $",
+    "max": "cost to $",
+}
 _RANGE = TIME[:3]
 _TIME = (*TIME, "time")
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
@@ -25,7 +31,9 @@ def generation_id_in(text: str) -> UUID | None:
 
 
 def parse(query: Mapping[str, str], now: datetime) -> RequestFilters:
-    """The filters that an address asks for; raises `ValueError` with a text for its reader. Without a range: all time."""
+    """The filters that an address asks for; raises `ValueError` with a text for its reader. Without a range:
+    all time.
+    """
     over = insights.parse_range(query, now) if only(query, _RANGE) else None
     return RequestFilters(
         **asdict(filters_in(query)),
@@ -49,7 +57,11 @@ def complete(query: Mapping[str, str], filters: RequestFilters) -> dict[str, obj
 def chips_of(query: Mapping[str, str], filters: RequestFilters) -> list[Chip]:
     """All filters that are set, each with the address without it."""
     asked = complete(query, filters)
-    own = [Chip(f"{text}: {query[name]}", _without(asked, (name,))) for name, text in _OWN.items() if query.get(name)]
+    own = [
+        Chip(f"{text}: {query[name]}", _without(asked, (name,)))
+        for name, text in _OWN.items()
+        if query.get(name)
+    ]
     if only(query, _RANGE):
         own.append(Chip(_range(query, filters), _without(asked, _TIME)))
     return [*chips("requests", asked, filters), *own]

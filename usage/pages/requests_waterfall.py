@@ -1,4 +1,6 @@
-"""One generation's time as bars in percent of its whole: waiting, reaching the first token, generating, settling."""
+"""One generation's time as bars in percent of its whole: waiting, reaching the first token, generating,
+settling.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,7 +75,11 @@ def _spans(row: Generation, end_ms: float) -> list[Span]:
             starts.append((part, min(_ms(at - row.admitted_at), end_ms)))
     ends = [start for _, start in starts[1:]] + [end_ms]
     lines = [(*_PARTS[part], start, end) for (part, start), end in zip(starts, ends, strict=True)]
-    if row.claimed_at is not None and row.first_token_ms is None and (row.settled_at is None or row.completion_tokens):
+    if (
+        row.claimed_at is not None
+        and row.first_token_ms is None
+        and (row.settled_at is None or row.completion_tokens)
+    ):
         # Its tokens' times are written when it is settled, and are lost with its worker.
         lines[-1] = (*_RUNNING, *lines[-1][2:])
     return [_span(line, end_ms, _LINE_PX * at) for at, line in enumerate(lines)]
@@ -83,7 +89,9 @@ def _span(line: tuple[str, str, float, float], total_ms: float, y: int) -> Span:
     name, colour, start_ms, end_ms = line
     whole = max(total_ms, 0.001)
     took = max(end_ms - start_ms, 0.0)
-    return Span(name, colour, took, f"{100 * start_ms / whole:.3f}%", f"{max(100 * took / whole, 0.3):.3f}%", y)
+    return Span(
+        name, colour, took, f"{100 * start_ms / whole:.3f}%", f"{max(100 * took / whole, 0.3):.3f}%", y
+    )
 
 
 def _later(moment: datetime | None, ms: int | None) -> datetime | None:

@@ -20,7 +20,9 @@ class Sparkline:
 
 
 def draw(values: Sequence[int], first_day: datetime, noun: str) -> Sparkline:
-    """The bars of these days' values, each at least one unit high if it is not zero; `noun` says what is counted."""
+    """The bars of these days' values, each at least one unit high if it is not zero; `noun` says what is
+    counted.
+    """
     most = max(values, default=0)
     bars = ((at * _STEP, -(-value * HEIGHT // most)) for at, value in enumerate(values) if value > 0)
     path = "".join(f"M{x} {HEIGHT}v-{height}h{_BAR}v{height}z" for x, height in bars)

@@ -1,7 +1,8 @@
 """What a page shows, as a file: CSV or NDJSON, sent while it is read, a page of rows in memory at once.
 
-There is no cap: each page of rows is a statement of its own, which the database's time limit bounds, and begins where the last one
-ended. A reading that breaks off breaks the connection off, so that no one takes half a file for the whole.
+There is no cap: each page of rows is a statement of its own, which the database's time limit bounds, and
+begins where the last one ended. A reading that breaks off breaks the connection off, so that no one takes
+half a file for the whole.
 """
 
 import csv
@@ -47,12 +48,16 @@ def usd(nanodollars: int | None) -> Decimal | None:
 
 
 def response(request: HttpRequest, table: Table, form: str) -> StreamingHttpResponse:
-    """The table as a file of that form, "csv" or "ndjson"; who took it with which filters is in the audit log."""
+    """The table as a file of that form, "csv" or "ndjson"; who took it with which filters is in the audit
+    log.
+    """
     if form not in _WRITERS:
         raise Http404("There are csv and ndjson.")
     write, content_type = _WRITERS[form]
     taken = {"file": f"{table.name}.{form}", "filters": request.GET.urlencode()}
-    recorder.record("exported", cast(Model, request.user), {name: [None, value] for name, value in taken.items() if value})
+    recorder.record(
+        "exported", cast(Model, request.user), {name: [None, value] for name, value in taken.items() if value}
+    )
     headers = {
         "content-disposition": f'attachment; filename="{table.name}.{form}"',
         "cache-control": "no-store",
@@ -65,7 +70,8 @@ def response(request: HttpRequest, table: Table, form: str) -> StreamingHttpResp
 
 
 def windows(rows: "QuerySet[Any]", size: int = WINDOW) -> Iterator[list[Any]]:
-    """The rows, newest first, a window of their table at once: however few of them fit, a statement looks at no more rows.
+    """The rows, newest first, a window of their table at once: however few of them fit, a statement looks at
+    no more rows.
 
     The primary key must be in the order in which rows are made, or of no order that matters.
     """
@@ -116,7 +122,9 @@ def _cell(value: Any) -> Any:
 
 def _ndjson(table: Table) -> Iterator[bytes]:
     for page in table.pages:
-        yield "".join(json.dumps({name: _json(record[name]) for name in table.columns}) + "\n" for record in page).encode()
+        yield "".join(
+            json.dumps({name: _json(record[name]) for name in table.columns}) + "\n" for record in page
+        ).encode()
 
 
 def _json(value: Any) -> Any:

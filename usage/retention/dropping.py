@@ -1,4 +1,5 @@
-"""Exports the generations that were settled before a day, and drops them: each step is done by a run, or by the next one.
+"""Exports the generations that were settled before a day, and drops them: each step is done by a run, or by
+the next one.
 
 1. `prepare`: what speaks against it, and how much it is. Nothing is written.
 2. `export`: an export of the period with its generations, made in a folder beside the wanted one, which gets its name when all of it is
@@ -6,7 +7,8 @@
 3. `record`: the horizon and an entry in the audit log, in one transaction. From now on nobody relies on the rows.
 4. `drop`: the rows, in batches. Each is a transaction that also says how far it is.
 
-Killed before the third step, nothing has happened but a folder, which the next run takes up; after it, the next run drops what is left.
+Killed before the third step, nothing has happened but a folder, which the next run takes up; after it, the
+next run drops what is left.
 """
 
 import time
@@ -62,10 +64,14 @@ def unfinished() -> RetentionHorizon | None:
 
 
 def prepare(order: Order) -> Preparation | None:
-    """What the order would do; None: nothing is left to drop. Raises `NotDropped` with all that speaks against it."""
+    """What the order would do; None: nothing is left to drop. Raises `NotDropped` with all that speaks
+    against it.
+    """
     newest = (database_now() - MIN_AGE).date()
     if order.day > newest:
-        raise NotDropped(f"Requests are kept for {MIN_AGE.days} days at least: give {newest} or an earlier day.")
+        raise NotDropped(
+            f"Requests are kept for {MIN_AGE.days} days at least: give {newest} or an earlier day."
+        )
     last = RetentionHorizon.objects.order_by("-day").first()
     after = last.day if last else BEGINNING
     if order.day <= after:
@@ -114,17 +120,28 @@ def _write(wish: Wish, folder: Path) -> None:
 
 
 def _is_of(wish: Wish, manifest: dict[str, Any]) -> bool:
-    """Whether it is an export of just that, and has what the books have: entries never change, and their generations follow them."""
+    """Whether it is an export of just that, and has what the books have: entries never change, and their
+    generations follow them.
+    """
     wished = (wish.since.isoformat(), wish.until.isoformat(), None, True)
     with snapshot():
-        by_kind = list(wish.entries.order_by().values_list("kind").annotate(Count("id"), Sum("amount_nanodollars")))
+        by_kind = list(
+            wish.entries.order_by().values_list("kind").annotate(Count("id"), Sum("amount_nanodollars"))
+        )
     counts, sums = {kind: count for kind, count, _ in by_kind}, {kind: amount for kind, _, amount in by_kind}
-    is_wished = (manifest["from"], manifest["to"], manifest["organization"], "generations" in manifest) == wished
+    is_wished = (
+        manifest["from"],
+        manifest["to"],
+        manifest["organization"],
+        "generations" in manifest,
+    ) == wished
     return is_wished and (manifest["entries"], manifest["amount_nanodollars"]) == (counts, sums)
 
 
 def record(order: Order, wish: Wish, manifest: dict[str, Any]) -> RetentionHorizon:
-    """Write the horizon down, and in the audit log who moved it; raises `NotDropped` when another run has just done so."""
+    """Write the horizon down, and in the audit log who moved it; raises `NotDropped` when another run has
+    just done so.
+    """
     row = RetentionHorizon(
         day=order.day,
         after=wish.since.date(),
@@ -134,19 +151,28 @@ def record(order: Order, wish: Wish, manifest: dict[str, Any]) -> RetentionHoriz
         recorded_by=order.recorded_by,
         recorded_at=database_now(),
     )
-    told = {"generations": row.generations_count, "settled_from": row.after, "export": row.export, "export_digest": row.export_digest}
+    told = {
+        "generations": row.generations_count,
+        "settled_from": row.after,
+        "export": row.export,
+        "export_digest": row.export_digest,
+    }
     try:
         with transaction.atomic():
             row.save(force_insert=True)
             actor = commands.actor_of("dropgenerations", order.recorded_by)
-            recorder.write(actor, "dropped generations", row, {name: [None, each] for name, each in told.items()})
+            recorder.write(
+                actor, "dropped generations", row, {name: [None, each] for name, each in told.items()}
+            )
     except IntegrityError as error:
         raise NotDropped("Another run has recorded a horizon at the same moment: run it again.") from error
     return RetentionHorizon.objects.get(pk=row.pk)
 
 
 def drop(row: RetentionHorizon, progress: Progress) -> None:
-    """Drop what the horizon says and is not dropped yet; `progress` is told after each batch how many are dropped by then."""
+    """Drop what the horizon says and is not dropped yet; `progress` is told after each batch how many are
+    dropped by then.
+    """
     since, until = row.dropped_until or midnight(row.after), midnight(row.day)
     charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=since, created_at__lt=until)
     turn = WriteTurn(database_file())
@@ -165,7 +191,8 @@ def drop(row: RetentionHorizon, progress: Progress) -> None:
 
 
 def _drop(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
-    # Locked in id order, as by a re-rating: a deletion has no order of its own, and the two would wait for each other.
+    # Locked in id order, as by a re-rating: a deletion has no order of its own, and the two would wait for
+    # each other.
     generations = Generation.objects.filter(id__in=[charge.generation_id for charge in charges])
     list(generations.select_for_update().order_by("id").values_list("id"))
     ids = [db_value(charge.generation_id) for charge in charges]
@@ -174,4 +201,6 @@ def _drop(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
         cursor.execute(f"DELETE FROM usage_generation WHERE id IN ({', '.join(['%s'] * len(ids))})", ids)  # noqa: S608  the text is ours
         dropped = cursor.rowcount
     reached: datetime = charges[-1].created_at
-    RetentionHorizon.objects.filter(pk=row.pk).update(dropped_count=F("dropped_count") + dropped, dropped_until=reached)
+    RetentionHorizon.objects.filter(pk=row.pk).update(
+        dropped_count=F("dropped_count") + dropped, dropped_until=reached
+    )

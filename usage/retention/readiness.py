@@ -11,13 +11,16 @@ from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
 
 MIN_AGE = timedelta(days=35)
-"""Longer than a month and some days: what still moves money of a month by its requests, such as re-rating, a bill to reconcile or a
-correction, is done by then. No lease, idempotency key or open day is nearly as old."""
+"""Longer than a month and some days: what still moves money of a month by its requests, such as re-rating, a
+bill to reconcile or a correction, is done by then. No lease, idempotency key or open day is nearly as old.
+"""
 MAX_SHOWN = 3
 
 
 def reasons_against(wish: Wish) -> Iterator[str]:
-    """What must be put right first, the cheapest to find out first; nothing: what was settled in the period may be dropped."""
+    """What must be put right first, the cheapest to find out first; nothing: what was settled in the period
+    may be dropped.
+    """
     yield from _open(wish)
     yield from _not_added_up(wish)
     yield from _not_sealed(wish)
@@ -35,12 +38,16 @@ def _open(wish: Wish) -> Iterator[str]:
 
 
 def _not_added_up(wish: Wish) -> Iterator[str]:
-    charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=wish.since, created_at__lt=wish.until)
+    charges = LedgerEntry.objects.filter(
+        kind=Kind.CHARGE, created_at__gte=wish.since, created_at__lt=wish.until
+    )
     first = charges.order_by("created_at").first()
     if first is None:
         return
     counted = ClosedDay.objects.filter(has_first_tokens=True)
-    for start, end in islice(closed_days.spans(midnight(first.created_at.date()), wish.until, counted).open, MAX_SHOWN):
+    for start, end in islice(
+        closed_days.spans(midnight(first.created_at.date()), wish.until, counted).open, MAX_SHOWN
+    ):
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
         yield f"{days}: not added up by day yet, times to first token included. A running reaper does it, or `manage.py rollup`."
 

@@ -49,7 +49,14 @@ def summed(entries: Iterable[Entry | LedgerEntry]) -> dict[Group, list[int]]:
     """The entries' sums by group, in the order of the group's columns (so that locks are taken in one order)."""
     totals: dict[Group, list[int]] = {}
     for entry in entries:
-        group = (entry.organization_id, hour_of(entry.created_at), entry.project_id, entry.api_key_id, entry.model, entry.outcome)
+        group = (
+            entry.organization_id,
+            hour_of(entry.created_at),
+            entry.project_id,
+            entry.api_key_id,
+            entry.model,
+            entry.outcome,
+        )
         numbers = totals.setdefault(group, [0] * len(_SUMS))
         for position, name in enumerate(_SUMS[1:], start=1):
             numbers[position] += getattr(entry, name)
@@ -62,7 +69,12 @@ def add(entries: Iterable[Entry]) -> None:
     """Add the entries (at least one) to their hours; must run in the transaction that writes them."""
     rows = [(*group, *numbers) for group, numbers in summed(entries).items()]
     grown = ", ".join(f"{name} = usage_hourlyusage.{name} + excluded.{name}" for name in _SUMS)
-    insert("usage_hourlyusage", (*_GROUP, *_SUMS), rows, f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}")
+    insert(
+        "usage_hourlyusage",
+        (*_GROUP, *_SUMS),
+        rows,
+        f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}",
+    )
 
 
 class Rebuilt(NamedTuple):
@@ -90,7 +102,9 @@ def rebuild() -> Rebuilt:
 
 
 def _all_hours(hour: str) -> str:
-    """The statement that adds up the whole ledger; `hour` is the start of the hour that an entry was written in."""
+    """The statement that adds up the whole ledger; `hour` is the start of the hour that an entry was written
+    in.
+    """
     columns = ", ".join(_SUMS)
     sums = ", ".join(f"SUM({name})" for name in _SUMS[1:])
     spent = ", ".join(f"'{kind.value}'" for kind in SPENT)

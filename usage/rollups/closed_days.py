@@ -1,10 +1,11 @@
 """Days that are over, added up from their hours: what reports of weeks and months read instead of the hours.
 
-A day of UTC is closed `GRACE` after its end, in a transaction that waits for those who write hours and keeps new ones out. From then
-on its rows of `DailyUsage` and `DailyTotals` are the sums of its hours, always: the moment that a settlement counts in is read when
-its transaction begins, so it can write an hour that is over; if that hour's day is closed, a trigger reopens the day in the same
-transaction, readers turn to its hours, and it is closed anew later. A day that is closed before its end, because the clock was fast
-for a while, is reopened by whoever closes days next. Settlements themselves know nothing of days.
+A day of UTC is closed `GRACE` after its end, in a transaction that waits for those who write hours and keeps
+new ones out. From then on its rows of `DailyUsage` and `DailyTotals` are the sums of its hours, always: the
+moment that a settlement counts in is read when its transaction begins, so it can write an hour that is over;
+if that hour's day is closed, a trigger reopens the day in the same transaction, readers turn to its hours,
+and it is closed anew later. A day that is closed before its end, because the clock was fast for a while, is
+reopened by whoever closes days next. Settlements themselves know nothing of days.
 """
 
 import logging
@@ -25,10 +26,19 @@ from usage.models.outcomes import FAILED
 log = logging.getLogger(__name__)
 
 GRACE = timedelta(hours=1)
-"""The trigger looks at hours only that have been over for so long (migration 0005): to it this is two hours after they began."""
+"""The trigger looks at hours only that have been over for so long (migration 0005): to it this is two hours
+after they began.
+"""
 DAY = timedelta(days=1)
 GROUP = ("organization_id", "project_id", "api_key_id", "model", "outcome")
-SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
+SUMS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "amount_nanodollars",
+)
 COLUMNS: dict[Dimension, str] = {
     Dimension.ORGANIZATION: "organization_id",
     Dimension.PROJECT: "project_id",
@@ -40,14 +50,18 @@ COLUMNS: dict[Dimension, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How a range is covered: by runs of closed days, from the first up to and not including the last, and by hours for the rest."""
+    """How a range is covered: by runs of closed days, from the first up to and not including the last, and by
+    hours for the rest.
+    """
 
     closed: list[tuple[date, date]]
     open: list[tuple[datetime, datetime]]
 
 
 def spans(start: datetime, end: datetime, among: QuerySet[ClosedDay] | None = None) -> Spans:
-    """The runs of closed days (or of some `among` them) that lie in the range as a whole, and what is left of it."""
+    """The runs of closed days (or of some `among` them) that lie in the range as a whole, and what is left of
+    it.
+    """
     start, end = start.astimezone(UTC), end.astimezone(UTC)  # a zone's clock may say that the end comes first
     first, last = -(-(start - _EPOCH) // DAY), (end - _EPOCH) // DAY
     closed = ClosedDay.objects.all() if among is None else among
@@ -63,7 +77,8 @@ def midnight(day: date) -> datetime:
 
 
 def close_next() -> date | None:
-    """Close the oldest day that can be closed; None when there is none, or when someone writes for long just now.
+    """Close the oldest day that can be closed; None when there is none, or when someone writes for long just
+    now.
 
     For each reaper to call at any time, outside of transactions: of two at once, one closes.
     """
@@ -92,7 +107,9 @@ def close_all(now: datetime) -> None:
 def _closable(now: datetime) -> Iterator[date]:
     """The days that are over and not closed, the oldest first; also those on which nobody used anything."""
     first_hour = HourlyUsage.objects.filter(organization=OuterRef("pk")).order_by("hour").values("hour")[:1]
-    first = Organization.objects.annotate(first_hour=Subquery(first_hour)).aggregate(first=Min("first_hour"))["first"]
+    first = Organization.objects.annotate(first_hour=Subquery(first_hour)).aggregate(first=Min("first_hour"))[
+        "first"
+    ]
     if first is None:
         return
     closed = set(ClosedDay.objects.values_list("day", flat=True))
@@ -109,9 +126,13 @@ def _first_open(now: datetime) -> date:
 
 
 def _reopen(now: datetime) -> None:
-    """What was closed while the clock was fast: to the trigger the hours of these days are too young to be in a closed day."""
+    """What was closed while the clock was fast: to the trigger the hours of these days are too young to be in
+    a closed day.
+    """
     too_early = ClosedDay.objects.filter(day__gte=_first_open(now))
-    if days := [f"{row}" for row in too_early]:  # asked first, because a statement that deletes has to wait for SQLite's writers
+    if days := [
+        f"{row}" for row in too_early
+    ]:  # asked first, because a statement that deletes has to wait for SQLite's writers
         log.warning("closed too early, by a clock that was fast, and open again: %s", ", ".join(days))
         too_early.delete()
 
@@ -128,7 +149,9 @@ def _runs(days: Iterable[date]) -> list[tuple[date, date]]:
 
 
 def _lock() -> None:
-    """Wait for those who write hours, a tenth of a second at most, and keep new ones out; on SQLite we are alone already."""
+    """Wait for those who write hours, a tenth of a second at most, and keep new ones out; on SQLite we are
+    alone already.
+    """
     if connection.vendor == "postgresql":
         execute("SET LOCAL lock_timeout = '100ms'", [])
         execute("LOCK TABLE usage_hourlyusage IN SHARE ROW EXCLUSIVE MODE", [])
@@ -153,7 +176,10 @@ def _add_up(first: date, last: date) -> None:
 
 
 def _add_up_dimension(dimension: Dimension, days: Sequence[object]) -> None:
-    execute("DELETE FROM usage_dailytotals WHERE dimension = %s AND day >= %s AND day < %s", [dimension.value, *days])
+    execute(
+        "DELETE FROM usage_dailytotals WHERE dimension = %s AND day >= %s AND day < %s",
+        [dimension.value, *days],
+    )
     outcomes = ", ".join(f"'{outcome.value}'" for outcome in FAILED)
     failed = f"SUM(CASE WHEN outcome IN ({outcomes}) THEN requests ELSE 0 END)"
     member, sums = COLUMNS[dimension], ", ".join(f"SUM({name})" for name in SUMS)

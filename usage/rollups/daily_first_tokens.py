@@ -1,6 +1,8 @@
-"""How soon requests began to answer, by closed day: counts in buckets, so that percentiles of months add up from a few rows.
+"""How soon requests began to answer, by closed day: counts in buckets, so that percentiles of months add up
+from a few rows.
 
-A bucket is an eighth of a doubling: the time that it stands for is at most 4.4 % from what was measured, and so is a percentile.
+A bucket is an eighth of a doubling: the time that it stands for is at most 4.4 % from what was measured, and
+so is a percentile.
 """
 
 from collections import Counter
@@ -31,7 +33,9 @@ def ms_of(bucket: int) -> int:
 
 
 def percentile(counts: Mapping[int, float], percent: int) -> int:
-    """The nearest-rank percentile of counts by bucket, in milliseconds: so many percent took no longer. There is a count at least."""
+    """The nearest-rank percentile of counts by bucket, in milliseconds: so many percent took no longer. There
+    is a count at least.
+    """
     rank, reached = sum(counts.values()) * percent / 100, 0.0
     for bucket in sorted(counts):
         reached += counts[bucket]
@@ -42,9 +46,11 @@ def percentile(counts: Mapping[int, float], percent: int) -> int:
 
 
 def count_next() -> date | None:
-    """Count the oldest closed day that is not counted yet; None when there is none, or when it has just been reopened.
+    """Count the oldest closed day that is not counted yet; None when there is none, or when it has just been
+    reopened.
 
-    For each reaper to call at any time, outside of transactions. It reads the day's charges and looks each one's generation up.
+    For each reaper to call at any time, outside of transactions. It reads the day's charges and looks each
+    one's generation up.
     """
     row = ClosedDay.objects.filter(has_first_tokens=False).order_by("day").first()
     if row is None:
@@ -58,7 +64,9 @@ def count_next() -> date | None:
     requests, counts = found
     with transaction.atomic():
         is_closed = ClosedDay.objects.select_for_update().filter(day=row.day, has_first_tokens=False).exists()
-        closed_with = DailyTotals.objects.filter(day=row.day, dimension=Dimension.OUTCOME).aggregate(sum=Sum("requests", default=0))
+        closed_with = DailyTotals.objects.filter(day=row.day, dimension=Dimension.OUTCOME).aggregate(
+            sum=Sum("requests", default=0)
+        )
         if not is_closed or closed_with["sum"] != requests:
             return None
         _write(row.day, counts)
@@ -72,10 +80,14 @@ def _is_dropped(day: date) -> bool:
 
 def _counted(day: date) -> tuple[int, Counter[tuple[Member, int]]]:
     """How many requests were settled that day, and how many of each member's are in each bucket."""
-    charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=midnight(day), created_at__lt=midnight(day + DAY))
+    charges = LedgerEntry.objects.filter(
+        kind=Kind.CHARGE, created_at__gte=midnight(day), created_at__lt=midnight(day + DAY)
+    )
     rows = charges.order_by().values_list("generation__first_token_ms", *closed_days.GROUP)
     # First what is alike in everything: a tenth of the work where there are many requests.
-    alike = Counter((None if ms is None else bucket_of(ms), *members) for ms, *members in rows.iterator(chunk_size=5_000))
+    alike = Counter(
+        (None if ms is None else bucket_of(ms), *members) for ms, *members in rows.iterator(chunk_size=5_000)
+    )
     counts = Counter[tuple[Member, int]]()
     for (bucket, *members), requests in alike.items():
         for dimension, member in zip(COLUMNS, members, strict=True) if bucket is not None else ():

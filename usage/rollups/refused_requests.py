@@ -1,7 +1,8 @@
 """Requests of known keys that were refused, counted by key, status, error code and hour.
 
-The books begin with what is admitted, so nothing else has a record of them. Each web process counts in memory and adds its counts to
-the hour's rows every few seconds, and when it ends; a process that is killed loses the counts since its last write.
+The books begin with what is admitted, so nothing else has a record of them. Each web process counts in memory
+and adds its counts to the hour's rows every few seconds, and when it ends; a process that is killed loses the
+counts since its last write.
 """
 
 import asyncio
@@ -21,7 +22,9 @@ from usage.rollups import hour_of
 
 WRITE_EVERY_S = 5.0
 MAX_ENTRIES = 5_000
-"""Distinct refusals that a process holds in memory; the requests beyond them are counted per key under `OTHER`."""
+"""Distinct refusals that a process holds in memory; the requests beyond them are counted per key under
+`OTHER`.
+"""
 MAX_ROWS_PER_STATEMENT = 1_000
 OTHER = "other"
 KEPT = timedelta(days=35)
@@ -79,11 +82,15 @@ refused_requests = RefusedRequestCounter()
 
 
 def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:
-    """Add the counts to the rows of this hour; an operation of `GroupCommit`. Keys that no longer exist are left out."""
+    """Add the counts to the rows of this hour; an operation of `GroupCommit`. Keys that no longer exist are
+    left out.
+    """
     total: Counter[Refusal] = Counter()
     for counts in items:
         total.update(counts)
-    rows = [(*refusal, requests) for refusal, requests in sorted(total.items())]  # rows are locked in one order
+    rows = [
+        (*refusal, requests) for refusal, requests in sorted(total.items())
+    ]  # rows are locked in one order
     for start in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
         _add_rows(hour_of(now), rows[start : start + MAX_ROWS_PER_STATEMENT])
     return [None] * len(items)
@@ -104,7 +111,12 @@ def _add_rows(hour: datetime, rows: Sequence[tuple[int, int, str, int]]) -> None
 def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
     """The key's refused requests of this hour and the 23 before it: status, code and number, the most first."""
     rows = RefusedRequests.objects.filter(api_key=api_key_id, hour__gte=hour_of(now) - timedelta(hours=23))
-    return list(rows.order_by().values_list("status", "code").annotate(total=Sum("requests")).order_by("-total", "code"))
+    return list(
+        rows.order_by()
+        .values_list("status", "code")
+        .annotate(total=Sum("requests"))
+        .order_by("-total", "code")
+    )
 
 
 def forget_old(now: datetime, items: Sequence[None]) -> list[None]:

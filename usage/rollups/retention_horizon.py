@@ -1,7 +1,9 @@
-"""How long generations are kept: their rows are exported and dropped after a while, the ledger and its sums are for ever.
+"""How long generations are kept: their rows are exported and dropped after a while, the ledger and its sums
+are for ever.
 
-`horizon` is the moment before which they are gone; it moves by `manage.py dropgenerations` alone. What needs the rows
-themselves asks `refuse_before`; what reads the ledger, its seals, budgets or rollups needs to know nothing of it.
+`horizon` is the moment before which they are gone; it moves by `manage.py dropgenerations` alone. What needs
+the rows themselves asks `refuse_before`; what reads the ledger, its seals, budgets or rollups needs to know
+nothing of it.
 """
 
 from datetime import date, datetime

@@ -47,7 +47,12 @@ def ago(moment: datetime | None) -> SafeString | str:
         return "–"
     utc = moment.astimezone(UTC)
     written = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
-    return format_html('<time datetime="{}" title="{}">{}</time>', utc.isoformat(), written, figures.age(moment, timezone.now()))
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        utc.isoformat(),
+        written,
+        figures.age(moment, timezone.now()),
+    )
 
 
 @register.filter
@@ -62,7 +67,13 @@ def words(name: Any) -> str:
     return str(name).replace("_", " ")
 
 
-_MOODS = {"completed": "good", "client_cancelled": "plain", "failed": "bad", "worker_lost": "bad", "not_started": "bad"}
+_MOODS = {
+    "completed": "good",
+    "client_cancelled": "plain",
+    "failed": "bad",
+    "worker_lost": "bad",
+    "not_started": "bad",
+}
 
 
 @register.filter

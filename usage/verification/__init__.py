@@ -24,7 +24,9 @@ MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked and what was found; the counts are of what was looked at, and not of what is older than `since`."""
+    """What was checked and what was found; the counts are of what was looked at, and not of what is older
+    than `since`.
+    """
 
     generations: int
     """Those that are there."""
@@ -45,8 +47,8 @@ class Report:
 def verify(*, since: datetime | None = None, now: datetime | None = None) -> Report:
     """Check every invariant in one snapshot (inside a transaction of the caller: in that one).
 
-    `since` leaves out what is older, for books that are too big to add up each time. With `now`, the database's time, what
-    should have been settled long ago is a difference too.
+    `since` leaves out what is older, for books that are too big to add up each time. With `now`, the
+    database's time, what should have been settled long ago is a difference too.
     """
     since = since.astimezone(UTC) if since else None  # days and hours are UTC's
     with snapshot():
@@ -56,7 +58,9 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
         return Report(
             generations=invariants.generations(since).count(),
             open_generations=Generation.objects.exclude(state=State.SETTLED).count(),
-            dropped_generations=RetentionHorizon.objects.aggregate(sum=Sum("dropped_count", default=0))["sum"],
+            dropped_generations=RetentionHorizon.objects.aggregate(sum=Sum("dropped_count", default=0))[
+                "sum"
+            ],
             entries=entries.count(),
             sealed_entries=entries.filter(id__gte=1, id__lte=newest.last_id).count() if newest else 0,
             newest_seal=newest.digest if newest else "",

@@ -10,14 +10,26 @@ from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, 
 from django.db.models.functions import Coalesce
 
 from usage import pricing
-from usage.models import CHARGED, OPEN, Generation, Kind, LedgerEntry, Outcome, RetentionHorizon, State, UsageSource
+from usage.models import (
+    CHARGED,
+    OPEN,
+    Generation,
+    Kind,
+    LedgerEntry,
+    Outcome,
+    RetentionHorizon,
+    State,
+    UsageSource,
+)
 from usage.pricing import Tokens
 from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
 from usage.verification.differences import Difference
 
 LATE = timedelta(minutes=1)
-"""A lease that ran out so long ago should have been taken over: a hundred times over, with the default settings."""
+"""A lease that ran out so long ago should have been taken over: a hundred times over, with the default
+settings.
+"""
 
 
 def one_charge_each(since: datetime | None) -> Iterator[Difference]:
@@ -27,35 +39,66 @@ def one_charge_each(since: datetime | None) -> Iterator[Difference]:
     for row in counted.exclude(Q(state=State.SETTLED, charges=1) | OPEN & Q(entries=0)):
         is_settled = row.state == State.SETTLED
         yield Difference(
-            "I1 one charge", str(row), "1 charge" if is_settled else "no entry", f"{row.charges} charges, {row.entries} entries"
+            "I1 one charge",
+            str(row),
+            "1 charge" if is_settled else "no entry",
+            f"{row.charges} charges, {row.entries} entries",
         )
 
 
 def nothing_is_stuck(now: datetime) -> Iterator[Difference]:
     """I3: what nobody works on any more is settled by a reaper."""
     for row in Generation.objects.exclude(state=State.SETTLED).filter(lease_expires_at__lt=now - LATE):
-        yield Difference("I3 stuck", str(row), "settled", f"{row.state}, its lease ran out at {row.lease_expires_at:%Y-%m-%d %H:%M:%S}")
+        yield Difference(
+            "I3 stuck",
+            str(row),
+            "settled",
+            f"{row.state}, its lease ran out at {row.lease_expires_at:%Y-%m-%d %H:%M:%S}",
+        )
 
 
 def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
     """I4: a charge never exceeds its hold, and only a charge of all that was held has an overage."""
-    charge = LedgerEntry.objects.filter(generation=OuterRef("generation"), kind=Kind.CHARGE).values("amount_nanodollars")
-    rows = entries(since).filter(_WITH_ROW, kind__in=CHARGED).select_related("generation").annotate(charged=Subquery(charge))
+    charge = LedgerEntry.objects.filter(generation=OuterRef("generation"), kind=Kind.CHARGE).values(
+        "amount_nanodollars"
+    )
+    rows = (
+        entries(since)
+        .filter(_WITH_ROW, kind__in=CHARGED)
+        .select_related("generation")
+        .annotate(charged=Subquery(charge))
+    )
     held = F("generation__reserved_nanodollars")
-    for entry in rows.filter(Q(kind=Kind.CHARGE, amount_nanodollars__gt=held) | Q(kind=Kind.OVERAGE) & ~Q(charged=held)):
+    for entry in rows.filter(
+        Q(kind=Kind.CHARGE, amount_nanodollars__gt=held) | Q(kind=Kind.OVERAGE) & ~Q(charged=held)
+    ):
         assert entry.generation is not None
         held_nanodollars = entry.generation.reserved_nanodollars
-        yield Difference("I4 hold", f"{entry.kind} of {entry.generation}", f"charge ≤ {held_nanodollars} n$", f"{entry.charged} n$")
+        yield Difference(
+            "I4 hold",
+            f"{entry.kind} of {entry.generation}",
+            f"charge ≤ {held_nanodollars} n$",
+            f"{entry.charged} n$",
+        )
 
 
 def rows_are_protected() -> Iterator[Difference]:
-    """I6: the database refuses to change the ledger and its seals, and to delete a generation that is not exported."""
+    """I6: the database refuses to change the ledger and its seals, and to delete a generation that is not
+    exported.
+    """
     if wrong := list(triggers.missing(triggers.PROTECTING)):
-        yield Difference("I6 immutable", "the ledger's triggers", "all as they were made", f"gone or changed: {', '.join(wrong)}")
+        yield Difference(
+            "I6 immutable",
+            "the ledger's triggers",
+            "all as they were made",
+            f"gone or changed: {', '.join(wrong)}",
+        )
 
 
 def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
-    """I15: what was charged since the horizon has its generation; of what was charged before, as many are gone as were exported."""
+    """I15: what was charged since the horizon has its generation; of what was charged before, as many are
+    gone as were exported.
+    """
     gone = entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
     kept_since = retention_horizon.horizon()
     for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
@@ -65,15 +108,27 @@ def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
         if since and span[1] <= since:
             continue
         expected = dropped.generations_count if dropped.finished_at else dropped.dropped_count
-        charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=span[0], created_at__lt=span[1])
+        charges = LedgerEntry.objects.filter(
+            kind=Kind.CHARGE, created_at__gte=span[0], created_at__lt=span[1]
+        )
         if (count := charges.exclude(_HAS_ROW).count()) != expected:
-            yield Difference("I15 kept", f"settled from {dropped.after} to {dropped.day}", f"{expected} dropped", f"{count} gone")
+            yield Difference(
+                "I15 kept",
+                f"settled from {dropped.after} to {dropped.day}",
+                f"{expected} dropped",
+                f"{count} gone",
+            )
 
 
 def late_hours_reopen_days() -> Iterator[Difference]:
     """I2: what is written into an hour of a closed day is not missed."""
     if wrong := list(triggers.missing(triggers.REOPENING)):
-        yield Difference("I2 rollup", "the triggers that reopen a day", "all as they were made", f"gone or changed: {', '.join(wrong)}")
+        yield Difference(
+            "I2 rollup",
+            "the triggers that reopen a day",
+            "all as they were made",
+            f"gone or changed: {', '.join(wrong)}",
+        )
 
 
 def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
@@ -85,35 +140,64 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
         tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
         expected = 0 if row.is_waived else pricing.amount(tokens, row.price)
         if not expected == row.amount_nanodollars == row.posted:
-            yield Difference("I7 exact money", str(row), f"{expected} n$", f"row {row.amount_nanodollars} n$, ledger {row.posted} n$")
+            yield Difference(
+                "I7 exact money",
+                str(row),
+                f"{expected} n$",
+                f"row {row.amount_nanodollars} n$, ledger {row.posted} n$",
+            )
 
 
 def corrections_belong(since: datetime | None) -> Iterator[Difference]:
-    """I7: a correction counts where its charge counts, moves no tokens, and never takes more than was charged."""
+    """I7: a correction counts where its charge counts, moves no tokens, and never takes more than was
+    charged.
+    """
     same = ("generation", "organization", "project", "api_key", "model", "outcome", "budget_day")
     strays = ~Q(corrects__kind__in=CHARGED)
     for name in same:
         strays |= ~Q(**{name: F(f"corrects__{name}")})
     corrections = entries(since).filter(kind=Kind.CORRECTION)
     for entry in corrections.filter(strays | Q(prompt_tokens__gt=0) | Q(completion_tokens__gt=0)):
-        yield Difference("I7 correction", f"ledger entry {entry.pk}", f"like entry {entry.corrects_id}, no tokens", str(entry))
-    touched = LedgerEntry.objects.filter(generation__in=corrections.values("generation")).values_list("generation").order_by()
+        yield Difference(
+            "I7 correction",
+            f"ledger entry {entry.pk}",
+            f"like entry {entry.corrects_id}, no tokens",
+            str(entry),
+        )
+    touched = (
+        LedgerEntry.objects.filter(generation__in=corrections.values("generation"))
+        .values_list("generation")
+        .order_by()
+    )
     for generation_id, total in touched.annotate(total=Sum("amount_nanodollars")).filter(total__lt=0):
         yield Difference("I7 correction", f"generation {generation_id}", "≥ 0 n$ charged", f"{total} n$")
 
 
 def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
-    """I10: who counted is known; nothing counted is nothing; without output and completion nothing is charged; tests are free."""
-    without_source = ~Q(usage_source__in=UsageSource.values) | Q(usage_source=UsageSource.NONE, completion_tokens__gt=0)
+    """I10: who counted is known; nothing counted is nothing; without output and completion nothing is
+    charged; tests are free.
+    """
+    without_source = ~Q(usage_source__in=UsageSource.values) | Q(
+        usage_source=UsageSource.NONE, completion_tokens__gt=0
+    )
     is_waived = ~Q(outcome=Outcome.COMPLETED) & Q(completion_tokens=0)
-    wrong = without_source | is_waived & Q(is_waived=False) | Q(is_waived=True) & ~is_waived | Q(is_test=True, amount_nanodollars__gt=0)
+    wrong = (
+        without_source
+        | is_waived & Q(is_waived=False)
+        | Q(is_waived=True) & ~is_waived
+        | Q(is_test=True, amount_nanodollars__gt=0)
+    )
     for row in generations(since).filter(wrong, state=State.SETTLED):
         found = f"{row.outcome}, {row.usage_source}: {row.completion_tokens} tokens out, {row.amount_nanodollars} n$"
-        yield Difference("I10 provenance", str(row), "waived" if row.is_waived else "a source for what is charged", found)
+        yield Difference(
+            "I10 provenance", str(row), "waived" if row.is_waived else "a source for what is charged", found
+        )
 
 
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
-    """I11: the ledger charges the tokens of the generation, which its client was told, to its owner; both are of one moment."""
+    """I11: the ledger charges the tokens of the generation, which its client was told, to its owner; both are
+    of one moment.
+    """
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)

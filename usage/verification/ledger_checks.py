@@ -1,8 +1,8 @@
 """What checks of the books have found, on record: those of people, and one that a reaper makes each hour.
 
-The hour's check looks at the last days, one invariant at a time, each in a snapshot of its own and no longer than the service's reads
-may take. A difference stays on record as open until a check that looks at as much finds none: a later check of later entries does not
-make older ones right.
+The hour's check looks at the last days, one invariant at a time, each in a snapshot of its own and no longer
+than the service's reads may take. A difference stays on record as open until a check that looks at as much
+finds none: a later check of later entries does not make older ones right.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,9 @@ from usage.verification.differences import Difference
 
 EVERY = timedelta(hours=1)
 WINDOWS = (timedelta(days=2), timedelta(hours=2))
-"""How far back the hour's check looks: the first, which has all of today's budgets; at an invariant that takes too long, the next."""
+"""How far back the hour's check looks: the first, which has all of today's budgets; at an invariant that
+takes too long, the next.
+"""
 KEEP = 100
 """Checks that are kept: so many of those that are open, and of all others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,7 +46,9 @@ def begin(now: datetime, items: Sequence[None]) -> list[LedgerCheck | None]:
 
 
 def look(check: Check) -> list[Difference]:
-    """What one of `verification.checks` finds; raises Django's `OperationalError` when it takes longer than reads may."""
+    """What one of `verification.checks` finds; raises Django's `OperationalError` when it takes longer than
+    reads may.
+    """
     with snapshot(has_time_limit=True), time_limit():
         return list(islice(check(), MAX_SHOWN))
 
@@ -56,12 +60,16 @@ def settled_since(since: datetime) -> int:
 
 
 def missing_seal(digest: str) -> Difference:
-    """A seal that was kept elsewhere and is not there any more: the past was written anew. On record, it is the first of a check."""
+    """A seal that was kept elsewhere and is not there any more: the past was written anew. On record, it is
+    the first of a check.
+    """
     return Difference("I6 sealed", _KEPT_SEAL, f"{digest} in it", "no such seal")
 
 
 def record(now: datetime, items: Sequence[Found]) -> list[None]:
-    """Write down what was found; if nothing, the differences of earlier checks that looked at no more are resolved."""
+    """Write down what was found; if nothing, the differences of earlier checks that looked at no more are
+    resolved.
+    """
     for found in items:
         _write(found)
         if not found.differences:

@@ -1,9 +1,10 @@
 """Seals: a chain of digests over the ledger, so that a change behind the service's back shows.
 
-An entry's hash is the SHA-256 of a JSON array of its columns (`canonical`). A seal covers the entries after the last seal's, in id
-order; its digest is the SHA-256 of the last seal's digest and the hashes of its entries, all as bytes. So the newest digest stands
-for all of the ledger: keep a copy of it elsewhere (each export has one), and nobody can change the past unseen, not even by
-writing all seals anew. Sealing is periodic and costs settlements nothing.
+An entry's hash is the SHA-256 of a JSON array of its columns (`canonical`). A seal covers the entries after
+the last seal's, in id order; its digest is the SHA-256 of the last seal's digest and the hashes of its
+entries, all as bytes. So the newest digest stands for all of the ledger: keep a copy of it elsewhere (each
+export has one), and nobody can change the past unseen, not even by writing all seals anew. Sealing is
+periodic and costs settlements nothing.
 """
 
 import json
@@ -40,7 +41,8 @@ _EXTENT = ("first_id", "last_id", "entries_count", "sum_nanodollars")
 
 
 def seal(every: timedelta = EVERY) -> LedgerSeal | None:
-    """Seal what has been written since the last seal; None when nothing was sealed, or when that one is younger than `every` and took all.
+    """Seal what has been written since the last seal; None when nothing was sealed, or when that one is
+    younger than `every` and took all.
 
     For each reaper to call at any time, outside of transactions: of two at once, one seals.
     """
@@ -59,9 +61,11 @@ def seal(every: timedelta = EVERY) -> LedgerSeal | None:
 
 
 def check(since: datetime | None = None) -> Iterator[Difference]:
-    """Recompute the seals (those written since then); names the first entry of each block that is not what was sealed.
+    """Recompute the seals (those written since then); names the first entry of each block that is not what
+    was sealed.
 
-    An entry with an id below 1, which the database gives nobody, is in no seal: it is named whenever it was written.
+    An entry with an id below 1, which the database gives nobody, is in no seal: it is named whenever it was
+    written.
     """
     for entry_id in LedgerEntry.objects.filter(id__lt=1).order_by("id").values_list("id", flat=True):
         yield Difference("I6 sealed", f"ledger entry {entry_id}", "an id above 0", "it is in no seal")
@@ -70,13 +74,17 @@ def check(since: datetime | None = None) -> Iterator[Difference]:
     last_id, previous = (before.last_id, before.digest) if before else (0, BEGINNING)
     for row in (rows.filter(id__gt=before.pk) if before else rows).iterator(chunk_size=20):
         if row.previous_digest != previous:
-            yield Difference("I6 sealed", f"seal {row.pk}", f"after {previous[:16]}", f"after {row.previous_digest[:16]}")
+            yield Difference(
+                "I6 sealed", f"seal {row.pk}", f"after {previous[:16]}", f"after {row.previous_digest[:16]}"
+            )
         yield from _check_block(row, _entries(last_id, row.last_id))
         last_id, previous = row.last_id, row.digest
 
 
 def canonical(entry: Sequence[Any]) -> bytes:
-    """What is hashed of an entry: a JSON array of `COLUMNS` without spaces, ASCII only; times in UTC with microseconds."""
+    """What is hashed of an entry: a JSON array of `COLUMNS` without spaces, ASCII only; times in UTC with
+    microseconds.
+    """
     return json.dumps([_plain(value) for value in entry], separators=(",", ":")).encode()
 
 
@@ -99,8 +107,8 @@ def _plain(value: Any) -> Any:
 def _horizon() -> int:
     """The highest id up to which no entry can appear any more.
 
-    PostgreSQL hands ids out before the commit, so whoever is writing is waited for: milliseconds, and a tenth of a second at most,
-    because new writers wait behind us. SQLite has one writer at a time.
+    PostgreSQL hands ids out before the commit, so whoever is writing is waited for: milliseconds, and a tenth
+    of a second at most, because new writers wait behind us. SQLite has one writer at a time.
     """
     with transaction.atomic():
         if connection.vendor == "postgresql":
@@ -130,12 +138,16 @@ def _write(previous: str, entries: Any) -> LedgerSeal:
 def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
     rows = list(entries)
     hashes = [_hash(each) for each in rows]
-    # What is not hashed of a seal is checked as well: a `last_id` that is too high would end sealing, and nobody would notice.
+    # What is not hashed of a seal is checked as well: a `last_id` that is too high would end sealing, and
+    # nobody would notice.
     told = (row.first_id, row.last_id, row.entries_count, row.sum_nanodollars)
     if _digest(row.previous_digest, hashes) == row.digest and _extent(rows) == told:
         return
     when = f"as sealed at {row.sealed_at:%Y-%m-%d %H:%M:%S}"
-    sealed = [bytes(row.fingerprints[at : at + FINGERPRINT_BYTES]) for at in range(0, len(row.fingerprints), FINGERPRINT_BYTES)]
+    sealed = [
+        bytes(row.fingerprints[at : at + FINGERPRINT_BYTES])
+        for at in range(0, len(row.fingerprints), FINGERPRINT_BYTES)
+    ]
     found = [each[:FINGERPRINT_BYTES] for each in hashes]
     for position, (was, now) in enumerate(zip_longest(sealed, found)):
         if was != now:

@@ -1,4 +1,6 @@
-"""What must be the ledger's sum: budgets, credit, the rollups; each compared with what it sums, added up anew."""
+"""What must be the ledger's sum: budgets, credit, the rollups; each compared with what it sums, added up
+anew.
+"""
 
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
@@ -40,32 +42,56 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
     pending = by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
     for budget in Budget.objects.order_by("id").iterator():
         is_whole = first_day is None or budget.period_start >= first_day
-        expected = (posted.pop(budget.id, 0) if is_whole else budget.posted_nanodollars, pending.pop(budget.id, 0))
+        expected = (
+            posted.pop(budget.id, 0) if is_whole else budget.posted_nanodollars,
+            pending.pop(budget.id, 0),
+        )
         found = (budget.posted_nanodollars, budget.pending_nanodollars)
         if expected != found:
-            yield Difference("I2 conservation", budget.id, "posted {} pending {}".format(*expected), "posted {} pending {}".format(*found))
+            yield Difference(
+                "I2 conservation",
+                budget.id,
+                "posted {} pending {}".format(*expected),
+                "posted {} pending {}".format(*found),
+            )
         # Its limit is found by these, its sums by its id.
         if budget.id != (named := f"{budget.scope}/{budget.scope_id}/{budget.period}/{budget.period_start}"):
-            yield Difference("I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has")
-    known = set() if first_day is None else set(Budget.objects.filter(period_start__lt=first_day).values_list("id", flat=True))
+            yield Difference(
+                "I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has"
+            )
+    known = (
+        set()
+        if first_day is None
+        else set(Budget.objects.filter(period_start__lt=first_day).values_list("id", flat=True))
+    )
     for budget_id in sorted((posted.keys() | pending.keys()) - known):
         if posted.get(budget_id) or pending.get(budget_id):
-            yield Difference("I2 conservation", budget_id, f"posted {posted.get(budget_id, 0)}", "no such budget")
+            yield Difference(
+                "I2 conservation", budget_id, f"posted {posted.get(budget_id, 0)}", "no such budget"
+            )
 
 
 def credit_conserves() -> Iterator[Difference]:
     """I2: an organization's credit is its grants less its refunds."""
-    moved = LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND]).order_by().values_list("organization_id")
+    moved = (
+        LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND])
+        .order_by()
+        .values_list("organization_id")
+    )
     expected = {organization_id: -owed for organization_id, owed in moved.annotate(Sum("amount_nanodollars"))}
     found = dict(Credit.objects.values_list("organization_id", "credited_nanodollars"))
     for organization_id in sorted(expected.keys() | found.keys()):
         credited = (expected.get(organization_id, 0), found.get(organization_id, 0))
         if credited[0] != credited[1]:
-            yield Difference("I2 credit", f"organization {organization_id}", f"{credited[0]} n$", f"{credited[1]} n$")
+            yield Difference(
+                "I2 credit", f"organization {organization_id}", f"{credited[0]} n$", f"{credited[1]} n$"
+            )
 
 
 def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: the hourly rollup is the ledger summed, row by row (with `since`: from the hour that it lies in)."""
+    """I2, I13: the hourly rollup is the ledger summed, row by row (with `since`: from the hour that it lies
+    in).
+    """
     first_hour = hour_of(since) if since else None
     expected, found = _ledger_by_hour(first_hour), _rollup(first_hour)
     for group in sorted(expected.keys() | found.keys()):
@@ -75,20 +101,37 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: closed days are the sums of their hours, by group and by each dimension (with `since`: days that began since)."""
+    """I2, I13: closed days are the sums of their hours, by group and by each dimension (with `since`: days
+    that began since).
+    """
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
-    expected, found = _hours_by_day(set(closed.values_list("day", flat=True))), _by_day(DailyUsage.objects.filter(day__in=closed))
+    expected, found = (
+        _hours_by_day(set(closed.values_list("day", flat=True))),
+        _by_day(DailyUsage.objects.filter(day__in=closed)),
+    )
     for group in sorted(expected.keys() | found.keys()):
         if expected.get(group) != found.get(group):
-            yield Difference("I2 rollup", f"day {group[0]}, key {group[3]}, {group[4]}", str(expected.get(group)), str(found.get(group)))
+            yield Difference(
+                "I2 rollup",
+                f"day {group[0]}, key {group[3]}, {group[4]}",
+                str(expected.get(group)),
+                str(found.get(group)),
+            )
     totals, told = _by_dimension(found), _totals(closed)
     for member in sorted(totals.keys() | told.keys()):
         if totals.get(member) != told.get(member):
-            yield Difference("I2 rollup", f"day {member[0]}, {member[1]} {member[2]}", str(totals.get(member)), str(told.get(member)))
+            yield Difference(
+                "I2 rollup",
+                f"day {member[0]}, {member[1]} {member[2]}",
+                str(totals.get(member)),
+                str(told.get(member)),
+            )
 
 
 def over_limit() -> Iterator[str]:
-    """Budgets beyond their limit, which is no mistake: a limit was lowered, a charge corrected upwards, an upstream disobeyed."""
+    """Budgets beyond their limit, which is no mistake: a limit was lowered, a charge corrected upwards, an
+    upstream disobeyed.
+    """
     for limit in BudgetLimit.objects.filter(limit_nanodollars__isnull=False):
         same = Budget.objects.filter(scope=limit.scope, scope_id=limit.scope_id, period=limit.period)
         for budget in same.filter(posted_nanodollars__gt=limit.limit_nanodollars).order_by("id"):
@@ -96,7 +139,9 @@ def over_limit() -> Iterator[str]:
 
 
 def _first_whole_day(since: datetime) -> date:
-    """The first day that begins after `since` in every time zone: all entries that count in it were written since."""
+    """The first day that begins after `since` in every time zone: all entries that count in it were written
+    since.
+    """
     return (since + timedelta(hours=14 + 24)).date()
 
 
@@ -107,7 +152,9 @@ def _spent(since: datetime | None, first_day: date | None) -> QuerySet[LedgerEnt
 
 def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
     sums: dict[str, int] = {}
-    for organization_id, project_id, api_key_id, day, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
+    for organization_id, project_id, api_key_id, day, total in (
+        rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount))
+    ):
         for budget_id in budgets.ids_for(organization_id, project_id, api_key_id, day):
             sums[budget_id] = sums.get(budget_id, 0) + total
     return sums
@@ -137,14 +184,25 @@ _BY_DAY = ("day", *closed_days.GROUP)
 
 
 def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
-    hours = HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed))) if closed else HourlyUsage.objects.none()
+    hours = (
+        HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed)))
+        if closed
+        else HourlyUsage.objects.none()
+    )
     rows = hours.annotate(day=StartOf("day", "hour")).order_by().values_list(*_BY_DAY)
     summed = rows.annotate(*(Sum(name) for name in closed_days.SUMS))
-    return {(row[0].date(), *row[1 : len(_BY_DAY)]): list(row[len(_BY_DAY) :]) for row in summed if row[0].date() in closed}
+    return {
+        (row[0].date(), *row[1 : len(_BY_DAY)]): list(row[len(_BY_DAY) :])
+        for row in summed
+        if row[0].date() in closed
+    }
 
 
 def _by_day(rows: QuerySet[DailyUsage]) -> dict[Group, list[int]]:
-    return {row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :]) for row in rows.values_list(*_BY_DAY, *closed_days.SUMS).iterator()}
+    return {
+        row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :])
+        for row in rows.values_list(*_BY_DAY, *closed_days.SUMS).iterator()
+    }
 
 
 def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
@@ -159,5 +217,7 @@ def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
 
 
 def _totals(closed: QuerySet[ClosedDay]) -> dict[Group, list[int]]:
-    rows = DailyTotals.objects.filter(day__in=closed).values_list("day", "dimension", "member", "failed_requests", *closed_days.SUMS)
+    rows = DailyTotals.objects.filter(day__in=closed).values_list(
+        "day", "dimension", "member", "failed_requests", *closed_days.SUMS
+    )
     return {(day, dimension, member): numbers for day, dimension, member, *numbers in rows.iterator()}

@@ -1,4 +1,6 @@
-"""The triggers that migrations have made, as the database should tell them: one of the same name that does nothing protects nothing."""
+"""The triggers that migrations have made, as the database should tell them: one of the same name that does
+nothing protects nothing.
+"""
 
 # ruff: noqa: S608  the text is compared, and never run
 
@@ -80,6 +82,10 @@ _FOUND = {
 def missing(expected: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """The names of these triggers that are gone, switched off or not as they were made."""
     if connection.vendor == "postgresql":
-        execute("SELECT set_config('intervalstyle', 'postgres', TRUE)")  # how a trigger's condition is told depends on it
+        execute(
+            "SELECT set_config('intervalstyle', 'postgres', TRUE)"
+        )  # how a trigger's condition is told depends on it
     found = {" ".join(definition.split()) for (definition,) in fetch_all(_FOUND[connection.vendor])}
-    yield from (definition.split()[2] for definition in expected[connection.vendor] if definition not in found)
+    yield from (
+        definition.split()[2] for definition in expected[connection.vendor] if definition not in found
+    )

@@ -1,7 +1,8 @@
 """Have SQLite refuse to replace the audit log's rows.
 
-`REPLACE INTO` deletes the row that is in its way without asking a trigger, so one looks first whether there is any. An id of -1 is what a
-trigger sees when the statement names none. PostgreSQL can't replace rows, and has nothing of this.
+`REPLACE INTO` deletes the row that is in its way without asking a trigger, so one looks first whether there
+is any. An id of -1 is what a trigger sees when the statement names none. PostgreSQL can't replace rows, and
+has nothing of this.
 """
 
 from django.db import migrations

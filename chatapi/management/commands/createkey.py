@@ -26,10 +26,26 @@ class Command(BaseCommand):
         """The options, and an example below them."""
         parser.epilog = 'Example: manage.py createkey --organization "Acme Inc" --project chat --name backend'
         parser.add_argument("--organization", required=True, metavar="NAME", help="who pays")
-        parser.add_argument("--project", default="default", metavar="NAME", help="the part of it that calls (default: default)")
-        parser.add_argument("--name", default="default", metavar="NAME", help="what the key is called in lists (default: default)")
-        parser.add_argument("--test", action="store_true", help="a ck_test_ key: reaches only the sandbox engine and costs nothing")
-        parser.add_argument("--admin", action="store_true", help="it may also read all of its organization's usage and costs")
+        parser.add_argument(
+            "--project",
+            default="default",
+            metavar="NAME",
+            help="the part of it that calls (default: default)",
+        )
+        parser.add_argument(
+            "--name",
+            default="default",
+            metavar="NAME",
+            help="what the key is called in lists (default: default)",
+        )
+        parser.add_argument(
+            "--test",
+            action="store_true",
+            help="a ck_test_ key: reaches only the sandbox engine and costs nothing",
+        )
+        parser.add_argument(
+            "--admin", action="store_true", help="it may also read all of its organization's usage and costs"
+        )
         parser.add_argument(
             "--scope",
             action="append",
@@ -54,7 +70,9 @@ class Command(BaseCommand):
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
             row, key = _create(options)
-        self.stdout.write(json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made))
+        self.stdout.write(
+            json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made)
+        )
 
 
 def _check_names(options: dict[str, Any]) -> None:
@@ -71,14 +89,18 @@ def _check_models(names: list[str]) -> None:
     """A name that is mistyped would make a key that can use nothing."""
     known = set(ServedModel.objects.filter(pk__in=names).values_list("pk", flat=True))
     if unknown := [name for name in names if name not in known]:
-        raise CommandError(f"--model: there is no model {unknown[0]!r} in the catalog; `manage.py loadcatalog` brings models in.")
+        raise CommandError(
+            f"--model: there is no model {unknown[0]!r} in the catalog; `manage.py loadcatalog` brings models in."
+        )
 
 
 def _made(options: dict[str, Any]) -> str:
     """What there is not yet, in words: a name that is mistyped makes another tenant."""
     if not Organization.objects.filter(name=options["organization"]).exists():
         return " The organization is new."
-    if not Project.objects.filter(organization__name=options["organization"], name=options["project"]).exists():
+    if not Project.objects.filter(
+        organization__name=options["organization"], name=options["project"]
+    ).exists():
         return " The project is new."
     return ""
 

@@ -21,9 +21,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The arguments, and an example below them."""
-        parser.epilog = "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
+        parser.epilog = (
+            "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
+        )
         parser.add_argument("file", type=Path, metavar="FILE.toml")
-        parser.add_argument("--deactivate-missing", action="store_true", help="stop serving the models that the file does not have")
+        parser.add_argument(
+            "--deactivate-missing",
+            action="store_true",
+            help="stop serving the models that the file does not have",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Load it; a mistake in the file is one line."""
@@ -36,13 +42,22 @@ class Command(BaseCommand):
         for line in report.lines:
             self.stdout.write(line)
         if unset := _unset_keys(catalog):
-            self.stdout.write(f"Not set in this environment: {', '.join(unset)}. Without it, workers can't ask those deployments.")
+            self.stdout.write(
+                f"Not set in this environment: {', '.join(unset)}. Without it, workers can't ask those deployments."
+            )
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")
         elif report.missing:
-            self.stdout.write(f"Not in the file, left as they are: {', '.join(report.missing)}. --deactivate-missing stops serving them.")
+            self.stdout.write(
+                f"Not in the file, left as they are: {', '.join(report.missing)}. --deactivate-missing stops serving them."
+            )
 
 
 def _unset_keys(catalog: catalog_file.Catalog) -> list[str]:
-    named = {deployment.api_key_env for model in catalog.models for deployment in model.deployments if deployment.is_active}
+    named = {
+        deployment.api_key_env
+        for model in catalog.models
+        for deployment in model.deployments
+        if deployment.is_active
+    }
     return sorted(name for name in named if name and not os.environ.get(name, "").strip())

@@ -22,11 +22,21 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """The options, and examples below them."""
         parser.epilog = "Examples: manage.py serve --port 9000; one process alone, as in docker-compose.yml: manage.py serve --only worker"
-        parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is every network)")
+        parser.add_argument(
+            "--host",
+            default="127.0.0.1",
+            help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is every network)",
+        )
         # Both read by us: argparse would tell what is wrong below three lines of usage.
-        parser.add_argument("--port", default="8000", metavar="N", help="the port to listen on (default: 8000)")
+        parser.add_argument(
+            "--port", default="8000", metavar="N", help="the port to listen on (default: 8000)"
+        )
         roles = f"{{{','.join(preflight.ROLES)}}}"
-        parser.add_argument("--only", metavar=roles, help="only this process, in the foreground; Redis and database must be there")
+        parser.add_argument(
+            "--only",
+            metavar=roles,
+            help="only this process, in the foreground; Redis and database must be there",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; exits with 0 after a clean stop, and with 1 and one line when it can't start."""

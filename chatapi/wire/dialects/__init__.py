@@ -1,6 +1,7 @@
 """Dialects: the wire formats an answer can be written in, and which one a request gets.
 
-A dialect overrides only what differs from OpenAI's. Adding one: `chatapi/wire/README.md` has the list of files to touch.
+A dialect overrides only what differs from OpenAI's. Adding one: `chatapi/wire/README.md` has the list of
+files to touch.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,8 @@
-"""Bitseek's dialect (seeds 000 and 002): no role, no `[DONE]`; the last chunk has the finish_reason and the usage.
+"""Bitseek's dialect (seeds 000 and 002): no role, no `[DONE]`; the last chunk has the finish_reason and the
+usage.
 
-A stream is over when its connection closes. Tool calls are told whole, each with its number; a failure is a chunk without choices
-that has an `error`.
+A stream is over when its connection closes. Tool calls are told whole, each with its number; a failure is a
+chunk without choices that has an `error`.
 """
 
 from typing import ClassVar
@@ -47,7 +48,9 @@ class Bitseek(OpenAI):
         self._ended.append(delta)
         called = whole_calls(self._calls.choice(delta.index))
         if "tool_calls" in called:
-            called["tool_calls"] = [{"index": number, **call} for number, call in enumerate(called["tool_calls"])]
+            called["tool_calls"] = [
+                {"index": number, **call} for number, call in enumerate(called["tool_calls"])
+            ]
         return self._chunk(delta.index, to_json(called)) if called else b""
 
     def _finish_chunk(self, delta: Finished) -> bytes:
@@ -67,4 +70,6 @@ class Bitseek(OpenAI):
 
 
 class BitseekText(OpenAIText, Bitseek):
-    """One text completion in Bitseek's dialect, which its documents do not have: as theirs for chats ends and fails."""
+    """One text completion in Bitseek's dialect, which its documents do not have: as theirs for chats ends and
+    fails.
+    """

@@ -1,4 +1,6 @@
-"""The llama server's dialect (seed 003): canonical chunks; what went wrong is an `error` event, and nothing follows it."""
+"""The llama server's dialect (seed 003): canonical chunks; what went wrong is an `error` event, and nothing
+follows it.
+"""
 
 from typing import ClassVar
 
@@ -12,7 +14,10 @@ class Llama(OpenAI):
     """One chat completion in the llama server's dialect."""
 
     requires_model: ClassVar[bool] = False
-    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {"content_filter": "stop", "function_call": "tool_calls"}
+    finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {
+        "content_filter": "stop",
+        "function_call": "tool_calls",
+    }
 
     def failed(self, failure: Failed) -> bytes:
         """The event that ends a stream that broke off."""
@@ -29,6 +34,10 @@ class LlamaText(OpenAIText, Llama):
 
 
 def _error_event(failure: Failed) -> bytes:
-    """The document's two members, and beside them the envelope without which SDKs take a broken stream for a whole one."""
+    """The document's two members, and beside them the envelope without which SDKs take a broken stream for a
+    whole one.
+    """
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
-    return b"event: error\n" + frame(to_json({"message": failure.message, "type": failure.type, "error": error}))
+    return b"event: error\n" + frame(
+        to_json({"message": failure.message, "type": failure.type, "error": error})
+    )

@@ -1,7 +1,8 @@
 """The canonical dialect's chat completions: OpenAI's chunks and bodies (seed 001, OpenAI's API reference).
 
-Role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when `stream_options.include_usage`
-asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A failure in mid-stream is an error frame and `[DONE]`.
+Role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when
+`stream_options.include_usage` asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A
+failure in mid-stream is an error frame and `[DONE]`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +50,8 @@ class Answer:
 class OpenAI:
     """One chat completion in the canonical dialect: deltas in, bytes out.
 
-    The other dialects override how a stream runs and ends, text completions (openai_text.py) what a chunk says.
+    The other dialects override how a stream runs and ends, text completions (openai_text.py) what a chunk
+    says.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
@@ -83,27 +85,45 @@ class OpenAI:
         return b"".join([self._announcement(index) for index in range(self.answer.choices_count)])
 
     def _announcement(self, index: int) -> bytes:
-        """A choice's first chunk. All choices are announced together: SDKs need to see the indices 0, 1, … in this order."""
+        """A choice's first chunk. All choices are announced together: SDKs need to see the indices 0, 1, … in
+        this order.
+        """
         return self._chunk(index, b'{"role":"assistant"}')
 
     def _text(self, delta: Text) -> bytes:
         if delta.logprobs is None:  # what nearly every delta is: one call less
-            return b'%s{"index":%d,"delta":{"content":%s},%s' % (self._head, delta.index, to_json(delta.text), self._tail)
-        return self._chunk(delta.index, b'{"content":' + to_json(delta.text) + b"}", _logprobs(delta.logprobs, None))
+            return b'%s{"index":%d,"delta":{"content":%s},%s' % (
+                self._head,
+                delta.index,
+                to_json(delta.text),
+                self._tail,
+            )
+        return self._chunk(
+            delta.index, b'{"content":' + to_json(delta.text) + b"}", _logprobs(delta.logprobs, None)
+        )
 
     def _reasoning(self, delta: Reasoning) -> bytes:
         return self._chunk(delta.index, b'{"reasoning_content":' + to_json(delta.text) + b"}")
 
     def _refusal(self, delta: Refusal) -> bytes:
-        return self._chunk(delta.index, b'{"refusal":' + to_json(delta.text) + b"}", _logprobs(None, delta.logprobs))
+        return self._chunk(
+            delta.index, b'{"refusal":' + to_json(delta.text) + b"}", _logprobs(None, delta.logprobs)
+        )
 
     def _tool_call(self, delta: ToolCall) -> bytes:
         return self._chunk(delta.index, to_json(_called(delta)))
 
     def _audio(self, delta: Audio) -> bytes:
         """As OpenAI sends it, though its reference has no streaming of it."""
-        told = {"id": delta.id, "data": delta.data, "transcript": delta.transcript, "expires_at": delta.expires_at}
-        return self._chunk(delta.index, to_json({"audio": {name: value for name, value in told.items() if value}}))
+        told = {
+            "id": delta.id,
+            "data": delta.data,
+            "transcript": delta.transcript,
+            "expires_at": delta.expires_at,
+        }
+        return self._chunk(
+            delta.index, to_json({"audio": {name: value for name, value in told.items() if value}})
+        )
 
     def _annotations(self, delta: Annotations) -> bytes:
         return self._chunk(delta.index, to_json({"annotations": delta.annotations}))
@@ -123,7 +143,9 @@ class OpenAI:
 
     @classmethod
     def invalid_stream(cls, failure: Failed) -> bytes | None:
-        """The stream, of status 200, that tells of an invalid request for a stream; None: it is an HTTP error."""
+        """The stream, of status 200, that tells of an invalid request for a stream; None: it is an HTTP
+        error.
+        """
         return None
 
     def _frame(self, started: Started) -> None:
@@ -133,7 +155,12 @@ class OpenAI:
 
     def _envelope(self, object_: str, started: Started | Completion) -> dict[str, Any]:
         """What chunks and bodies begin with."""
-        envelope = {"id": self.public_id, "object": object_, "created": self.answer.created, "model": self.answer.model}
+        envelope = {
+            "id": self.public_id,
+            "object": object_,
+            "created": self.answer.created,
+            "model": self.answer.model,
+        }
         if started.system_fingerprint is not None:
             envelope["system_fingerprint"] = started.system_fingerprint
         if started.service_tier is not None:
@@ -143,7 +170,9 @@ class OpenAI:
     def _finish_chunk(self, delta: Finished) -> bytes:
         return self._chunk(delta.index, b"{}", finish_reason=self._told(delta.finish_reason))
 
-    def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"", finish_reason: FinishReason | None = None) -> bytes:
+    def _chunk(
+        self, index: int, delta: bytes, logprobs: bytes = b"", finish_reason: FinishReason | None = None
+    ) -> bytes:
         tail = self._tail if finish_reason is None else self._finish_tail(finish_reason)
         return b'%s{"index":%d,"delta":%s,%s%s' % (self._head, index, delta, logprobs, tail)
 
@@ -168,12 +197,22 @@ class OpenAI:
         if choice.logprobs is not None or choice.refusal_logprobs is not None:
             logprobs = {"content": choice.logprobs, "refusal": choice.refusal_logprobs}
         finish_reason = choice.finish_reason and self._told(choice.finish_reason)
-        return {"index": choice.index, "message": _message(choice), "logprobs": logprobs, "finish_reason": finish_reason}
+        return {
+            "index": choice.index,
+            "message": _message(choice),
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
 
     @staticmethod
     def error_body(failure: Failed) -> bytes:
         """The error envelope, as an HTTP body and inside a stream (OpenAI's `ErrorResponse`)."""
-        error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
+        error = {
+            "message": failure.message,
+            "type": failure.type,
+            "param": failure.param,
+            "code": failure.code,
+        }
         return to_json({"error": error})
 
 
@@ -206,7 +245,9 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 def whole_calls(choice: Choice) -> dict[str, Any]:
-    """The members of a message that hold the choice's calls, each put together and in the order of their numbers."""
+    """The members of a message that hold the choice's calls, each put together and in the order of their
+    numbers.
+    """
     calls = [call for _, call in sorted(choice.tool_calls.items())]
     if calls and calls[0].kind == "function_call":
         return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
@@ -219,7 +260,12 @@ def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
 
 
 def _whole_audio(audio: CollectedAudio) -> dict[str, Any]:
-    return {"id": audio.id, "data": audio.data, "expires_at": audio.expires_at, "transcript": audio.transcript}
+    return {
+        "id": audio.id,
+        "data": audio.data,
+        "expires_at": audio.expires_at,
+        "transcript": audio.transcript,
+    }
 
 
 def _called(delta: ToolCall) -> dict[str, Any]:

@@ -1,14 +1,26 @@
-"""Text completions in the canonical dialect: OpenAI's `text_completion` objects (OpenAI's API reference, "Completions").
+"""Text completions in the canonical dialect: OpenAI's `text_completion` objects (OpenAI's API reference,
+"Completions").
 
-A chunk holds a piece of a choice's text; the last one of a choice has an empty text and the finish_reason. The text is all that there
-is here: no role, no tool calls, no reasoning (the package's README tells what becomes of them). How a stream ends is the dialect's.
+A chunk holds a piece of a choice's text; the last one of a choice has an empty text and the finish_reason.
+The text is all that there is here: no role, no tool calls, no reasoning (the package's README tells what
+becomes of them). How a stream ends is the dialect's.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from chatapi.wire.completion import Choice
-from chatapi.wire.deltas import Annotations, Audio, Finished, FinishReason, Reasoning, Refusal, Text, TokenLogprob, ToolCall
+from chatapi.wire.deltas import (
+    Annotations,
+    Audio,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    Text,
+    TokenLogprob,
+    ToolCall,
+)
 from chatapi.wire.dialects.openai import Answer, OpenAI, to_json
 
 _CHARACTER_TOKENS = 8
@@ -34,8 +46,18 @@ class OpenAIText(OpenAI):
         index = delta.index
         start = self._text_lengths[index]
         self._text_lengths[index] = start + len(delta.text)
-        logprobs = b"null" if delta.logprobs is None else to_json(_legacy_logprobs(delta.text, delta.logprobs, start))
-        return b'%s{"text":%s,"index":%d,"logprobs":%s,%s' % (self._head, to_json(delta.text), index, logprobs, self._tail)
+        logprobs = (
+            b"null"
+            if delta.logprobs is None
+            else to_json(_legacy_logprobs(delta.text, delta.logprobs, start))
+        )
+        return b'%s{"text":%s,"index":%d,"logprobs":%s,%s' % (
+            self._head,
+            to_json(delta.text),
+            index,
+            logprobs,
+            self._tail,
+        )
 
     def _refusal(self, delta: Refusal) -> bytes:
         return self._text(delta)
@@ -83,8 +105,8 @@ def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> d
 def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
     """Where in the text each token begins, in characters.
 
-    Tokens may be parts of a character, shown as U+FFFD or `bytes:\\xf0`: such a one is where its character is, and the next that is
-    text again is looked for from there.
+    Tokens may be parts of a character, shown as U+FFFD or `bytes:\\xf0`: such a one is where its character
+    is, and the next that is text again is looked for from there.
     """
     position = 0
     for token in tokens:
@@ -95,7 +117,9 @@ def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
 
 
 def _alternatives(token: TokenLogprob) -> dict[str, float]:
-    """The alternatives by text; of those that look the same (parts of characters do) the likeliest, which is named first."""
+    """The alternatives by text; of those that look the same (parts of characters do) the likeliest, which is
+    named first.
+    """
     alternatives: dict[str, float] = {}
     for other in token.top_logprobs:
         alternatives.setdefault(other.token, other.logprob)

@@ -34,7 +34,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What an engine is asked to do: one request (so many bytes of JSON), for one target, at most `max_output_tokens` per choice."""
+    """What an engine is asked to do: one request (so many bytes of JSON), for one target, at most
+    `max_output_tokens` per choice.
+    """
 
     generation_id: str
     request: ChatRequest | TextRequest
@@ -61,13 +63,15 @@ class EngineError(Exception):
 class Engine(Protocol):
     """Produces the deltas of one call.
 
-    Yields batches (all that one read gave), in this order: `Started` once, first; content; one `Finished` per choice;
-    then, when the upstream told it, one `Usage`. Raises `EngineError` for every failure, an end without `Finished`
-    among them. Cancelling the consumer closes the upstream at once.
+    Yields batches (all that one read gave), in this order: `Started` once, first; content; one `Finished` per
+    choice; then, when the upstream told it, one `Usage`. Raises `EngineError` for every failure, an end
+    without `Finished` among them. Cancelling the consumer closes the upstream at once.
     """
 
     def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The call's batches of deltas, as they come. The caller closes the generator, which closes the upstream."""
+        """The call's batches of deltas, as they come. The caller closes the generator, which closes the
+        upstream.
+        """
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
-"""The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another chatapi.
+"""The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
+chatapi.
 
-Only I/O is here: what the bytes mean is decided in `chatapi.wire`. Always asks for a stream, so that a cap can be enforced and a
-disconnect stops the upstream.
+Only I/O is here: what the bytes mean is decided in `chatapi.wire`. Always asks for a stream, so that a cap
+can be enforced and a disconnect stops the upstream.
 """
 
 import asyncio
@@ -31,19 +32,25 @@ from usage.failpoints import failpoint
 MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
-"""How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep the connection."""
+"""How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep
+the connection.
+"""
 ERROR_GRACE_S = 5.0
 """How long to wait for the words of an error whose status is known."""
 WATCH_S = 1.0
 """How late a timeout, or a connection that broke without a word, may be told, at most."""
 TURN_BYTES = 64 << 10
-"""How much to read at most before others run, too: what an upstream has compressed well is there at once, however much it is."""
+"""How much to read at most before others run, too: what an upstream has compressed well is there at once,
+however much it is.
+"""
 READ_BYTES = 16 << 10
 """The most that is read at once; its deltas are in memory while they wait for their turn."""
 READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
 """What may wait of one answer, here and in the kernel (which takes twice as much)."""
 REUSE_GRACE_S = 0.05
-"""How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody waits long for it."""
+"""How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody
+waits long for it.
+"""
 
 
 class OpenAICompatibleEngine:
@@ -53,7 +60,9 @@ class OpenAICompatibleEngine:
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The call's batches, one per read of the socket; see `Engine.stream`. Closing the generator closes the connection."""
+        """The call's batches, one per read of the socket; see `Engine.stream`. Closing the generator closes
+        the connection.
+        """
         if self._session is None:
             self._session = _new_session()
         exchange = _Exchange(self._session, call)
@@ -107,10 +116,16 @@ class _Exchange:
         return self._has_ended or self.reader.is_done or self.reader.failure is not None
 
     async def open(self) -> None:
-        """Send the request and read the answer's head; raises `UpstreamError` unless it promises a completion."""
+        """Send the request and read the answer's head; raises `UpstreamError` unless it promises a
+        completion.
+        """
         try:
             response = self._response = await self._post()
-        except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last one: no DNS has such a name
+        except (
+            aiohttp.ClientError,
+            TimeoutError,
+            UnicodeError,
+        ) as error:  # the last one: no DNS has such a name
             _raise_upstream_error(error)
         self._watch(response)
         if response.status != 200:
@@ -125,7 +140,11 @@ class _Exchange:
         assert self._response is not None
         if self._is_document:
             body = await self._read_body(MAX_ANSWER_BYTES)
-            return self.reader.read_answer(body) if len(body) <= TURN_BYTES else await aside(self.reader.read_answer, body)
+            return (
+                self.reader.read_answer(body)
+                if len(body) <= TURN_BYTES
+                else await aside(self.reader.read_answer, body)
+            )
         try:
             data = await self._receive(self._response)
         except UpstreamError:
@@ -160,7 +179,8 @@ class _Exchange:
             self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
-        # They refer to this object too; garbage in circles has to be collected, and every stream waits meanwhile.
+        # They refer to this object too; garbage in circles has to be collected, and every stream waits
+        # meanwhile.
         self._watchdog = self._response = None
 
     def _events(self, data: bytes) -> list[sse.Event] | None:
@@ -174,8 +194,12 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
 
     async def _post(self) -> aiohttp.ClientResponse:
-        """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that dies got our request."""
-        body = _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
+        """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that
+        dies got our request.
+        """
+        body = (
+            _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
+        )
         while True:
             began = loop_clock.monotonic()
             try:
@@ -234,7 +258,9 @@ class _Exchange:
         return data
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else that a read does."""
+        """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else
+        that a read does.
+        """
         if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
             return
@@ -246,7 +272,9 @@ class _Exchange:
         self._watchdog = self._loop.call_later(min(WATCH_S, shortest_s / 4), self._watch, response)
 
     def _deadline(self) -> float:
-        """Until when to wait now. Bytes without a delta do not put it off: an upstream may send comments for ever."""
+        """Until when to wait now. Bytes without a delta do not put it off: an upstream may send comments for
+        ever.
+        """
         timeouts = self._timeouts
         if self.reader.is_complete:
             wait_until = self._waiting_since + USAGE_GRACE_S
@@ -260,7 +288,9 @@ class _Exchange:
 class _Connector(aiohttp.TCPConnector):
     # aiohttp has no public place for this. A test sees whether it is still called.
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """A connection to use again, but none on which something came that nobody asked for: it would answer the next request."""
+        """A connection to use again, but none on which something came that nobody asked for: it would answer
+        the next request.
+        """
         while (connection := await super()._get(key, traces)) is not None:
             if connection.protocol is not None and not connection.protocol.should_close:
                 break
@@ -269,7 +299,9 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _new_session() -> aiohttp.ClientSession:
-    """Connections without cookies, proxies, netrc and a limit: how much runs at once is decided before an engine is called."""
+    """Connections without cookies, proxies, netrc and a limit: how much runs at once is decided before an
+    engine is called.
+    """
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_note_old_connection)
     tracing.on_connection_create_start.append(_note_new_connection)
@@ -283,7 +315,9 @@ def _new_session() -> aiohttp.ClientSession:
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that takes little in advance: an upstream may be far faster than its client, and one read takes all that has come."""
+    """A socket that takes little in advance: an upstream may be far faster than its client, and one read
+    takes all that has come.
+    """
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -312,12 +346,15 @@ def _url(call: Call) -> str:
 def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> ChunkReader:
     """Cuts a choice after as many chunks as it may have tokens, for each has one at least.
 
-    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its bytes.
+    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
+    bytes.
     """
     is_text = isinstance(request, TextRequest)
     echoed = request.prompt_bytes if isinstance(request, TextRequest) and request.echo else 0
     prompts = len(request.prompts) if isinstance(request, TextRequest) else 1
-    return ChunkReader(choices=request.choices_count, max_chunks=max_output_tokens + echoed, is_text=is_text, prompts=prompts)
+    return ChunkReader(
+        choices=request.choices_count, max_chunks=max_output_tokens + echoed, is_text=is_text, prompts=prompts
+    )
 
 
 def _body(call: Call) -> bytes:
@@ -349,12 +386,16 @@ def _headers(target: Target) -> dict[str, str]:
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
-    """Raises the `UpstreamError` for what aiohttp raised, whose own words (addresses, headers) are left behind."""
+    """Raises the `UpstreamError` for what aiohttp raised, whose own words (addresses, headers) are left
+    behind.
+    """
     if isinstance(error, TimeoutError):
         failure = upstream_errors.TIMED_OUT
     elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError):
         failure = upstream_errors.UNREACHABLE
-    elif isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | aiohttp.ClientPayloadError):
+    elif isinstance(
+        error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | aiohttp.ClientPayloadError
+    ):
         failure = upstream_errors.DISCONNECTED
     else:
         failure = upstream_errors.INVALID_RESPONSE

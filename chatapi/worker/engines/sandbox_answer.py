@@ -1,7 +1,7 @@
 """What the sandbox answers to a request under a script: the choices, token by token, without a clock. Pure.
 
-The same request gets the same answer: whatever looks random comes from a checksum of the prompt, the request's `seed` and the
-choice's index.
+The same request gets the same answer: whatever looks random comes from a checksum of the prompt, the
+request's `seed` and the choice's index.
 """
 
 import hashlib
@@ -38,7 +38,11 @@ CUSTOM_INPUT_TOKENS = 8
 EXAMPLE_TOOL = FunctionTool(
     FunctionDefinition(
         name="get_weather",
-        parameters={"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+        parameters={
+            "type": "object",
+            "properties": {"location": {"type": "string"}},
+            "required": ["location"],
+        },
     )
 )
 """Called when a script wants a tool call and the request brings no tool."""
@@ -75,9 +79,12 @@ class Answer:
         self.finished: list[Finished] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
-        speaker = ChatSpeaker(request, script) if isinstance(request, ChatRequest) else TextSpeaker(request, script)
+        speaker = (
+            ChatSpeaker(request, script) if isinstance(request, ChatRequest) else TextSpeaker(request, script)
+        )
         self._choices = [
-            _capped(speaker.steps(index), max_output_tokens, script.finish or speaker.finish_reason) for index in range(self.choices_count)
+            _capped(speaker.steps(index), max_output_tokens, script.finish or speaker.finish_reason)
+            for index in range(self.choices_count)
         ]
 
     def rounds(self) -> Iterator[list[AnyDelta]]:
@@ -129,7 +136,9 @@ class ChatSpeaker:
         elif self._script.says == "refusal":
             yield from _said(Refusal, tokens.split(REFUSAL), index, self._top)
         else:
-            yield from _said(Text, until_stop(self._request.stop_sequences, self._text(seed)), index, self._top)
+            yield from _said(
+                Text, until_stop(self._request.stop_sequences, self._text(seed)), index, self._top
+            )
 
     def _text(self, seed: int) -> Iterable[Piece]:
         return at_most(self._script.tokens, prose(seed)) if self._alike is None else copy(self._alike)
@@ -139,21 +148,33 @@ class ChatSpeaker:
         structured = self._structured()
         if structured is not None:
             return _shared(structured)
-        return _shared(without_markers(scripting_text(self._request))) if self._script.says == "echo" else None
+        return (
+            _shared(without_markers(scripting_text(self._request))) if self._script.says == "echo" else None
+        )
 
     def _structured(self) -> str | None:
         """The JSON text that `response_format` asks for."""
         wanted = self._request.response_format
         if isinstance(wanted, JsonSchemaFormat):
-            return _json_text(wanted.json_schema.schema or _ANY_OBJECT, self._seed, "response_format.json_schema.schema")
-        return _json_text(_ANY_OBJECT, self._seed, "response_format") if isinstance(wanted, JsonObjectFormat) else None
+            return _json_text(
+                wanted.json_schema.schema or _ANY_OBJECT, self._seed, "response_format.json_schema.schema"
+            )
+        return (
+            _json_text(_ANY_OBJECT, self._seed, "response_format")
+            if isinstance(wanted, JsonObjectFormat)
+            else None
+        )
 
     def _call(self, tool: Tool) -> Call:
         if isinstance(tool, CustomTool):
             said = at_most(CUSTOM_INPUT_TOKENS, prose(self._seed))
             return Call(tool.custom.name, _shared("".join(text for text, _ in said)), "custom")
         function = tool.function
-        return Call(function.name, _shared(_json_text(function.parameters or _ANY_OBJECT, self._seed, "tools")), "function")
+        return Call(
+            function.name,
+            _shared(_json_text(function.parameters or _ANY_OBJECT, self._seed, "tools")),
+            "function",
+        )
 
     def _call_steps(self, index: int) -> Iterator[Step]:
         for call_index, call in enumerate(self._calls):
@@ -174,7 +195,9 @@ class TextSpeaker:
         self._seed = _seed(request)
         prompts = [_prompt_text(prompt) for prompt in request.prompts]
         self._prompts = list(map(_shared, prompts))
-        self._echoes = [_shared(without_markers(prompt)) for prompt in prompts] if script.says == "echo" else []
+        self._echoes = (
+            [_shared(without_markers(prompt)) for prompt in prompts] if script.says == "echo" else []
+        )
 
     def steps(self, index: int) -> Iterator[Step]:
         """Choice `index`: the prompt when it is to be echoed, which costs nothing, then the completion."""
@@ -183,7 +206,9 @@ class TextSpeaker:
         if self._request.echo:
             echoed = _said(Text, ((text, 0) for text, _ in copy(self._prompts[place])), index, top)
             yield from map(_without_first_logprob, echoed, chain([True], cycle([False])))
-        yield from _said(Text, until_stop(self._request.stop_sequences, self._continuation(place, index)), index, top)
+        yield from _said(
+            Text, until_stop(self._request.stop_sequences, self._continuation(place, index)), index, top
+        )
 
     def _continuation(self, place: int, index: int) -> Iterable[Piece]:
         if self._script.says == "echo":
@@ -209,7 +234,9 @@ def scripting_text(request: ChatRequest | TextRequest) -> str:
     return "".join(part.text for part in said.content if isinstance(part, TextPart))
 
 
-def _capped(steps: Iterator[Step], max_output_tokens: int, finish_reason: FinishReason) -> Generator[Step, None, FinishReason]:
+def _capped(
+    steps: Iterator[Step], max_output_tokens: int, finish_reason: FinishReason
+) -> Generator[Step, None, FinishReason]:
     left = max_output_tokens
     for step in steps:
         left -= step[1]
@@ -219,7 +246,9 @@ def _capped(steps: Iterator[Step], max_output_tokens: int, finish_reason: Finish
     return finish_reason
 
 
-def _said(kind: type[Text] | type[Refusal], pieces: Iterable[Piece], index: int, top: int | None) -> Iterator[Step]:
+def _said(
+    kind: type[Text] | type[Refusal], pieces: Iterable[Piece], index: int, top: int | None
+) -> Iterator[Step]:
     for text, cost in pieces:
         yield kind(text, index, None if top is None else [logprob(text, top)]), cost
 
@@ -234,9 +263,11 @@ def _without_first_logprob(step: Step, is_first: bool) -> Step:
 
 
 def _tools_to_call(request: ChatRequest, script: Script) -> list[Tool]:
-    """As many of the offered tools in turn as the script wants, within what `tool_choice` and `parallel_tool_calls` allow.
+    """As many of the offered tools in turn as the script wants, within what `tool_choice` and
+    `parallel_tool_calls` allow.
 
-    Once a tool has answered, the sandbox speaks, so that an agent's loop ends; unless the request insists on a call.
+    Once a tool has answered, the sandbox speaks, so that an agent's loop ends; unless the request insists on
+    a call.
     """
     offered, is_required = _offered_tools(request)
     wanted = 0 if isinstance(request.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
@@ -249,11 +280,16 @@ def _tools_to_call(request: ChatRequest, script: Script) -> list[Tool]:
 
 def _offered_tools(request: ChatRequest) -> tuple[list[Tool], bool]:
     """The tools that may be called, and whether one of them must be."""
-    offered: list[Tool] = [*(request.tools or ()), *(FunctionTool(function) for function in request.functions or ())] or [EXAMPLE_TOOL]
+    offered: list[Tool] = [
+        *(request.tools or ()),
+        *(FunctionTool(function) for function in request.functions or ()),
+    ] or [EXAMPLE_TOOL]
     choice = request.tool_choice or request.function_call
     if isinstance(choice, AllowedToolsChoice):
         names = [name for tool in choice.allowed_tools.tools for name in _names_in(tool)]
-        return [tool for tool in offered if _name(tool) in names] or offered, choice.allowed_tools.mode == "required"
+        return [
+            tool for tool in offered if _name(tool) in names
+        ] or offered, choice.allowed_tools.mode == "required"
     if isinstance(choice, FunctionChoice | CustomChoice):
         named = choice.function.name if isinstance(choice, FunctionChoice) else choice.custom.name
         return [tool for tool in offered if _name(tool) == named], True

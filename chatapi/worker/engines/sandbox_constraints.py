@@ -1,8 +1,8 @@
 """What several JSON schemas that hold at once ask of one value. Pure.
 
-A part is a JSON schema without `$ref` and `allOf`; "parts" all hold for the same value. `admits` looks at the value itself and not at
-what it contains: for that, `property_schemas` and `item_schemas` tell which schemas hold there. Nobody has checked the parts, so any
-function may raise what a wrong type or key leads to.
+A part is a JSON schema without `$ref` and `allOf`; "parts" all hold for the same value. `admits` looks at the
+value itself and not at what it contains: for that, `property_schemas` and `item_schemas` tell which schemas
+hold there. Nobody has checked the parts, so any function may raise what a wrong type or key leads to.
 """
 
 import hashlib
@@ -63,8 +63,14 @@ _BY_TYPE: dict[str, dict[str, Callable[[Any, Any], bool]]] = {
         "exclusiveMaximum": operator.lt,
         "multipleOf": lambda value, step: _exact(value) % _exact(step) == 0,
     },
-    "string": {"minLength": lambda value, least: len(value) >= least, "maxLength": lambda value, most: len(value) <= most},
-    "array": {"minItems": lambda value, least: len(value) >= least, "maxItems": lambda value, most: len(value) <= most},
+    "string": {
+        "minLength": lambda value, least: len(value) >= least,
+        "maxLength": lambda value, most: len(value) <= most,
+    },
+    "array": {
+        "minItems": lambda value, least: len(value) >= least,
+        "maxItems": lambda value, most: len(value) <= most,
+    },
     "object": {
         "minProperties": lambda value, least: len(value) >= least,
         "maxProperties": lambda value, most: len(value) <= most,
@@ -72,12 +78,24 @@ _BY_TYPE: dict[str, dict[str, Callable[[Any, Any], bool]]] = {
     },
 }
 _CONTAINED = ("properties", "patternProperties", "additionalProperties", "items", "prefixItems")
-_KNOWN = ("default", "format", "anyOf", "oneOf", *_CONTAINED, *_GENERAL, *chain.from_iterable(_BY_TYPE.values()))
+_KNOWN = (
+    "default",
+    "format",
+    "anyOf",
+    "oneOf",
+    *_CONTAINED,
+    *_GENERAL,
+    *chain.from_iterable(_BY_TYPE.values()),
+)
 
 
 def known_keywords(schema: Schema) -> Schema:
     """The part of `schema` that counts here. A null stands for a keyword left out, but where it is a value."""
-    return {name: schema[name] for name in _KNOWN if name in schema and (schema[name] is not None or name in {"const", "default"})}
+    return {
+        name: schema[name]
+        for name in _KNOWN
+        if name in schema and (schema[name] is not None or name in {"const", "default"})
+    }
 
 
 class Digest(NamedTuple):
@@ -97,7 +115,13 @@ def digest(part: Schema) -> Digest:
 def admits(parts: list[Schema], value: object) -> bool:
     """Whether the value itself fits all parts, whatever it contains."""
     checks = [_GENERAL, *(checks for name, checks in _BY_TYPE.items() if _HAS_TYPE[name](value))]
-    return all(check(value, part[name]) for part in parts for names in checks for name, check in names.items() if name in part)
+    return all(
+        check(value, part[name])
+        for part in parts
+        for names in checks
+        for name, check in names.items()
+        if name in part
+    )
 
 
 def enumerated(parts: list[Schema]) -> list[object] | None:
@@ -117,7 +141,9 @@ def types(parts: list[Schema]) -> list[str]:
     declared = [_names(part["type"]) for part in parts if "type" in part]
     if not declared:
         return ["array" if any("items" in part or "prefixItems" in part for part in parts) else "object"]
-    common = [name for name in dict.fromkeys(chain(*declared)) if all(_includes(names, name) for names in declared)]
+    common = [
+        name for name in dict.fromkeys(chain(*declared)) if all(_includes(names, name) for names in declared)
+    ]
     return sorted(common, key=lambda name: name == "null")
 
 
@@ -136,9 +162,13 @@ def at_most(parts: list[Schema], keyword: str) -> int:
 
 
 def property_schemas(parts: list[Schema], name: str) -> list[object]:
-    """What holds for one property. `additionalProperties` is left out beside patterns, which are not looked at."""
+    """What holds for one property. `additionalProperties` is left out beside patterns, which are not looked
+    at.
+    """
     return [
-        part.get("properties", {}).get(name, True if "patternProperties" in part else part.get("additionalProperties", True))
+        part.get("properties", {}).get(
+            name, True if "patternProperties" in part else part.get("additionalProperties", True)
+        )
         for part in parts or [{}]
     ]
 
@@ -149,7 +179,9 @@ def item_schemas(parts: list[Schema], index: int) -> list[object]:
 
 
 def numbers(parts: list[Schema], *steps: int) -> Iterator[float]:
-    """Numbers, multiples of `steps`, one of which fits if any does: the simple ones next to zero and the bounds, then one between."""
+    """Numbers, multiples of `steps`, one of which fits if any does: the simple ones next to zero and the
+    bounds, then one between.
+    """
     lowest = sorted(map(_exact, _said(parts, "minimum", "exclusiveMinimum")))[-1:]
     highest = sorted(map(_exact, _said(parts, "maximum", "exclusiveMaximum")))[:1]
     grid = [*map(_exact, _said(parts, "multipleOf")), *map(Fraction, steps)]
@@ -169,7 +201,9 @@ def _common_multiple(steps: list[Fraction]) -> Fraction:
     """The least one; 1 of none. One that is too large for a float is an `OverflowError`, before it grows on."""
     common = steps[0] if steps else Fraction(1)
     for step in steps[1:]:
-        common = Fraction(math.lcm(common.numerator, step.numerator), math.gcd(common.denominator, step.denominator))
+        common = Fraction(
+            math.lcm(common.numerator, step.numerator), math.gcd(common.denominator, step.denominator)
+        )
         float(common)
     return common
 

@@ -1,8 +1,10 @@
-"""The smallest instance of a JSON schema, the same each time: what the sandbox says for `response_format` and tool arguments. Pure.
+"""The smallest instance of a JSON schema, the same each time: what the sandbox says for `response_format` and
+tool arguments. Pure.
 
-Covers what structured outputs and tools use: types, enum, const, default, properties, items, bounds, formats, anyOf, oneOf,
-allOf and local `$ref`. It knows nothing of `pattern`, `uniqueItems` and `not`. Values are proposed, and the first one that fits is
-taken; all schemas that hold for it at once are kept side by side as "parts" (see `sandbox_constraints`).
+Covers what structured outputs and tools use: types, enum, const, default, properties, items, bounds, formats,
+anyOf, oneOf, allOf and local `$ref`. It knows nothing of `pattern`, `uniqueItems` and `not`. Values are
+proposed, and the first one that fits is taken; all schemas that hold for it at once are kept side by side as
+"parts" (see `sandbox_constraints`).
 """
 
 import time
@@ -32,10 +34,14 @@ MAX_SCHEMA_BYTES = 65_536
 """Of one schema as JSON."""
 MAX_DEPTH = 32
 MAX_VALUES = 1_000
-"""Looks at a part of the schema, of which each value takes one at least; one for each KiB of the part (`digest`)."""
+"""Looks at a part of the schema, of which each value takes one at least; one for each KiB of the part
+(`digest`).
+"""
 MAX_STRING_CHARS = 1_000
 MAX_CPU_S = 0.25
-"""More than any schema takes that we know of. A bound of the thread's own time, so that a busy machine refuses nothing."""
+"""More than any schema takes that we know of. A bound of the thread's own time, so that a busy machine
+refuses nothing.
+"""
 
 _TOO_LARGE = f"the JSON schema needs more than {MAX_DEPTH} levels or {MAX_VALUES} values"
 _NOTHING_FITS = "no value fits the JSON schema"
@@ -114,7 +120,10 @@ class _Builder:
         if depth > MAX_DEPTH:
             raise _DeadEndError(_TOO_LARGE)
         yield part
-        for other in [*(schema.get("allOf") or []), *([self._resolve(schema["$ref"])] if "$ref" in schema else [])]:
+        for other in [
+            *(schema.get("allOf") or []),
+            *([self._resolve(schema["$ref"])] if "$ref" in schema else []),
+        ]:
             yield from self._parts(other, depth + 1)
 
     def _spend(self, cost: int) -> None:
@@ -144,7 +153,9 @@ class _Builder:
         return found
 
     def _entered(self, parts: list[Schema], depth: int) -> object:
-        """A value inside one of the same kind can't be part of the smallest one: there must be another alternative further up."""
+        """A value inside one of the same kind can't be part of the smallest one: there must be another
+        alternative further up.
+        """
         distinct: dict[bytes, Schema] = {}
         for part in filter(None, parts):
             distinct.setdefault(self._digest(part).sha256, part)
@@ -158,7 +169,9 @@ class _Builder:
             self._path.pop()
 
     def _proposed(self, parts: list[Schema], depth: int) -> Iterator[object]:
-        """A default, though nobody compares it with alternatives beside it; then what these, the named values or the types lead to."""
+        """A default, though nobody compares it with alternatives beside it; then what these, the named values
+        or the types lead to.
+        """
         yield from (part["default"] for part in parts if "default" in part)
         alternatives = _alternatives(parts)
         values = enumerated(parts)
@@ -185,7 +198,9 @@ class _Builder:
         return _first_fitting(parts, self._by_type[name](parts, depth))
 
     def _objects(self, parts: list[Schema], depth: int) -> Iterator[object]:
-        """The required properties; all of them when none is required, so that a tool call shows its arguments."""
+        """The required properties; all of them when none is required, so that a tool call shows its
+        arguments.
+        """
         required = dict.fromkeys(name for part in parts for name in part.get("required", []))
         made = {name: self.build(property_schemas(parts, name), depth + 1) for name in required}
         fewest = at_least(parts, "minProperties")
@@ -194,7 +209,9 @@ class _Builder:
         self._add(made, (f"property_{index}" for index in range(1, fewest + 1)), fewest, parts, depth)
         yield made
 
-    def _add(self, made: dict[str, object], names: Iterable[str], wanted: int, parts: list[Schema], depth: int) -> None:
+    def _add(
+        self, made: dict[str, object], names: Iterable[str], wanted: int, parts: list[Schema], depth: int
+    ) -> None:
         """Optional properties, up to `wanted` in all, without those that can't have a value."""
         for name in names:
             if len(made) >= wanted:

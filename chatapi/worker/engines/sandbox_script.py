@@ -1,6 +1,8 @@
-"""What the sandbox shall do: a behaviour chosen by model name, refined by markers in the last user message. Pure.
+"""What the sandbox shall do: a behaviour chosen by model name, refined by markers in the last user message.
+Pure.
 
-A marker is `[sandbox name=value ...]`, for example `[sandbox tokens=64 delay_ms=20]`. docs/sandbox.md lists them all.
+A marker is `[sandbox name=value ...]`, for example `[sandbox tokens=64 delay_ms=20]`. docs/sandbox.md lists
+them all.
 """
 
 import re
@@ -70,8 +72,15 @@ BEHAVIOURS: Final = {
 
 # Where a real upstream's failure has a fixed wording, a client meets the same one here.
 ERRORS: Final = {
-    "invalid_request": Failed("The sandbox refuses this request, as asked.", "invalid_request_error", "invalid_request", status=400),
-    "context_length": Failed("The sandbox's context is full, as asked.", "invalid_request_error", "context_length_exceeded", status=400),
+    "invalid_request": Failed(
+        "The sandbox refuses this request, as asked.", "invalid_request_error", "invalid_request", status=400
+    ),
+    "context_length": Failed(
+        "The sandbox's context is full, as asked.",
+        "invalid_request_error",
+        "context_length_exceeded",
+        status=400,
+    ),
     "rate_limit": replace(upstream_errors.RATE_LIMITED, retry_after_ms=1_000),
     "server_error": Failed("The sandbox failed, as asked.", "server_error", "server_error", status=500),
     "upstream_error": upstream_errors.UPSTREAM_FAILED,
@@ -89,14 +98,12 @@ _INTEGERS = {
     "retry_after_ms": range(600_001),
     "stall_after": range(100_001),
 }
-_WORDS = {
-    "finish": ("stop", "length", "tool_calls", "content_filter"),
-    "error": tuple(ERRORS),
-}
+_WORDS = {"finish": ("stop", "length", "tool_calls", "content_filter"), "error": tuple(ERRORS)}
 
 MARKERS: Final = (*_INTEGERS, *_WORDS)
 
-# Possessive, and no bracket inside: a prompt of megabytes that opens markers and closes none is read once, not once for each.
+# Possessive, and no bracket inside: a prompt of megabytes that opens markers and closes none is read once,
+# not once for each.
 _MARKER = re.compile(r"\[sandbox(?:\s([^\[\]]*+))?\]")
 _INTEGER = re.compile(r"[0-9]{1,9}")
 
@@ -106,7 +113,9 @@ class MarkerError(ValueError):
 
 
 def read(behaviour: str, text: str) -> Script:
-    """The script of a behaviour (an unknown name means `sandbox`), refined by the text's markers; raises `MarkerError`."""
+    """The script of a behaviour (an unknown name means `sandbox`), refined by the text's markers; raises
+    `MarkerError`.
+    """
     settings: dict[str, int | str] = {}
     for marker in _MARKER.finditer(text):
         for setting in (marker.group(1) or "").split():
@@ -128,7 +137,9 @@ def without_markers(text: str) -> str:
 def _setting(setting: str) -> tuple[str, int | str]:
     name, equals, value = setting.partition("=")
     if not equals or name not in MARKERS:
-        raise MarkerError(f"sandbox marker {setting[:80]!r} is unknown: use name=value with one of {', '.join(MARKERS)}")
+        raise MarkerError(
+            f"sandbox marker {setting[:80]!r} is unknown: use name=value with one of {', '.join(MARKERS)}"
+        )
     if name in _WORDS:
         return name, _word(name, value)
     return name, _integer(name, value)
@@ -143,5 +154,7 @@ def _word(name: str, value: str) -> str:
 def _integer(name: str, value: str) -> int:
     allowed = _INTEGERS[name]
     if not _INTEGER.fullmatch(value) or int(value) not in allowed:
-        raise MarkerError(f"sandbox marker {name}={value[:80]!r} must be a whole number from {allowed[0]} to {allowed[-1]}")
+        raise MarkerError(
+            f"sandbox marker {name}={value[:80]!r} must be a whole number from {allowed[0]} to {allowed[-1]}"
+        )
     return int(value)

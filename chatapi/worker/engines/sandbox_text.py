@@ -1,6 +1,8 @@
-"""What the sandbox says: prose whose every word is one token, made-up log probabilities, and stop strings. Pure.
+"""What the sandbox says: prose whose every word is one token, made-up log probabilities, and stop strings.
+Pure.
 
-A piece is a pair of text and tokens, as `tokens.split` gives; a text is an iterable of pieces, endless ones among them.
+A piece is a pair of text and tokens, as `tokens.split` gives; a text is an iterable of pieces, endless ones
+among them.
 """
 
 from collections import deque
@@ -15,13 +17,68 @@ Piece = tuple[str, int]
 
 _STARTS = ("The", "This", "That", "Every", "Some", "One", "Our", "Their")
 _ARTICLES = (" the", " this", " that", " every", " some", " one", " our", " their")
-_ADJECTIVES = (" silver", " golden", " copper", " quiet", " gentle", " bright", " early", " simple", " narrow", " distant")
-_NOUNS = (
-    *(" morning", " river", " harbor", " light", " stone", " garden", " window", " letter", " summer", " winter"),
-    *(" market", " bridge", " road", " forest", " island", " paper", " music", " story", " kitchen", " table"),
+_ADJECTIVES = (
+    " silver",
+    " golden",
+    " copper",
+    " quiet",
+    " gentle",
+    " bright",
+    " early",
+    " simple",
+    " narrow",
+    " distant",
 )
-_VERBS = (" carries", " follows", " finds", " keeps", " opens", " turns", " brings", " leaves", " watches", " remembers")
-_PREPOSITIONS = (" over", " under", " beyond", " between", " before", " after", " near", " with", " without", " across")
+_NOUNS = (
+    *(
+        " morning",
+        " river",
+        " harbor",
+        " light",
+        " stone",
+        " garden",
+        " window",
+        " letter",
+        " summer",
+        " winter",
+    ),
+    *(
+        " market",
+        " bridge",
+        " road",
+        " forest",
+        " island",
+        " paper",
+        " music",
+        " story",
+        " kitchen",
+        " table",
+    ),
+)
+_VERBS = (
+    " carries",
+    " follows",
+    " finds",
+    " keeps",
+    " opens",
+    " turns",
+    " brings",
+    " leaves",
+    " watches",
+    " remembers",
+)
+_PREPOSITIONS = (
+    " over",
+    " under",
+    " beyond",
+    " between",
+    " before",
+    " after",
+    " near",
+    " with",
+    " without",
+    " across",
+)
 _SENTENCE = (
     *(_STARTS, _ADJECTIVES, _NOUNS, _VERBS),
     *(_ARTICLES, _ADJECTIVES, _NOUNS, _PREPOSITIONS, _ARTICLES, _NOUNS),
@@ -32,7 +89,9 @@ REFUSAL = "I'm sorry, but I can't help with that."
 
 
 def prose(seed: int) -> Iterator[Piece]:
-    """Endless sentences; each piece is exactly one token in o200k_base and cl100k_base, and so is the joined text."""
+    """Endless sentences; each piece is exactly one token in o200k_base and cl100k_base, and so is the joined
+    text.
+    """
     for position in count():
         place = position % len(_SENTENCE)
         word = _choose(_SENTENCE[place], seed, position)
@@ -77,7 +136,9 @@ def until_stop(stops: Sequence[str], pieces: Iterable[Piece]) -> Iterator[Piece]
 
 
 def logprob(token: str, top: int) -> TokenLogprob:
-    """A plausible log probability, always the same for a token, with `top` alternatives, the token itself first."""
+    """A plausible log probability, always the same for a token, with `top` alternatives, the token itself
+    first.
+    """
     chosen = -(1 + crc32(token.encode()) % 500) / 1000
     ranked = [TopLogprob(token, chosen, _bytes(token))]
     rest = 1 - exp(chosen)
@@ -90,7 +151,8 @@ def logprob(token: str, top: int) -> TokenLogprob:
 
 
 def _choose(options: Sequence[str], seed: int, position: int) -> str:
-    # CRC-32 maps neighbouring seeds to different first words, so the choices of one request differ from the first token on.
+    # CRC-32 maps neighbouring seeds to different first words, so the choices of one request differ from the
+    # first token on.
     return options[(seed + crc32(b"%d:%d" % (seed if position else 0, position))) % len(options)]
 
 

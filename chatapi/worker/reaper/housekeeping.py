@@ -1,4 +1,6 @@
-"""What the books need now and then: their chain of seals, their days added up, a check, and an end to what is kept for a day only."""
+"""What the books need now and then: their chain of seals, their days added up, a check, and an end to what is
+kept for a day only.
+"""
 
 import asyncio
 import logging
@@ -18,7 +20,9 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
 DAYS_AT_ONCE = 31
-"""The most that are added up in a row: an installation that has run without it for a year catches up beside its other work."""
+"""The most that are added up in a row: an installation that has run without it for a year catches up beside
+its other work.
+"""
 
 
 async def keep_house(commits: GroupCommit) -> None:
@@ -62,18 +66,26 @@ async def _for_some_days(commits: GroupCommit, step: Callable[[], date | None]) 
 
 
 async def _check_books(commits: GroupCommit) -> None:
-    """The hour's check, if no other process has begun it; raises `DatabaseUnavailable` when all that it could look at takes too long."""
+    """The hour's check, if no other process has begun it; raises `DatabaseUnavailable` when all that it could
+    look at takes too long.
+    """
     begun = await commits.write(ledger_checks.begin, None)
     if begun is None:
         return
     found = await _look(commits, begun)
     if found.differences:
-        log.error("the books are not right (run verifyledger), %s differences: %s …", len(found.differences), found.differences[0])
+        log.error(
+            "the books are not right (run verifyledger), %s differences: %s …",
+            len(found.differences),
+            found.differences[0],
+        )
     await commits.write(ledger_checks.record, found)
 
 
 async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
-    """One invariant at a time: nothing waits longer for the reading thread, or for the process to end, than one of them takes."""
+    """One invariant at a time: nothing waits longer for the reading thread, or for the process to end, than
+    one of them takes.
+    """
     starts = [begun.checked_at - window for window in ledger_checks.WINDOWS]
     found: list[Difference] = []
     narrowest = starts[0]
@@ -84,7 +96,9 @@ async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
     return Found(begun, narrowest, await commits.read(ledger_checks.settled_since, narrowest), found)
 
 
-async def _look_back(commits: GroupCommit, ways: Sequence[tuple[datetime, Check]]) -> tuple[datetime, list[Difference]]:
+async def _look_back(
+    commits: GroupCommit, ways: Sequence[tuple[datetime, Check]]
+) -> tuple[datetime, list[Difference]]:
     """What an invariant finds, and since when, by the first of these ways that does not take too long."""
     *long, (shortest, last) = ways
     for since, check in long:

@@ -21,17 +21,24 @@ from usage.database.group_commit import GroupCommit
 
 
 def run() -> None:
-    """Close what dead workers left open, forget what they left behind and keep the books' house, until a signal."""
+    """Close what dead workers left open, forget what they left behind and keep the books' house, until a
+    signal.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run())
 
 
 async def _run() -> None:
     commits = GroupCommit()
-    stream = DeltaStream(connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+    stream = DeltaStream(
+        connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS
+    )
     reaper = Reaper(commits, stream)
     reaping = asyncio.create_task(supervise(reaper.run))
-    beside = [asyncio.create_task(supervise(loop)) for loop in (partial(keep_house, commits), partial(keep_forgetting, commits, stream))]
+    beside = [
+        asyncio.create_task(supervise(loop))
+        for loop in (partial(keep_house, commits), partial(keep_forgetting, commits, stream))
+    ]
     for number in (signal.SIGTERM, signal.SIGINT):
         # What it has taken over and not closed yet, its lease gives to the next reaper.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)

@@ -42,7 +42,9 @@ class Reaper:
         self._limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS)
         self._was_blind_at = float("-inf")
         self._looked_at: datetime | None = None
-        """When the last look found nothing, by the database's clock; None after one that found something, which may take long."""
+        """When the last look found nothing, by the database's clock; None after one that found something,
+        which may take long.
+        """
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -56,7 +58,9 @@ class Reaper:
             await asyncio.sleep(settings.REAPER_MS / 1_000)
 
     async def close(self) -> None:
-        """Wait for what is still being given back, but for a Redis that is away only a moment; call when `run` has ended."""
+        """Wait for what is still being given back, but for a Redis that is away only a moment; call when
+        `run` has ended.
+        """
         if self._giving_back:
             await asyncio.wait(self._giving_back, timeout=CLOSE_S)
 
@@ -67,7 +71,8 @@ class Reaper:
         return len(orphans)
 
     async def _take_over(self) -> list[Orphan]:
-        """The orphans. When the database was away the living could not prolong their leases either: they get a lease's time to.
+        """The orphans. When the database was away the living could not prolong their leases either: they get
+        a lease's time to.
 
         So they do when its clock has leapt, as it does where the whole machine has slept.
         """
@@ -78,7 +83,9 @@ class Reaper:
             if self._has_leapt(asked_at):
                 self._was_blind_at = time.monotonic()
             limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
-            orphans = await self._commits.write(ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at))
+            orphans = await self._commits.write(
+                ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at)
+            )
             is_prompt = (time.monotonic() - began) * 1_000 < settings.HEARTBEAT_MS
         finally:
             if not is_prompt:
@@ -87,7 +94,9 @@ class Reaper:
         return orphans.rows
 
     def _has_leapt(self, asked_at: datetime) -> bool:
-        """Whether so much time has passed since the last look that leases may have run out which nobody could prolong meanwhile."""
+        """Whether so much time has passed since the last look that leases may have run out which nobody could
+        prolong meanwhile.
+        """
         if self._looked_at is None:
             return False
         passed_ms: float = (asked_at - self._looked_at) / timedelta(milliseconds=1)
@@ -95,7 +104,9 @@ class Reaper:
         return passed_ms > most_ms
 
     async def _close(self, orphan: Orphan) -> None:
-        """One orphan. One that was started stays ours while Redis is away, until our own lease runs out, and is taken over again."""
+        """One orphan. One that was started stays ours while Redis is away, until our own lease runs out, and
+        is taken over again.
+        """
         try:
             sealed, job = await self._look_back(orphan)
             failpoint("reaper.after_seal")
@@ -123,28 +134,48 @@ class Reaper:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
         # Counting takes its time with a long prompt or answer, and living streams share this loop.
         settlement = await aside(lambda: _settlement(orphan, sealed, _request(job), failure))
-        end = Entry(orphan.id, orphan.fence, sealed.last_seq + 1, deltas.encode([failure]), job.inbox if job else "", is_last=True)
+        end = Entry(
+            orphan.id,
+            orphan.fence,
+            sealed.last_seq + 1,
+            deltas.encode([failure]),
+            job.inbox if job else "",
+            is_last=True,
+        )
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Nobody comes back to what is settled: who is waiting is told, and what it took given back, though this process ends."""
+        """Nobody comes back to what is settled: who is waiting is told, and what it took given back, though
+        this process ends.
+        """
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
-        log.warning("closed %s: %s after %d completion tokens", orphan.id.hex, settlement.error_code, settlement.tokens.completion_tokens)
+        log.warning(
+            "closed %s: %s after %d completion tokens",
+            orphan.id.hex,
+            settlement.error_code,
+            settlement.tokens.completion_tokens,
+        )
         try:
             await self._stream.publish([end])
         finally:
             self._give_back(orphan, settlement.tokens)
 
     def _give_back(self, orphan: Orphan, used: Tokens) -> None:
-        """Its web process may be gone, too, and no job tell what it took. For a Redis that is away the next orphans do not wait."""
+        """Its web process may be gone, too, and no job tell what it took. For a Redis that is away the next
+        orphans do not wait.
+        """
         taken = self._limits.on_receipt(orphan.id)
-        giving = asyncio.create_task(self._limits.give_back_patiently(taken, used.prompt_tokens + used.completion_tokens))
+        giving = asyncio.create_task(
+            self._limits.give_back_patiently(taken, used.prompt_tokens + used.completion_tokens)
+        )
         self._giving_back.add(giving)
         giving.add_done_callback(self._giving_back.discard)
 
 
-def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed) -> Settlement:
+def _settlement(
+    orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed
+) -> Settlement:
     """Charges what the log shows, which is what the client may have seen."""
     tally = Tally()
     if request is not None:
@@ -158,7 +189,9 @@ def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextReque
         orphan.id,
         orphan.fence,
         Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
-        Tokens(prompt_tokens(request), completion, None, _at_most(tally.reasoning_tokens, completion)) if completion else Tokens(),
+        Tokens(prompt_tokens(request), completion, None, _at_most(tally.reasoning_tokens, completion))
+        if completion
+        else Tokens(),
         UsageSource.COUNTED if completion else UsageSource.NONE,
         error_code=failure.code or "",
         error_message=failure.message,
@@ -166,7 +199,9 @@ def _settlement(orphan: Orphan, sealed: Sealed, request: ChatRequest | TextReque
 
 
 def _request(job: Job | None) -> ChatRequest | TextRequest | None:
-    """What was asked for; one that another version has written and we can't read must be closed like one that is lost."""
+    """What was asked for; one that another version has written and we can't read must be closed like one that
+    is lost.
+    """
     try:
         return requests.from_bytes(job.request) if job else None
     except msgspec.DecodeError as error:

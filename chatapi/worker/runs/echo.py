@@ -1,13 +1,17 @@
-"""Counters of choices that say their prompt again first, as text requests with `echo` ask for; they leave it out; pure.
+"""Counters of choices that say their prompt again first, as text requests with `echo` ask for; they leave it
+out; pure.
 
-What a choice says is compared with its prompt: an upstream may ignore `echo`, and then all that it says is its own.
+What a choice says is compared with its prompt: an upstream may ignore `echo`, and then all that it says is
+its own.
 """
 
 from chatapi.wire import tokens
 from chatapi.wire.requests import TextRequest
 
 ADDED_SPACES = 8
-"""White space that an echo may have beyond the prompt's: tokenizers add some. It is bounded, for it may be all that a model says."""
+"""White space that an echo may have beyond the prompt's: tokenizers add some. It is bounded, for it may be
+all that a model says.
+"""
 
 
 class _Echoing(tokens.Counter):
@@ -32,7 +36,9 @@ class EchoCounters(dict[int, _Echoing]):
     @property
     def pieces(self) -> int:
         """Deltas of all choices that only say their prompts."""
-        return sum(counter.echoed_pieces for counter in list(self.values()))  # a heartbeat asks while another thread may count
+        return sum(
+            counter.echoed_pieces for counter in list(self.values())
+        )  # a heartbeat asks while another thread may count
 
     def _new(self, prompt: str | list[int]) -> _Echoing:
         if isinstance(prompt, str):
@@ -60,7 +66,9 @@ class _ReadEcho(_Echoing):
             self.echoed_pieces += 1
 
     def _echoed_chars(self, text: str) -> int:
-        """How much of the text's beginning is the prompt's next words. It ends with the prompt, or where it is no echo."""
+        """How much of the text's beginning is the prompt's next words. It ends with the prompt, or where it
+        is no echo.
+        """
         said = self._said_chars
         expected = self._prompt[said : said + len(text)]
         if text.startswith(expected):  # nearly always, and a prompt may be long
@@ -72,7 +80,9 @@ class _ReadEcho(_Echoing):
         return echoed
 
     def _compare(self, text: str) -> int:
-        """The same, character by character, where white space may differ. Of a long text `heavy_work` has it done aside."""
+        """The same, character by character, where white space may differ. Of a long text `heavy_work` has it
+        done aside.
+        """
         for at, character in enumerate(text):
             is_space = character.isspace()
             if not is_space:
@@ -94,8 +104,9 @@ class _ReadEcho(_Echoing):
 class _UnreadEcho(_Echoing):
     """Leaves out of a choice as many tokens as its prompt has.
 
-    For prompts that can't be compared: token ids, whose text only the upstream's vocabulary tells, and where the beginning of what was
-    said is lost. A choice that has spoken has said one token of its own, so that none is free where the upstream ignores `echo`.
+    For prompts that can't be compared: token ids, whose text only the upstream's vocabulary tells, and where
+    the beginning of what was said is lost. A choice that has spoken has said one token of its own, so that
+    none is free where the upstream ignores `echo`.
     """
 
     def __init__(self, prompt_tokens: int) -> None:

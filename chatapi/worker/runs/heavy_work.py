@@ -1,8 +1,9 @@
-"""Work that takes longer than a turn of the event loop may: done in one thread, one piece after the other, whoever asks.
+"""Work that takes longer than a turn of the event loop may: done in one thread, one piece after the other,
+whoever asks.
 
-A flood of large requests waits here, and not in threads that take the processor and the interpreter from the streams that run.
-What is long is done in pieces, so that those who ask take turns. tiktoken lets others run while it works; msgspec does not, which
-is why no two of its calls are done at once.
+A flood of large requests waits here, and not in threads that take the processor and the interpreter from the
+streams that run. What is long is done in pieces, so that those who ask take turns. tiktoken lets others run
+while it works; msgspec does not, which is why no two of its calls are done at once.
 """
 
 import asyncio
@@ -42,7 +43,8 @@ T = TypeVar("T")
 async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what the call returns, made in the thread when it is the turn of this task's organization.
 
-    A caller that is cancelled waits for the end of a call that has begun: it may change what its caller holds.
+    A caller that is cancelled waits for the end of a call that has begun: it may change what its caller
+    holds.
     """
     turn = await _turns.acquire(party.get())
     awaited = None
@@ -56,8 +58,9 @@ async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             raise
     finally:
         turn.release()
-        # The call's exception refers to this frame. If the frame kept the future, which holds the exception, the three would be a
-        # reference cycle, and a large request would stay in memory until the garbage collector runs.
+        # The call's exception refers to this frame. If the frame kept the future, which holds the exception,
+        # the three would be a reference cycle, and a large request would stay in memory until the garbage
+        # collector runs.
         del awaited
 
 
@@ -75,7 +78,9 @@ async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -
 
 
 async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """Returns what `tally.add` returns for a batch that is not light, with large deltas in parts: a reader decodes each part at once."""
+    """Returns what `tally.add` returns for a batch that is not light, with large deltas in parts: a reader
+    decodes each part at once.
+    """
     passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
     if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
         tally.unsettled_chars = 0
@@ -94,20 +99,26 @@ async def count_all(tally: Tally) -> None:
 
 
 def is_light(tally: Tally, batch: Sequence[AnyDelta]) -> bool:
-    """Returns whether the tally can take these deltas on the event loop: they are short, and little is still to be counted."""
+    """Returns whether the tally can take these deltas on the event loop: they are short, and little is still
+    to be counted.
+    """
     if len(batch) > LIGHT_DELTAS or tally.unsettled_chars > MAX_UNSETTLED_CHARS:
         return False
     return sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
 
 
 def _parts(delta: AnyDelta) -> list[AnyDelta]:
-    """The delta, or several that say the same; one with log probabilities, which belong to all of its text, stays as it is."""
+    """The delta, or several that say the same; one with log probabilities, which belong to all of its text,
+    stays as it is.
+    """
     if _chars(delta) <= MAX_DELTA_CHARS:
         return [delta]
     match delta:
         case ToolCall():
             first, *rest = _cut(delta.arguments)
-            following = [ToolCall(delta.call_index, part, index=delta.index, kind=delta.kind) for part in rest]
+            following = [
+                ToolCall(delta.call_index, part, index=delta.index, kind=delta.kind) for part in rest
+            ]
             return [replace(delta, arguments=first), *following]
         case Reasoning():
             return [replace(delta, text=part) for part in _cut(delta.text)]

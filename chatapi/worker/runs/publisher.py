@@ -1,6 +1,8 @@
-"""Publishes what all runs of the process produce: one flusher, one script call at a time, everything that has come in each.
+"""Publishes what all runs of the process produce: one flusher, one script call at a time, everything that has
+come in each.
 
-Two publishes in flight would reorder deltas, so there is only ever one; what comes meanwhile goes with the next.
+Two publishes in flight would reorder deltas, so there is only ever one; what comes meanwhile goes with the
+next.
 """
 
 import asyncio
@@ -22,11 +24,17 @@ log = logging.getLogger(__name__)
 
 TICK_S_PER_ENTRY = 0.000_25
 MAX_TICK_S = 0.005
-"""The more a publish carried, the longer until the next one: under load it carries more, at rest nothing waits."""
+"""The more a publish carried, the longer until the next one: under load it carries more, at rest nothing
+waits.
+"""
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
-"""What one script call writes, about: Redis serves nobody else meanwhile, for 2 to 5 ms. An entry is never parted, and may be larger."""
+"""What one script call writes, about: Redis serves nobody else meanwhile, for 2 to 5 ms. An entry is never
+parted, and may be larger.
+"""
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
-"""So much of a generation goes into an entry, but one delta at least: whoever reads an entry decodes and writes it at once."""
+"""So much of a generation goes into an entry, but one delta at least: whoever reads an entry decodes and
+writes it at once.
+"""
 LOGPROB_CHARS = 1_000
 """Of a token with twenty alternatives."""
 MOST_IN_ORDER = 16
@@ -68,7 +76,9 @@ class Publisher:
         self._wake.set()
 
     def is_behind(self, source: Source) -> bool:
-        """Returns whether more deltas of this generation wait than one entry holds: its upstream is faster than Redis."""
+        """Returns whether more deltas of this generation wait than one entry holds: its upstream is faster
+        than Redis.
+        """
         return len(self._pending.get(source, ())) > MAX_ENTRY_DELTAS
 
     async def caught_up(self, source: Source) -> None:
@@ -101,7 +111,9 @@ class Publisher:
             self._writing = {}
             self._tick.set_result(None)
             self._tick = loop.create_future()
-            await asyncio.sleep(0 if is_too_much else min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began))
+            await asyncio.sleep(
+                0 if is_too_much else min(MAX_TICK_S, carried * TICK_S_PER_ENTRY) - (loop.time() - began)
+            )
 
     async def _flush(self, entries: list[Entry]) -> None:
         try:
@@ -117,7 +129,8 @@ class Publisher:
             self._lose(list(self._writing))
 
     def _take(self) -> list[Entry]:
-        """What the next call writes, in the order in which it came; what is too much for one waits behind what has not been looked at.
+        """What the next call writes, in the order in which it came; what is too much for one waits behind
+        what has not been looked at.
 
         A batch that can't be encoded is its own generation's loss and nobody else's.
         """
@@ -146,7 +159,9 @@ class Publisher:
         return entries
 
     def _in_turns(self) -> list[Source]:
-        """All that have put something, in the order in which they came; where one call may not hold them all, organizations in turn."""
+        """All that have put something, in the order in which they came; where one call may not hold them all,
+        organizations in turn.
+        """
         if len(self._pending) <= MOST_IN_ORDER:
             return list(self._pending)
         lines: dict[int, list[Source]] = {}
@@ -156,7 +171,9 @@ class Publisher:
         return [source for one_of_each in rounds for source in one_of_each if source is not None]
 
     def _lose(self, sources: Iterable[Source]) -> None:
-        """Give up what these wanted to say, and what has come behind it. What may have been written keeps its numbers."""
+        """Give up what these wanted to say, and what has come behind it. What may have been written keeps its
+        numbers.
+        """
         for source in sources:
             source.lose_stream([*self._writing.pop(source), *self._pending.pop(source, [])])
 
@@ -181,7 +198,9 @@ class Publisher:
 
 def _entry_end(batch: list[AnyDelta]) -> int:
     """How many of the deltas go into one entry."""
-    if len(batch) == 1 or (len(batch) <= MAX_ENTRY_DELTAS and sum([_chars(each) for each in batch]) <= MAX_ENTRY_CHARS):
+    if len(batch) == 1 or (
+        len(batch) <= MAX_ENTRY_DELTAS and sum([_chars(each) for each in batch]) <= MAX_ENTRY_CHARS
+    ):
         return len(batch)
     chars = 0
     for end, delta in enumerate(batch[:MAX_ENTRY_DELTAS]):
@@ -208,6 +227,13 @@ def _chars(delta: AnyDelta) -> int:
 
 
 def _entry(source: Source, batch: list[AnyDelta]) -> Entry:
-    entry = Entry(source.id, source.fence, source.next_seq, deltas.encode(batch), source.inbox, is_last=isinstance(batch[-1], TERMINAL))
+    entry = Entry(
+        source.id,
+        source.fence,
+        source.next_seq,
+        deltas.encode(batch),
+        source.inbox,
+        is_last=isinstance(batch[-1], TERMINAL),
+    )
     source.next_seq += len(batch)
     return entry

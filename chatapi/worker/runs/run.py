@@ -17,20 +17,37 @@ from chatapi.worker.runs.run_usage import End, Ending, Tally
 from usage.books.ledger import Claimed
 from usage.books.settlement import Attempt
 
-STREAM_LOST = Failed("The answer could not be delivered. What was delivered of it is charged.", code="stream_unavailable", status=503)
-KEY_REVOKED = Failed(
-    "The API key of this request is no longer valid. What was generated is charged.", "invalid_request_error", "invalid_api_key", status=401
+STREAM_LOST = Failed(
+    "The answer could not be delivered. What was delivered of it is charged.",
+    code="stream_unavailable",
+    status=503,
 )
-SHUTTING_DOWN = Failed("The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503)
+KEY_REVOKED = Failed(
+    "The API key of this request is no longer valid. What was generated is charged.",
+    "invalid_request_error",
+    "invalid_api_key",
+    status=401,
+)
+SHUTTING_DOWN = Failed(
+    "The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503
+)
 
 
 class Run:
     """A claimed generation while it runs."""
 
     def __init__(
-        self, claimed: Claimed, inbox: str, *, runs_on: bool = False, taken: Taken | None = None, content: bytes | None = None
+        self,
+        claimed: Claimed,
+        inbox: str,
+        *,
+        runs_on: bool = False,
+        taken: Taken | None = None,
+        content: bytes | None = None,
     ) -> None:
-        """`runs_on`: no client's leaving ends it. `taken`: from rate limits. `content`: the request as JSON, None if it is lost."""
+        """`runs_on`: no client's leaving ends it. `taken`: from rate limits. `content`: the request as JSON,
+        None if it is lost.
+        """
         self.claimed = claimed
         self.id: UUID = claimed.id
         self.organization_id = claimed.organization_id
@@ -63,7 +80,9 @@ class Run:
             self._scope = None
 
     def take_content(self) -> bytes:
-        """Returns the content and forgets it: a large one must not stay in memory beside what is decoded from it."""
+        """Returns the content and forgets it: a large one must not stay in memory beside what is decoded from
+        it.
+        """
         assert self.content is not None, "the request is lost, or taken already"
         content, self.content = self.content, None
         return content
@@ -93,7 +112,9 @@ class Run:
             self._stop_if_unwanted()
 
     def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
-        """A deployment is about to be asked, and its rule for clients that leave counts now; the end where nobody wants the answer."""
+        """A deployment is about to be asked, and its rule for clients that leave counts now; the end where
+        nobody wants the answer.
+        """
         self._on_disconnect = on_disconnect
         self._stop_if_unwanted()
         if self.stopped is None:
@@ -108,7 +129,9 @@ class Run:
             self._attempt_began_at = None
 
     def ended(self, end: End) -> End:
-        """This end, with the attempts that there were; what ends one that goes on is not its deployment's failure."""
+        """This end, with the attempts that there were; what ends one that goes on is not its deployment's
+        failure.
+        """
         self.end_attempt("")
         return replace(end, attempts=tuple(self._attempts))
 
@@ -124,7 +147,9 @@ class Run:
         self.stop(End(Ending.FENCED_OFF))
 
     def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
-        """These deltas can't be published: nobody is charged for them, and what may come behind them can reach nobody."""
+        """These deltas can't be published: nobody is charged for them, and what may come behind them can
+        reach nobody.
+        """
         self.has_lost_stream = True
         self.tally.take_back(given_up)
         self.stop(End(Ending.FAILED, STREAM_LOST))

@@ -1,4 +1,6 @@
-"""What a running generation has produced so far, and how that becomes a settlement and an end that clients are told; pure."""
+"""What a running generation has produced so far, and how that becomes a settlement and an end that clients
+are told; pure.
+"""
 
 import time
 from collections import defaultdict
@@ -7,7 +9,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Audio, Failed, Finished, FinishReason, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Audio,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+)
 from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
 from chatapi.worker.runs.echo import EchoCounters
@@ -82,7 +96,8 @@ class Tally:
         self._pieces += 1
 
     def expect_echo(self, request: ChatRequest | TextRequest, *, is_whole: bool = True) -> None:
-        """Count no choice's prompt that it says again, if the request asks for that; call before anything is added.
+        """Count no choice's prompt that it says again, if the request asks for that; call before anything is
+        added.
 
         `is_whole` is False where the beginning of what was said is lost.
         """
@@ -90,26 +105,34 @@ class Tally:
             self._visible = self._echo = EchoCounters(request, is_whole=is_whole)
 
     def take_back(self, batch: Sequence[AnyDelta]) -> None:
-        """Count no more what could not be published: nobody is charged for what no log holds. The upstream's own figure counts it."""
+        """Count no more what could not be published: nobody is charged for what no log holds. The upstream's
+        own figure counts it.
+        """
         self._lost = self._lost or Tally()
         self._lost.add(batch)
         self.usage = None
 
     @property
     def pieces(self) -> int:
-        """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat can afford."""
+        """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat
+        can afford.
+        """
         echoed = self._echo.pieces if self._echo else 0
         return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
 
     @property
     def counters(self) -> list[tokens.Counter]:
-        """All that `completion_tokens` asks; where there is much to be counted, whoever asks each before keeps the event loop free."""
+        """All that `completion_tokens` asks; where there is much to be counted, whoever asks each before
+        keeps the event loop free.
+        """
         own = [*self._visible.values(), *self._reasoning.values()]
         return own + self._lost.counters if self._lost else own
 
     @property
     def completion_tokens(self) -> int:
-        """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB of each choice: milliseconds."""
+        """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB of each
+        choice: milliseconds.
+        """
         return self._visible_tokens + self._reasoning_tokens
 
     @property
@@ -128,7 +151,10 @@ class Tally:
 
 def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, tokens.Counter]) -> int:
     """The tokens of all choices. None has less than none: what one has lost is not taken from another."""
-    return sum(max(0, counter.tokens - (lost[index].tokens if index in lost else 0)) for index, counter in counted.items())
+    return sum(
+        max(0, counter.tokens - (lost[index].tokens if index in lost else 0))
+        for index, counter in counted.items()
+    )
 
 
 class Ending(Enum):
@@ -158,11 +184,17 @@ class End:
 
 
 def settlement(
-    run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End, counted_prompt_tokens: int | None = None
+    run: Claimed,
+    request: ChatRequest | TextRequest | None,
+    tally: Tally,
+    end: End,
+    counted_prompt_tokens: int | None = None,
 ) -> Settlement:
-    """The settlement of a run that ended so; where the prompt's tokens have been counted already, they are not counted again.
+    """The settlement of a run that ended so; where the prompt's tokens have been counted already, they are
+    not counted again.
 
-    An upstream's own usage counts, an explicit zero too. Without it, and where the request can't have used that much, we count.
+    An upstream's own usage counts, an explicit zero too. Without it, and where the request can't have used
+    that much, we count.
     """
     told = tally.usage
     if told is not None and is_plausible(run, told):
@@ -191,7 +223,9 @@ def settlement(
 
 
 def _kept(failure: Failed) -> str:
-    """What the books keep of the failure's words. Those about a wrong request may quote it, and are for its client only."""
+    """What the books keep of the failure's words. Those about a wrong request may quote it, and are for its
+    client only.
+    """
     return REQUEST_REFUSED if failure.status == 400 else failure.message
 
 
@@ -204,7 +238,8 @@ _OUTCOMES = {
 
 
 def is_plausible(run: Claimed, told: Usage) -> bool:
-    """Whether the request can have used so much: a full context, its cap for each choice, and no more than was held for it.
+    """Whether the request can have used so much: a full context, its cap for each choice, and no more than
+    was held for it.
 
     A server may put more before a prompt than we know of, so more than was held for the prompt may be right.
     """
@@ -218,7 +253,11 @@ def _tokens(told: Usage) -> Tokens:
 
 
 def _counted(
-    run: Claimed, request: ChatRequest | TextRequest | None, tally: Tally, end: End, counted_prompt_tokens: int | None
+    run: Claimed,
+    request: ChatRequest | TextRequest | None,
+    tally: Tally,
+    end: End,
+    counted_prompt_tokens: int | None,
 ) -> tuple[UsageSource, Tokens]:
     counted = counted_completion(tally, run.max_output_tokens * run.choices_count)
     if not counted and end.ending is not Ending.COMPLETED:
@@ -227,19 +266,29 @@ def _counted(
     prompt = prompt_tokens(request) if counted_prompt_tokens is None else counted_prompt_tokens
     if run.max_prompt_tokens is not None:
         prompt = min(prompt, run.max_prompt_tokens)
-    return UsageSource.COUNTED, Tokens(prompt, counted, None, None if reasoning is None else min(reasoning, counted))
+    return UsageSource.COUNTED, Tokens(
+        prompt, counted, None, None if reasoning is None else min(reasoning, counted)
+    )
 
 
 def counted_completion(tally: Tally, cap: int) -> int:
-    """Our own count of the tokens to charge: never beyond the cap that the upstream was given, for our tokens need not be its tokens."""
+    """Our own count of the tokens to charge: never beyond the cap that the upstream was given, for our tokens
+    need not be its tokens.
+    """
     return min(tally.completion_tokens, cap)
 
 
 def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:
-    """As told to the client: nothing to one that left; of a failed answer, of which it is told no end, what had finished."""
+    """As told to the client: nothing to one that left; of a failed answer, of which it is told no end, what
+    had finished.
+    """
     if ending is Ending.CLIENT_LEFT:
         return ""
-    by_index = [finished[index] for index in sorted(finished)] if ending is Ending.FAILED else _finish_reasons(finished, choices_count)
+    by_index = (
+        [finished[index] for index in sorted(finished)]
+        if ending is Ending.FAILED
+        else _finish_reasons(finished, choices_count)
+    )
     return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
 
 
@@ -256,10 +305,17 @@ def prompt_tokens(request: ChatRequest | TextRequest | None) -> int:
 def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[AnyDelta]:
     """The deltas that end the stream, for after the commit: failure, or every choice's finish and the usage.
 
-    What is cancelled before its first token has yet to announce its choices: SDKs raise at one that ends and never began.
+    What is cancelled before its first token has yet to announce its choices: SDKs raise at one that ends and
+    never began.
     """
     if end.failure is not None:
         return [end.failure]
     beginning: list[AnyDelta] = [] if tally.has_started else [Started()]
-    finishes = [Finished(reason, index) for index, reason in enumerate(_finish_reasons(tally.finished, choices_count))]
-    return [*beginning, *finishes, Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)]
+    finishes = [
+        Finished(reason, index) for index, reason in enumerate(_finish_reasons(tally.finished, choices_count))
+    ]
+    return [
+        *beginning,
+        *finishes,
+        Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens),
+    ]

@@ -1,4 +1,5 @@
-"""A small ASGI application to look at a server from inside, and its main program: `asgi_probe.py daphne|uvicorn LIMITS_AS_JSON`.
+"""A small ASGI application to look at a server from inside, and its main program: `asgi_probe.py
+daphne|uvicorn LIMITS_AS_JSON`.
 
 Each line on standard output is one thing that happened: `listening PORT`, `draining`, `deadline`.
 """
@@ -118,7 +119,14 @@ class Report(EventStreamConsumer):
             await watch.ended.wait()
         tasks = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
         await _answer(
-            self, {"sent_bytes": watch.sent_bytes, "end": watch.end, "pieces": watch.pieces, "is_begun": is_begun, "tasks": tasks}
+            self,
+            {
+                "sent_bytes": watch.sent_bytes,
+                "end": watch.end,
+                "pieces": watch.pieces,
+                "is_begun": is_begun,
+                "tasks": tasks,
+            },
         )
 
 
@@ -128,7 +136,12 @@ class Echo(EventStreamConsumer):
     async def handle(self) -> None:
         scope = self.scope
         headers = [[name.decode(), value.decode("latin-1")] for name, value in scope["headers"]]
-        parts = {"method": scope["method"], "path": scope["path"], "root_path": scope["root_path"], "headers": headers}
+        parts = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "root_path": scope["root_path"],
+            "headers": headers,
+        }
         await _answer(self, {**parts, "body_bytes": len(await self.read_body())})
 
 
@@ -146,7 +159,8 @@ async def _silent(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def _pieces(scope: Any, receive: Any, send: Any) -> None:
-    """Takes `?first=` messages of its body, waits for `/go-on`, takes the rest and answers with the sizes of all; notes them in `?watch=`.
+    """Takes `?first=` messages of its body, waits for `/go-on`, takes the rest and answers with the sizes of
+    all; notes them in `?watch=`.
 
     With `?answer=` it answers at once, without the rest.
     """
@@ -166,7 +180,9 @@ async def _pieces(scope: Any, receive: Any, send: Any) -> None:
         watch.pieces.append(len(message["body"]))
         more = message["more_body"]
     body = json.dumps(watch.pieces).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]}
+    )
     await send({"type": "http.response.body", "body": body})
     watch.end = (await receive())["type"]
     watch.ended.set()
@@ -250,14 +266,23 @@ def serve_with_daphne(limits: dict[str, Any]) -> None:
             farewell.set()
 
     proxies = limits.pop("trusted_proxies", ())
-    serve(application, host="127.0.0.1", port=0, limits=Limits(**limits), lifecycle=Printed(), trusted_proxies=proxies)
+    serve(
+        application,
+        host="127.0.0.1",
+        port=0,
+        limits=Limits(**limits),
+        lifecycle=Printed(),
+        trusted_proxies=proxies,
+    )
 
 
 def serve_with_uvicorn() -> None:
     """Serves the application on a free port with a server that is nothing to us."""
     import uvicorn
 
-    config = uvicorn.Config(application, port=0, lifespan="off", ws="none", log_config=None, log_level="error")
+    config = uvicorn.Config(
+        application, port=0, lifespan="off", ws="none", log_config=None, log_level="error"
+    )
     listener = config.bind_socket()
     listener.listen()
     print("listening", listener.getsockname()[1], flush=True)

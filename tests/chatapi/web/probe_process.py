@@ -42,7 +42,9 @@ class Response:
 class Client:
     """One TCP connection to a probe."""
 
-    def __init__(self, port: int, *, receive_buffer_bytes: int | None = None, address: str | None = None) -> None:
+    def __init__(
+        self, port: int, *, receive_buffer_bytes: int | None = None, address: str | None = None
+    ) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(PATIENCE_SECONDS)
         if receive_buffer_bytes:
@@ -173,14 +175,21 @@ class Probe:
 
 @contextlib.contextmanager
 def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
-    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`, and `trusted_proxies`), by default without a lame duck.
+    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`, and `trusted_proxies`), by
+    default without a lame duck.
 
     It must not log an error that nobody expects.
     """
     limits = {"lame_duck_seconds": 0, "idle_grace_seconds": 0.2} | limits
     command = [sys.executable, str(Path(__file__).with_name("asgi_probe.py")), server, json.dumps(limits)]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONPATH": str(PROJECT)})
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        )
         probe = Probe(process)
         try:
             probe.port = int(probe.next_event().removeprefix("listening "))

@@ -33,8 +33,12 @@ class FailsAtItsEnd(EventStreamConsumer):
             raise ValueError("cleanup")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves the body's buffer to the collector
-@pytest.mark.parametrize("application", [FailsAtItsEnd.as_asgi(), django_application], ids=["hot route", "Django"])
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Django leaves the body's buffer to the collector
+@pytest.mark.parametrize(
+    "application", [FailsAtItsEnd.as_asgi(), django_application], ids=["hot route", "Django"]
+)
 async def test_no_task_is_left_with_an_error_that_nobody_retrieves(application: Any) -> None:
     unretrieved: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unretrieved.append(context))

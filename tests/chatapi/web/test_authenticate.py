@@ -1,4 +1,6 @@
-"""The hot routes count wrong keys by address, as Django's do, and ask the database for nobody who has sent too many."""
+"""The hot routes count wrong keys by address, as Django's do, and ask the database for nobody who has sent
+too many.
+"""
 
 import asyncio
 from collections.abc import Callable

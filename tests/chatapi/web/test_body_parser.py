@@ -1,4 +1,6 @@
-"""The process that parses large bodies: what comes back from it, and how it ends. In an installation: `test_large_bodies.py`."""
+"""The process that parses large bodies: what comes back from it, and how it ends. In an installation:
+`test_large_bodies.py`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +45,10 @@ async def test_it_answers_as_if_it_were_parsed_here(
         assert found == parse(body, endpoint, default_model, is_ticket=is_ticket)
 
 
-@pytest.mark.parametrize("body", [b"", b"[", chat_body(n=0, stream=True), chat_body(model="m" * 200), b"[0" + b",0" * 300_000 + b"]"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[", chat_body(n=0, stream=True), chat_body(model="m" * 200), b"[0" + b",0" * 300_000 + b"]"],
+)
 async def test_a_refusal_comes_back_whole(parser: BodyParser, body: bytes) -> None:
     with pytest.raises(InvalidRequest) as here:
         parse(body, CHAT, None)

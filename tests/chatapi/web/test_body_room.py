@@ -103,7 +103,9 @@ async def test_who_leaves_while_it_waits_takes_nothing() -> None:
     assert leaving.cancelled()
 
 
-async def test_a_late_body_gives_way_to_those_who_could_have_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_body_gives_way_to_those_who_could_have_its_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(body_room, "HOLD_S", -1_000.0)
     room = BodyRoom(LARGEST)
     slow, other = await room.acquire(ALICE, LARGEST), await room.acquire(BOB, LARGEST)

@@ -54,7 +54,9 @@ def test_it_hands_over_one_piece_a_read_and_what_is_behind_the_body() -> None:
     assert decoded.behind == b"GET / HTTP/1.1"
 
 
-@pytest.mark.parametrize("end", [b"0\r\n\r\n", b"000\r\n\r\n", b"0;a=b\r\n\r\n", b"0\r\nDigest: x\r\nX-Empty:\r\n\r\n"])
+@pytest.mark.parametrize(
+    "end", [b"0\r\n\r\n", b"000\r\n\r\n", b"0;a=b\r\n\r\n", b"0\r\nDigest: x\r\nX-Empty:\r\n\r\n"]
+)
 @pytest.mark.parametrize("read_bytes", [1, READ_BYTES])
 def test_it_ignores_extensions_and_trailers(end: bytes, read_bytes: int) -> None:
     decoded = decode(b'3;sig="\xc3\xa4";x\r\nabc\r\n' + end, read_bytes)
@@ -127,7 +129,9 @@ def test_it_refuses_what_is_mostly_framing(wire: bytes, read_bytes: int) -> None
 
 
 @pytest.mark.parametrize(
-    "chunk", [b"1\r\nx\r\n", b"10\r\n" + b"x" * 16 + b"\r\n", b"1;" + b"e" * 500 + b"\r\nx\r\n"], ids=["tiny", "small", "extensions"]
+    "chunk",
+    [b"1\r\nx\r\n", b"10\r\n" + b"x" * 16 + b"\r\n", b"1;" + b"e" * 500 + b"\r\nx\r\n"],
+    ids=["tiny", "small", "extensions"],
 )
 def test_a_read_costs_few_milliseconds(chunk: bytes) -> None:
     """The bound is loose for busy machines; 3 MB of Twisted's took 3.5 s here, which is 76 ms a read."""

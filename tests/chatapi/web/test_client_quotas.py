@@ -21,7 +21,11 @@ def assert_served(client: Client) -> None:
 
 
 def assert_refused(response: Response, status: int = 429) -> None:
-    code, kind = ("rate_limit_exceeded", "rate_limit_error") if status == 429 else ("service_unavailable", "server_error")
+    code, kind = (
+        ("rate_limit_exceeded", "rate_limit_error")
+        if status == 429
+        else ("service_unavailable", "server_error")
+    )
     assert (response.status, response.error["code"], response.error["type"]) == (status, code, kind)
     assert int(response.headers["retry-after"]) > 0
     assert response.headers["connection"] == "close"
@@ -61,12 +65,19 @@ def test_who_uses_all_its_connections_gets_no_other() -> None:
 
 
 def test_behind_a_proxy_the_requests_of_the_forwarded_address_count() -> None:
-    with running(max_connections_per_address=2, trusted_proxies=["127.0.0.0/8"]) as probe, ExitStack() as stack:
+    with (
+        running(max_connections_per_address=2, trusted_proxies=["127.0.0.0/8"]) as probe,
+        ExitStack() as stack,
+    ):
         streams = [clients(stack, probe)() for _ in range(2)]
         for number, stream in enumerate(streams):
             stream.get(f"/ticks?watch={number}&count=2&every=600", "X-Forwarded-For: 203.0.113.7")
             assert stream.head().status == 200
-        for forwarded_for, status in (("203.0.113.7", 429), ("10.9.9.9, 203.0.113.7", 429), ("203.0.113.7, 203.0.113.8", 200)):
+        for forwarded_for, status in (
+            ("203.0.113.7", 429),
+            ("10.9.9.9, 203.0.113.7", 429),
+            ("203.0.113.7, 203.0.113.8", 200),
+        ):
             with probe.client() as client:
                 client.get("/", f"X-Forwarded-For: {forwarded_for}")
                 assert client.response().status == status
@@ -136,7 +147,9 @@ def test_what_the_application_has_asked_for_does_not_count() -> None:
     with running(max_arriving_bytes_per_address=300_000) as probe, ExitStack() as stack:
         for number in range(4):
             client = clients(stack, probe)()
-            client.send(post(bytes(MEGABYTE), length=2 * MEGABYTE, target=f"/pieces?watch={number}&first=999"))
+            client.send(
+                post(bytes(MEGABYTE), length=2 * MEGABYTE, target=f"/pieces?watch={number}&first=999")
+            )
         client.send(bytes(MEGABYTE))
         assert client.response().status == 200
 

@@ -34,10 +34,14 @@ async def ask(origins: list[str], method: str, path: str, **headers: str) -> tup
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/openai/v1/models", "/v1/generations/x/stream"])
 @pytest.mark.parametrize("origins", [[APP], ["https://other.example", APP], ["*"]])
-async def test_an_answer_can_be_read_by_a_page_that_is_allowed_errors_too(path: str, origins: list[str]) -> None:
+async def test_an_answer_can_be_read_by_a_page_that_is_allowed_errors_too(
+    path: str, origins: list[str]
+) -> None:
     status, headers = await ask(origins, "POST", path, origin=APP)
     assert (status, headers["access-control-allow-origin"], headers["vary"]) == (401, APP, "origin")
-    assert {"x-generation-id", "x-ratelimit-remaining-tokens", "retry-after"} <= set(headers["access-control-expose-headers"].split(", "))
+    assert {"x-generation-id", "x-ratelimit-remaining-tokens", "retry-after"} <= set(
+        headers["access-control-expose-headers"].split(", ")
+    )
     assert headers["x-request-id"] == "req_1"
     assert "access-control-allow-credentials" not in headers
 
@@ -45,13 +49,24 @@ async def test_an_answer_can_be_read_by_a_page_that_is_allowed_errors_too(path: 
 async def test_a_preflight_allows_what_sdks_send() -> None:
     wanted = "authorization,content-type,x-stainless-retry-count"
     status, headers = await ask(
-        [APP], "OPTIONS", "/v1/chat/completions", origin=APP, access_control_request_method="POST", access_control_request_headers=wanted
+        [APP],
+        "OPTIONS",
+        "/v1/chat/completions",
+        origin=APP,
+        access_control_request_method="POST",
+        access_control_request_headers=wanted,
     )
-    assert (status, headers["access-control-allow-origin"], headers["access-control-allow-headers"]) == (204, APP, wanted)
+    assert (status, headers["access-control-allow-origin"], headers["access-control-allow-headers"]) == (
+        204,
+        APP,
+        wanted,
+    )
     assert headers["access-control-allow-methods"] == "GET, POST"
 
 
-@pytest.mark.parametrize(("wish", "expected"), [("mine-1", "mine-1"), ("a b", "req_[0-9a-f]{32}"), ("", "req_[0-9a-f]{32}")])
+@pytest.mark.parametrize(
+    ("wish", "expected"), [("mine-1", "mine-1"), ("a b", "req_[0-9a-f]{32}"), ("", "req_[0-9a-f]{32}")]
+)
 async def test_a_preflight_has_an_id_like_every_answer(wish: str, expected: str) -> None:
     _, headers = await ask([APP], "OPTIONS", "/v1/models", origin=APP, x_request_id=wish)
     assert re.fullmatch(expected, headers["x-request-id"])

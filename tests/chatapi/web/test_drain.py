@@ -1,4 +1,6 @@
-"""How the web server stops: first it serves on and says so, then what has begun may end in its time, and nothing new begins."""
+"""How the web server stops: first it serves on and says so, then what has begun may end in its time, and
+nothing new begins.
+"""
 
 import json
 import signal
@@ -92,7 +94,10 @@ def assert_last_answer(client: Client) -> None:
 
 
 def test_a_lame_duck_serves_all_and_says_that_it_ends() -> None:
-    with running(lame_duck_seconds=599, drain_seconds=600, idle_grace_seconds=0) as probe, ExitStack() as stack:
+    with (
+        running(lame_duck_seconds=599, drain_seconds=600, idle_grace_seconds=0) as probe,
+        ExitStack() as stack,
+    ):
         kept, sending, fresh, late, websocket = (stack.enter_context(probe.client()) for _ in range(5))
         kept.get("/")
         assert kept.response().status == 200
@@ -111,7 +116,9 @@ def test_a_lame_duck_serves_all_and_says_that_it_ends() -> None:
 
 
 def test_a_connection_whose_stream_ends_in_the_drain_takes_one_more_request() -> None:
-    """The stream's head could not say that the connection ends, so its client may be writing the next request."""
+    """The stream's head could not say that the connection ends, so its client may be writing the next
+    request.
+    """
     with running(drain_seconds=600, idle_grace_seconds=599) as probe, probe.client() as client:
         client.get("/ticks?watch=stream&count=2&every=0.3")
         assert client.head().status == 200
@@ -162,7 +169,10 @@ def test_who_has_connected_before_the_listening_socket_is_closed_is_served() -> 
 
 
 def test_a_person_need_not_wait_for_load_balancers() -> None:
-    with running(lame_duck_seconds=599, drain_seconds=600, idle_grace_seconds=599) as probe, probe.client() as client:
+    with (
+        running(lame_duck_seconds=599, drain_seconds=600, idle_grace_seconds=599) as probe,
+        probe.client() as client,
+    ):
         client.get("/")
         assert client.response().status == 200
         probe.signal(signal.SIGINT)
@@ -181,7 +191,10 @@ def test_endless_streams_are_asked_to_end_and_the_process_ends_with_the_last() -
 
 
 def test_what_does_not_end_in_time_is_cut() -> None:
-    with running(drain_seconds=0.2, farewell_seconds=0) as probe, probe.client(receive_buffer_bytes=4096) as client:
+    with (
+        running(drain_seconds=0.2, farewell_seconds=0) as probe,
+        probe.client(receive_buffer_bytes=4096) as client,
+    ):
         client.get(f"/flood?watch=deaf&bytes={100 * MEGABYTE}")
         assert client.head().status == 200
         probe.signal(signal.SIGTERM)

@@ -1,4 +1,6 @@
-"""The consumer that ends with its client: over sockets on two servers, and by hand as the ASGI application that it is."""
+"""The consumer that ends with its client: over sockets on two servers, and by hand as the ASGI application
+that it is.
+"""
 
 import asyncio
 import time
@@ -56,7 +58,9 @@ class Waiting(EventStreamConsumer):
 
 
 def test_a_client_that_leaves_ends_the_stream_at_once(probe: Probe) -> None:
-    """Channels' own AsyncHttpConsumer notices at its next message, which is a minute away here (channels#1249)."""
+    """Channels' own AsyncHttpConsumer notices at its next message, which is a minute away here
+    (channels#1249).
+    """
     with probe.client() as client:
         client.get("/ticks?watch=left&count=1000&every=60")
         client.head()
@@ -96,7 +100,11 @@ async def test_it_joins_the_body() -> None:
         async def handle(self) -> None:
             await self.send_body(await self.read_body(), more=False)
 
-    exchange = Exchange(Measuring, {"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"})
+    exchange = Exchange(
+        Measuring,
+        {"type": "http.request", "body": b"ab", "more_body": True},
+        {"type": "http.request", "body": b"c"},
+    )
     await exchange.task
     assert exchange.sent == [{"type": "http.response.body", "body": b"abc", "more_body": False}]
 
@@ -106,7 +114,11 @@ async def test_it_reads_nothing_that_handle_does_not_ask_for() -> None:
         async def handle(self) -> None:
             await self.send_body(b"no", more=False)
 
-    exchange = Exchange(Refusing, {"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"})
+    exchange = Exchange(
+        Refusing,
+        {"type": "http.request", "body": b"ab", "more_body": True},
+        {"type": "http.request", "body": b"c"},
+    )
     await exchange.task
     assert exchange.sent == [{"type": "http.response.body", "body": b"no", "more_body": False}]
     assert exchange.incoming.qsize() == 1
@@ -134,7 +146,10 @@ async def test_a_client_that_leaves_behind_the_body_ends_handle() -> None:
             await self.read_body()
             await asyncio.Event().wait()
 
-    pieces: list[dict[str, Any]] = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}]
+    pieces: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"ab", "more_body": True},
+        {"type": "http.request", "body": b"c"},
+    ]
     exchange = Exchange(Reading, *pieces, DISCONNECT)
     async with asyncio.timeout(5):
         await exchange.task
@@ -145,7 +160,9 @@ async def test_it_waits_for_the_clean_up_of_a_handle_that_it_cancels() -> None:
     started = asyncio.Event()
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     incoming.put_nowait(LAST_BODY)
-    task = asyncio.create_task(Waiting.as_asgi(log=log, started=started)({"type": "http"}, incoming.get, None))
+    task = asyncio.create_task(
+        Waiting.as_asgi(log=log, started=started)({"type": "http"}, incoming.get, None)
+    )
     await started.wait()
     incoming.put_nowait(DISCONNECT)
     await task
@@ -157,7 +174,9 @@ async def test_it_leaves_no_task_behind_when_it_is_cancelled_itself() -> None:
     started = asyncio.Event()
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     incoming.put_nowait(LAST_BODY)
-    task = asyncio.create_task(Waiting.as_asgi(log=log, started=started)({"type": "http"}, incoming.get, None))
+    task = asyncio.create_task(
+        Waiting.as_asgi(log=log, started=started)({"type": "http"}, incoming.get, None)
+    )
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,6 @@
-"""Many deltas at once, as after a client's long silence: they go out in pieces, and whoever leaves between two of them is seen to."""
+"""Many deltas at once, as after a client's long silence: they go out in pieces, and whoever leaves between
+two of them is seen to.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +50,9 @@ async def test_a_long_batch_is_sent_in_pieces() -> None:
     client = Client()
     await streaming(client)
     assert b"".join(client.pieces) == encoder().encode(LONG)
-    assert max(piece.count(b"\n\n") for piece in client.pieces) <= PIECE_DELTAS + 1  # the last delta brings the stream's end with it
+    assert (
+        max(piece.count(b"\n\n") for piece in client.pieces) <= PIECE_DELTAS + 1
+    )  # the last delta brings the stream's end with it
 
 
 async def test_who_leaves_meanwhile_is_sent_no_more() -> None:

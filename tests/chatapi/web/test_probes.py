@@ -36,7 +36,10 @@ async def ask(path: str, method: str = "GET", host: str = "localhost", **headers
     """The answer of the application, its headers by name."""
     from chatapi.asgi import application
 
-    sent = [(b"host", host.encode()), *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())]
+    sent = [
+        (b"host", host.encode()),
+        *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+    ]
     communicator = HttpCommunicator(application, method, path, headers=sent)
     answer: dict[str, Any] = await communicator.get_response(timeout=10)
     return answer | {"headers": dict(answer["headers"])}

@@ -1,4 +1,6 @@
-"""How an answer ends whose end does not come from Redis: the books tell it, and never a good end behind a text that may lack something."""
+"""How an answer ends whose end does not come from Redis: the books tell it, and never a good end behind a
+text that may lack something.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -75,7 +77,9 @@ async def settled(services: Any, alice: Person) -> UUID:
     return UUID(str(row.pk))
 
 
-async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(services: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(
+    services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(silence, "SILENT_S", 60.0)
     follower, looked = services.inbox.follow(identity.new_id(), 1), 0
     look = follower.next
@@ -102,7 +106,9 @@ async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UU
 
 
 async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, settled: UUID) -> None:
-    """Its worker has settled it this moment: the books know, the log is still empty, and its job has not gone."""
+    """Its worker has settled it this moment: the books know, the log is still empty, and its job has not
+    gone.
+    """
     await Line(services.stream.redis).call(*services.stream.keeping(settled, Job("web", b"{}")))
     hearing = asyncio.create_task(heard(services, settled))
     await services.stream.was_asked.wait()

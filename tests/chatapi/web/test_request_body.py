@@ -1,4 +1,6 @@
-"""How a large body reaches the application: in pieces, as fast as it takes them, and not at all if it does not want them."""
+"""How a large body reaches the application: in pieces, as fast as it takes them, and not at all if it does
+not want them.
+"""
 
 import json
 import time
@@ -40,7 +42,9 @@ def test_a_large_body_comes_in_bounded_pieces(probe: Probe, is_chunked: bool) ->
     with probe.client() as client:
         for _ in range(2):  # the connection is as good as before
             if is_chunked:
-                client.send(CHUNKED.format(target).encode() + b"%x\r\n" % size + bytes(size) + b"\r\n0\r\n\r\n")
+                client.send(
+                    CHUNKED.format(target).encode() + b"%x\r\n" % size + bytes(size) + b"\r\n0\r\n\r\n"
+                )
             else:
                 client.send(post(bytes(size), target=target))
             pieces = json.loads(client.response().body)
@@ -78,7 +82,9 @@ def test_nothing_is_read_that_the_application_does_not_take(probe: Probe, is_chu
 
 def test_a_client_is_invited_to_send_a_large_body_when_the_application_wants_it(probe: Probe) -> None:
     with probe.client() as client:
-        client.send(post(b"", "Expect: 100-continue", length=MEGABYTE, target="/pieces?watch=invited&first=1"))
+        client.send(
+            post(b"", "Expect: 100-continue", length=MEGABYTE, target="/pieces?watch=invited&first=1")
+        )
         assert not client.has_bytes(within_seconds=0.3)
         probe.ask("/go-on?watch=invited")
         assert client.head().status == 100
@@ -96,7 +102,9 @@ def test_a_client_is_invited_to_send_a_small_body_at_once(probe: Probe) -> None:
 
 def test_an_answer_without_the_body_reaches_a_client_that_sends_it_all_first(probe: Probe) -> None:
     with probe.client() as client:
-        client.send(post(bytes(20 * MEGABYTE), length=20 * MEGABYTE, target="/pieces?watch=deaf&first=1&answer=1"))
+        client.send(
+            post(bytes(20 * MEGABYTE), length=20 * MEGABYTE, target="/pieces?watch=deaf&first=1&answer=1")
+        )
         assert client.response().status == 200
         assert client.is_hung_up()
 

@@ -31,13 +31,19 @@ def asked() -> Asked:
     return cast(Asked, SimpleNamespace(id=identity.new_id()))
 
 
-@pytest.mark.parametrize(("key", "is_given_up"), [(None, True), (KEY, False)], ids=["nobody can fetch it", "its key can"])
-async def test_what_nobody_can_fetch_is_stopped(asked: Asked, key: Idempotency | None, is_given_up: bool) -> None:
+@pytest.mark.parametrize(
+    ("key", "is_given_up"), [(None, True), (KEY, False)], ids=["nobody can fetch it", "its key can"]
+)
+async def test_what_nobody_can_fetch_is_stopped(
+    asked: Asked, key: Idempotency | None, is_given_up: bool
+) -> None:
     services, consumer = Services(), ChatCompletions()
     consumer.is_started = False
     admission: Any = SimpleNamespace(idempotency=key)
     starting = asyncio.create_task(asyncio.Event().wait())
-    answering = asyncio.create_task(consumer._respond_later(cast(Any, services), asked, admission, cast(Any, starting)))
+    answering = asyncio.create_task(
+        consumer._respond_later(cast(Any, services), asked, admission, cast(Any, starting))
+    )
     await asyncio.sleep(0)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -59,7 +59,9 @@ class Stream(DeltaStream):
 
     failures = 0
 
-    async def tail(self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256) -> tuple[bytes, list[AnyDelta]]:
+    async def tail(
+        self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256
+    ) -> tuple[bytes, list[AnyDelta]]:
         """As usual."""
         try:
             return await super().tail(generation_id, after, seq, most_entries=most_entries)
@@ -79,7 +81,14 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     watching = Silence(commits, stream)
     asking = asyncio.create_task(watching.ask_books())
     turns, log_readers = FairTurns(), Counter[int]()
-    yield SimpleNamespace(stream=stream, commits=commits, silence=watching, turns=turns, log_readers=log_readers, is_closing=False)
+    yield SimpleNamespace(
+        stream=stream,
+        commits=commits,
+        silence=watching,
+        turns=turns,
+        log_readers=log_readers,
+        is_closing=False,
+    )
     assert not +log_readers
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
@@ -162,7 +171,9 @@ def completed(alice: Person, transactional_db: None) -> Generation:
 @pytest.fixture
 def failed(alice: Person, transactional_db: None) -> Generation:
     """One that broke off."""
-    return run(alice, outcome=Outcome.FAILED, finish_reason="", error_code="upstream_error", error_message="it broke")
+    return run(
+        alice, outcome=Outcome.FAILED, finish_reason="", error_code="upstream_error", error_message="it broke"
+    )
 
 
 async def test_a_database_that_is_away_for_a_while_ends_no_stream(services: Any, waiting: Generation) -> None:
@@ -178,7 +189,9 @@ async def test_a_database_that_is_away_for_a_while_ends_no_stream(services: Any,
 # ---- Valkey is away, or has lost what it had
 
 
-async def test_a_valkey_that_is_away_for_a_while_ends_no_stream(services: Any, valkey: Valkey, waiting: Generation) -> None:
+async def test_a_valkey_that_is_away_for_a_while_ends_no_stream(
+    services: Any, valkey: Valkey, waiting: Generation
+) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     following = resumption.follow(services, waiting)
     assert await anext(following) == TOLD
@@ -202,7 +215,9 @@ async def test_a_stream_ends_when_valkey_stays_away(
     assert await all_of(following) == [LOST]
 
 
-async def test_a_good_end_never_follows_a_text_whose_rest_is_lost(services: Any, completed: Generation) -> None:
+async def test_a_good_end_never_follows_a_text_whose_rest_is_lost(
+    services: Any, completed: Generation
+) -> None:
     following = await cut_short(services, completed.pk)
     assert await all_of(following) == [LOST]
 
@@ -216,7 +231,9 @@ async def test_a_good_end_never_follows_an_empty_log(services: Any, completed: G
     assert await all_of(resumption.follow(services, completed)) == [LOST]
 
 
-async def test_a_stream_of_which_a_part_is_lost_is_kept_and_says_so(services: Any, completed: Generation) -> None:
+async def test_a_stream_of_which_a_part_is_lost_is_kept_and_says_so(
+    services: Any, completed: Generation
+) -> None:
     await publish(services, completed.pk, 11, Text("behind what is lost"), *GOOD_END)
     assert await resumption.is_kept(services, completed)
     assert await all_of(resumption.follow(services, completed)) == [LOST]
@@ -236,7 +253,9 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
 
 
 @pytest.mark.parametrize("held", [0, 2])
-async def test_who_was_further_than_the_log_is_told_that_it_is_lost(services: Any, waiting: Generation, held: int) -> None:
+async def test_who_was_further_than_the_log_is_told_that_it_is_lost(
+    services: Any, waiting: Generation, held: int
+) -> None:
     """Valkey has lost the log, or a part of it: a client that has seen more has made no mistake."""
     behind = Position(20, 1, "Last-Event-ID")
     for seq in range(1, held + 1):
@@ -250,21 +269,27 @@ async def test_who_was_further_than_the_log_is_told_that_it_is_lost(services: An
     assert (b'"stream_unavailable"' in error, done) == (True, b"data: [DONE]")
 
 
-async def test_a_position_that_a_whole_log_has_not_reached_is_refused(services: Any, waiting: Generation) -> None:
+async def test_a_position_that_a_whole_log_has_not_reached_is_refused(
+    services: Any, waiting: Generation
+) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     await resumption.check_reached(services, waiting.pk, Position(3, 1, "Last-Event-ID"))
     with pytest.raises(InvalidRequest, match="its last event is of delta 3"):
         await resumption.check_reached(services, waiting.pk, Position(4, 1, "Last-Event-ID"))
 
 
-async def test_a_position_in_a_stream_that_has_not_begun_is_refused(services: Any, waiting: Generation) -> None:
+async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
+    services: Any, waiting: Generation
+) -> None:
     """Otherwise its first deltas would be left out, as if the client had them."""
     await Line(services.stream.redis).call(*services.stream.keeping(waiting.pk, Job("web", b"{}")))
     with pytest.raises(InvalidRequest, match="it has no event yet"):
         await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 
 
-async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses_nothing(services: Any, waiting: Generation) -> None:
+async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses_nothing(
+    services: Any, waiting: Generation
+) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     services.is_closing = True
     *told, error, done = await frames(services, waiting.pk)
@@ -272,7 +297,9 @@ async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses
     assert (event_id(error), event_id(done)) == (b"", b"")
     services.is_closing = False
     await publish(services, waiting.pk, 4, Text("!"), *GOOD_END)
-    missed, *_ = await frames(services, waiting.pk, resumption.position(event_id(told[-1]).decode(), "Last-Event-ID"))
+    missed, *_ = await frames(
+        services, waiting.pk, resumption.position(event_id(told[-1]).decode(), "Last-Event-ID")
+    )
     assert event_id(missed) == b"4-1"
     assert b'"content":"!"' in missed
 
@@ -297,14 +324,20 @@ async def test_a_process_that_closes_ends_who_follows(services: Any, waiting: Ge
     assert await all_of(following) == [CLOSING]
 
 
-async def test_an_end_that_is_in_the_log_is_told_by_a_process_that_closes(services: Any, waiting: Generation) -> None:
+async def test_an_end_that_is_in_the_log_is_told_by_a_process_that_closes(
+    services: Any, waiting: Generation
+) -> None:
     services.is_closing = True
     await publish(services, waiting.pk, 1, *TOLD, *GOOD_END)
     assert await all_of(resumption.follow(services, waiting)) == [*TOLD, *GOOD_END]
 
 
-@pytest.mark.parametrize(("refusal", "code"), [(NotAuthenticated, "invalid_api_key"), (PermissionDenied, "permission_denied")])
-async def test_who_may_not_look_any_more_is_told_so(services: Any, waiting: Generation, refusal: type[Exception], code: str) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "code"), [(NotAuthenticated, "invalid_api_key"), (PermissionDenied, "permission_denied")]
+)
+async def test_who_may_not_look_any_more_is_told_so(
+    services: Any, waiting: Generation, refusal: type[Exception], code: str
+) -> None:
     answers: list[type[Exception] | None] = [refusal, DatabaseUnavailable, None]
 
     async def authorize() -> None:
@@ -314,7 +347,14 @@ async def test_who_may_not_look_any_more_is_told_so(services: Any, waiting: Gene
     await publish(services, waiting.pk, 1, Text("hello"))
     encoder = OpenAI(Answer(waiting.pk.hex, 1, "small"))
     async with asyncio.timeout(10):
-        body = b"".join([part async for part in resumption.remainder(services, encoder, waiting, FROM_THE_BEGINNING, authorize)])
+        body = b"".join(
+            [
+                part
+                async for part in resumption.remainder(
+                    services, encoder, waiting, FROM_THE_BEGINNING, authorize
+                )
+            ]
+        )
     told, error, done = body.split(b"\n\n")[:-1]
     assert b'"content":"hello"' in told
     assert (event_id(error), code.encode() in error, done) == (b"", True, b"data: [DONE]")

@@ -58,7 +58,9 @@ def test_a_slow_client_gets_every_byte(probe: Probe) -> None:
 
 
 def test_a_client_that_reads_steadily_is_not_cut_off_however_slow() -> None:
-    """The kernel takes more only when a third of its buffer is free, which here takes far longer than a client may stall."""
+    """The kernel takes more only when a third of its buffer is free, which here takes far longer than a
+    client may stall.
+    """
     with running(stall_seconds=1) as probe, probe.client(receive_buffer_bytes=4096) as client:
         client.get(f"/flood?watch=steady&bytes={400 * MEGABYTE}")
         began = time.monotonic()
@@ -68,7 +70,9 @@ def test_a_client_that_reads_steadily_is_not_cut_off_however_slow() -> None:
 
 
 def test_clients_that_read_nothing_delay_nobody(probe: Probe) -> None:
-    """Beside 20 of them a stream begins as soon as at a process without; the two are asked in turn, so that a busy machine slows both."""
+    """Beside 20 of them a stream begins as soon as at a process without; the two are asked in turn, so that a
+    busy machine slows both.
+    """
     with running() as beset, ExitStack() as stack:
         for number in range(20):
             client = stack.enter_context(beset.client(receive_buffer_bytes=4096))
@@ -76,7 +80,9 @@ def test_clients_that_read_nothing_delay_nobody(probe: Probe) -> None:
             assert client.has_bytes(within_seconds=5)
         for _ in range(50):  # meanwhile the kernels' buffers fill up
             seconds_to_begin(beset)
-        quiet, beside = zip(*((seconds_to_begin(probe), seconds_to_begin(beset)) for _ in range(100)), strict=True)
+        quiet, beside = zip(
+            *((seconds_to_begin(probe), seconds_to_begin(beset)) for _ in range(100)), strict=True
+        )
     assert percentile_95(beside) < 1.2 * percentile_95(quiet) + 0.002
 
 
@@ -127,7 +133,11 @@ def test_it_cuts_a_chunked_body_at_the_cap(probe: Probe) -> None:
     before_bytes = probe.peak_memory_bytes()
     chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
     with probe.client() as client:
-        client.send(b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 2000 + b"0\r\n\r\n")
+        client.send(
+            b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + chunk * 2000
+            + b"0\r\n\r\n"
+        )
         assert client.response().error["code"] == "request_too_large"
         assert client.is_hung_up()
     assert probe.peak_memory_bytes() - before_bytes < 2 * MEGABYTE
@@ -135,7 +145,9 @@ def test_it_cuts_a_chunked_body_at_the_cap(probe: Probe) -> None:
 
 def test_it_joins_a_chunked_body(probe: Probe) -> None:
     with probe.client() as client:
-        client.send(b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        client.send(
+            b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        )
         assert json.loads(client.response().body)["body_bytes"] == 5
 
 
@@ -199,11 +211,17 @@ def test_it_refuses_what_is_not_well_formed(probe: Probe, request_bytes: bytes) 
     [
         (b"GET /" + b"a" * 20_000, 414, "uri_too_long"),
         (b"GET / HTTP/1.1\r\nAuthorization: Bearer " + b"k" * 20_000, 431, "headers_too_large"),
-        (b"GET / HTTP/1.1\r\nHost: probe\r\n" + b"X-Long: %b\r\n" % (b"x" * 6_000) * 3, 431, "headers_too_large"),
+        (
+            b"GET / HTTP/1.1\r\nHost: probe\r\n" + b"X-Long: %b\r\n" % (b"x" * 6_000) * 3,
+            431,
+            "headers_too_large",
+        ),
         (b"GET / HTTP/1.1\r\nHost: probe\r\n" + b"X-Many: 1\r\n" * 600, 431, "headers_too_large"),
     ],
 )
-def test_it_says_which_part_of_a_head_is_too_large(probe: Probe, request_bytes: bytes, status: int, code: str) -> None:
+def test_it_says_which_part_of_a_head_is_too_large(
+    probe: Probe, request_bytes: bytes, status: int, code: str
+) -> None:
     response = probe.exchange(request_bytes)
     assert (response.status, response.error["code"]) == (status, code)
 
@@ -217,7 +235,9 @@ def test_it_refuses_a_target_that_is_not_ascii(probe: Probe, target: str) -> Non
 
 def test_pipelined_requests_are_answered_in_order_and_share_nothing(probe: Probe) -> None:
     with probe.client() as client:
-        client.send(b"GET /1 HTTP/1.1\r\nHost: 1\r\nAuthorization: Bearer k\r\n\r\nGET /2 HTTP/1.1\r\nHost: 2\r\n\r\n")
+        client.send(
+            b"GET /1 HTTP/1.1\r\nHost: 1\r\nAuthorization: Bearer k\r\n\r\nGET /2 HTTP/1.1\r\nHost: 2\r\n\r\n"
+        )
         first, second = (json.loads(client.response().body) for _ in range(2))
     assert (first["path"], first["headers"]) == ("/1", [["host", "1"], ["authorization", "Bearer k"]])
     assert (second["path"], second["headers"]) == ("/2", [["host", "2"]])
@@ -307,14 +327,21 @@ def test_a_client_cannot_choose_the_script_name(probe: Probe) -> None:
 
 
 def test_it_refuses_a_second_authorization_header(probe: Probe) -> None:
-    response = probe.exchange(b"GET / HTTP/1.1\r\nHost: probe\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n")
+    response = probe.exchange(
+        b"GET / HTTP/1.1\r\nHost: probe\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n"
+    )
     assert response.status == 400
     assert response.error["code"] == "invalid_request"
 
 
 def test_it_does_not_say_what_it_is_made_of(probe: Probe) -> None:
     with probe.client() as client:
-        client.get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+        client.get(
+            "/",
+            "Connection: Upgrade, HTTP2-Settings",
+            "Upgrade: h2c",
+            "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA",
+        )
         response = client.response()
     assert response.status == 200
     assert set(response.headers) == {"content-type", "transfer-encoding"}
@@ -344,7 +371,9 @@ def test_a_failure_in_mid_response_cuts_it_short(probe: Probe) -> None:
 
 
 def test_a_burst_of_clients_waits_in_the_backlog(probe: Probe) -> None:
-    """With Daphne's own backlog of 50 the others' connection attempts are dropped and repeated a second later."""
+    """With Daphne's own backlog of 50 the others' connection attempts are dropped and repeated a second
+    later.
+    """
     probe.signal(signal.SIGSTOP)
     with ExitStack() as stack:
         clients = []
@@ -381,8 +410,12 @@ def test_a_client_that_vanishes_is_noticed(impatient_probe: Probe, every_seconds
 
 
 def vanish(client: socket.socket) -> None:
-    """Makes the kernel drop whatever arrives for `client` before TCP sees it: no acknowledgement, no FIN, no reset."""
-    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0 bytes of the packet
+    """Makes the kernel drop whatever arrives for `client` before TCP sees it: no acknowledgement, no FIN, no
+    reset.
+    """
+    drop_all = ctypes.create_string_buffer(
+        struct.pack("HBBI", 0x06, 0, 0, 0)
+    )  # BPF: return 0 bytes of the packet
     program = struct.pack("HL", 1, ctypes.addressof(drop_all))
     try:
         client.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER

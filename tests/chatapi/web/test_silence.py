@@ -80,9 +80,13 @@ async def test_who_waits_in_the_queue_waits_on(books: Books, alice: Person) -> N
     assert await looker.found(looker.watch(row.pk)) is None
 
 
-async def test_what_is_over_in_the_queue_and_closed_by_nobody_has_expired(books: Books, alice: Person) -> None:
+async def test_what_is_over_in_the_queue_and_closed_by_nobody_has_expired(
+    books: Books, alice: Person
+) -> None:
     looker, row = Looker(books, {}), await books.read(admit, alice)
-    late = await books.read(lambda: Generation.objects.filter(pk=row.pk).update(lease_expires_at=database_now() - 60 * SECOND))
+    late = await books.read(
+        lambda: Generation.objects.filter(pk=row.pk).update(lease_expires_at=database_now() - 60 * SECOND)
+    )
     assert late == 1
     assert await looker.found(looker.watch(row.pk)) is Finding.EXPIRED
 
@@ -120,7 +124,9 @@ async def test_what_the_reaper_has_taken_over_and_can_not_close_is_lost(books: B
 
 
 @pytest.mark.parametrize("trouble", ["is_away", "is_slow"])
-async def test_without_the_database_a_dead_workers_connection_has_to_do(books: Books, alice: Person, trouble: str) -> None:
+async def test_without_the_database_a_dead_workers_connection_has_to_do(
+    books: Books, alice: Person, trouble: str
+) -> None:
     looker, row = Looker(books, {"dead": MISSING_S}), await books.read(claimed, alice, -SECOND)
     watch, other = looker.watch(row.pk), looker.watch(identity.new_id())
     assert await looker.found(watch) is None
@@ -134,7 +140,9 @@ async def test_without_the_database_a_dead_workers_connection_has_to_do(books: B
     assert await looker.found(other) is Finding.UNKNOWN
 
 
-async def test_who_hears_something_is_not_asked_about(books: Books, alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_hears_something_is_not_asked_about(
+    books: Books, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looker, row = Looker(books, {}), await books.read(run, alice)
     watch = looker.watch(row.pk)
     monkeypatch.setattr(silence, "SILENT_S", 60.0)

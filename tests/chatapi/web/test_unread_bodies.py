@@ -46,9 +46,18 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 class Upload:
     """One request with a body of 8 MiB, driven by hand."""
 
-    def __init__(self, path: str, method: str = "POST", headers: dict[str, str] | None = None, *, is_announced: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        method: str = "POST",
+        headers: dict[str, str] | None = None,
+        *,
+        is_announced: bool = True,
+    ) -> None:
         named = {"host": "localhost", "content-type": "application/json", **(headers or {})}
-        named |= {"content-length": str(len(PIECE) * PIECES)} if is_announced else {"transfer-encoding": "chunked"}
+        named |= (
+            {"content-length": str(len(PIECE) * PIECES)} if is_announced else {"transfer-encoding": "chunked"}
+        )
         path, _, query = path.partition("?")
         self.scope: dict[str, Any] = {
             "type": "http",
@@ -110,8 +119,12 @@ def bearer(person: Person) -> dict[str, str]:
         ("/nowhere", "PUT"),
     ],
 )
-async def test_of_a_strangers_body_the_first_pieces_are_all_that_is_read(path: str, method: str, is_announced: bool) -> None:
-    upload = await Upload(path, method, {"authorization": "Bearer x", "cookie": "sessionid=x"}, is_announced=is_announced).send()
+async def test_of_a_strangers_body_the_first_pieces_are_all_that_is_read(
+    path: str, method: str, is_announced: bool
+) -> None:
+    upload = await Upload(
+        path, method, {"authorization": "Bearer x", "cookie": "sessionid=x"}, is_announced=is_announced
+    ).send()
     assert upload.told in {(401, "invalid_api_key"), (413, "request_too_large")}
     assert upload.pieces_read <= 2
 
@@ -128,7 +141,9 @@ async def test_what_is_wrong_with_the_head_is_told_before_the_body_is_read(alice
 
 
 async def test_the_body_of_a_key_over_its_limit_is_not_read(alice: Person, services: Services) -> None:
-    await services.commits.read(lambda: RateLimit.objects.create(api_key=alice.api_key, requests_per_minute=1))
+    await services.commits.read(
+        lambda: RateLimit.objects.create(api_key=alice.api_key, requests_per_minute=1)
+    )
     first = await Upload(CHAT, "POST", bearer(alice)).send()
     assert (first.told, first.pieces_read) == ((400, "invalid_json"), PIECES)
     await asyncio.gather(*services._background)  # it is counted
@@ -136,14 +151,18 @@ async def test_the_body_of_a_key_over_its_limit_is_not_read(alice: Person, servi
     assert (second.told, second.pieces_read) == ((429, "rate_limit_exceeded"), 1)
 
 
-async def test_the_body_of_a_key_of_which_too_much_was_refused_is_not_read(alice: Person, services: Services) -> None:
+async def test_the_body_of_a_key_of_which_too_much_was_refused_is_not_read(
+    alice: Person, services: Services
+) -> None:
     services.refused_bytes = RefusedBytes(64 * 1024 * 1024)
     services.refused_bytes.add(alice.api_key.pk, 65 * 1024 * 1024)
     upload = await Upload(CHAT, "POST", bearer(alice)).send()
     assert (upload.told, upload.pieces_read) == ((429, "rate_limit_exceeded"), 1)
 
 
-async def test_a_body_beyond_the_cap_is_not_read_to_its_end(alice: Person, services: Services, settings: Settings) -> None:
+async def test_a_body_beyond_the_cap_is_not_read_to_its_end(
+    alice: Person, services: Services, settings: Settings
+) -> None:
     settings.MAX_BODY_BYTES = 10 * len(PIECE)
     announced = await Upload(CHAT, "POST", bearer(alice)).send()
     assert (announced.told, announced.pieces_read) == ((413, "request_too_large"), 1)

@@ -27,7 +27,9 @@ def test_websocket_works(probe: Probe) -> None:
 
 @pytest.mark.parametrize("frame", [b"\x8a\x80\0\0\0\0", b"\x89\x80\0\0\0\0"], ids=["pong", "ping"])
 def test_a_flood_of_tiny_frames_delays_nobody(probe: Probe, frame: bytes) -> None:
-    """Frames are read 512 bytes at a time. With Twisted's 64 KiB another request waited for half a second each time."""
+    """Frames are read 512 bytes at a time. With Twisted's 64 KiB another request waited for half a second
+    each time.
+    """
     with probe.client() as flooding, probe.client() as other:
         flooding.open_websocket()
         flood = threading.Thread(target=send_all, args=(flooding, frame * 100_000))
@@ -72,7 +74,9 @@ def test_a_bad_handshake_is_a_json_error(probe: Probe) -> None:
         assert client.is_hung_up()
 
 
-def test_a_second_handshake_before_the_first_ones_answer_is_told_nothing_of_what_is_inside(probe: Probe) -> None:
+def test_a_second_handshake_before_the_first_ones_answer_is_told_nothing_of_what_is_inside(
+    probe: Probe,
+) -> None:
     with probe.client() as client:
         client.ask_for_websocket("/?watch=handshake")
         probe.ask("/report?watch=handshake")  # the first one is with the application

@@ -1,4 +1,6 @@
-"""Only pages of this origin, or of trusted ones, may open a WebSocket: the same host on another port is another origin."""
+"""Only pages of this origin, or of trusted ones, may open a WebSocket: the same host on another port is
+another origin.
+"""
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer

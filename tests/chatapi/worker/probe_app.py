@@ -1,6 +1,8 @@
-"""A Celery application whose tasks report to Redis; `python -m` runs a worker of it: the subject of the worker's tests.
+"""A Celery application whose tasks report to Redis; `python -m` runs a worker of it: the subject of the
+worker's tests.
 
-Environment: PROBE_SOCKET, PROBE_CONCURRENCY, PROBE_DRAIN_SECONDS, PROBE_SERVICES (which of the two functions below).
+Environment: PROBE_SOCKET, PROBE_CONCURRENCY, PROBE_DRAIN_SECONDS, PROBE_SERVICES (which of the two functions
+below).
 """
 
 import asyncio
@@ -36,7 +38,10 @@ app.conf.update(
 
 client = redis.asyncio.Redis(
     connection_pool=redis.asyncio.BlockingConnectionPool(
-        connection_class=redis.asyncio.UnixDomainSocketConnection, path=SOCKET, max_connections=20, retry=Retry(NoBackoff(), 0)
+        connection_class=redis.asyncio.UnixDomainSocketConnection,
+        path=SOCKET,
+        max_connections=20,
+        retry=Retry(NoBackoff(), 0),
     )
 )
 released = asyncio.Event()

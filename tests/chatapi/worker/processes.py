@@ -1,4 +1,6 @@
-"""Real processes for the worker's tests: a Valkey server and a Celery worker of `probe_app`, both dying with the tests."""
+"""Real processes for the worker's tests: a Valkey server and a Celery worker of `probe_app`, both dying with
+the tests.
+"""
 
 import ctypes
 import os
@@ -105,7 +107,9 @@ class Worker:
         try:
             eventually(lambda: words in self.log)
         except AssertionError:
-            raise AssertionError(f"the worker never said {words!r}, exit code {self._process.poll()}, but:\n{self.log}") from None
+            raise AssertionError(
+                f"the worker never said {words!r}, exit code {self._process.poll()}, but:\n{self.log}"
+            ) from None
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

@@ -21,7 +21,11 @@ def names(routes: list[Route]) -> list[str]:
 
 
 def test_a_low_priority_number_comes_first() -> None:
-    routes = [route("third", priority=9), route("first", priority=0, weight=1), route("second", priority=1, weight=1_000)]
+    routes = [
+        route("third", priority=9),
+        route("first", priority=0, weight=1),
+        route("second", priority=1, weight=1_000),
+    ]
     assert names(Health().in_order(routes)) == ["first", "second", "third"]
 
 
@@ -49,12 +53,18 @@ REMOTE: dict[str, object] = {"type": "image_url", "image_url": {"url": "https://
 
 
 def asking(*content: dict[str, object]) -> ChatRequest:
-    body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, *content]}]}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, *content]}],
+    }
     return parse_chat(json.dumps(body).encode(), remote_media_allowed=True)
 
 
 def test_addresses_of_pictures_go_only_where_they_are_allowed() -> None:
-    careful, trusting = route("careful"), Route(Target(engine="sandbox", name="trusting"), allows_remote_media=True)
+    careful, trusting = (
+        route("careful"),
+        Route(Target(engine="sandbox", name="trusting"), allows_remote_media=True),
+    )
     assert names(able([careful, trusting], asking(REMOTE))) == ["trusting"]
     assert able([careful], asking(REMOTE)) == []
     assert names(able([careful, trusting], asking())) == ["careful", "trusting"]
@@ -76,7 +86,9 @@ def test_a_deployment_allows_remote_media_only_when_it_says_so() -> None:
 @pytest.mark.django_db
 def test_it_loads_what_is_active() -> None:
     model = ServedModel.objects.create(id="org/served")
-    Deployment.objects.create(model=model, name="one", engine="sandbox", weight=3, priority=2, timeouts={"connect_ms": 7})
+    Deployment.objects.create(
+        model=model, name="one", engine="sandbox", weight=3, priority=2, timeouts={"connect_ms": 7}
+    )
     Deployment.objects.create(model=model, name="off", engine="sandbox", is_active=False)
     hidden = ServedModel.objects.create(id="hidden", is_active=False)
     Deployment.objects.create(model=hidden, name="two", engine="sandbox")
@@ -84,7 +96,11 @@ def test_it_loads_what_is_active() -> None:
     assert loaded.keys() == {"org/served"}
     (only,) = loaded["org/served"]
     assert (only.target.name, only.weight, only.priority, only.on_disconnect) == ("one", 3, 2, "cancel")
-    assert (only.target.upstream_model, only.target.timeouts.connect_ms, only.target.timeouts.total_ms) == ("org/served", 7, 3_600_000)
+    assert (only.target.upstream_model, only.target.timeouts.connect_ms, only.target.timeouts.total_ms) == (
+        "org/served",
+        7,
+        3_600_000,
+    )
 
 
 @pytest.mark.django_db

@@ -61,7 +61,9 @@ async def kept_ms(stream: DeltaStream, generation_id: UUID) -> tuple[int, int]:
     return int(job), int(log)
 
 
-async def test_the_job_goes_and_the_log_when_every_log_would(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+async def test_the_job_goes_and_the_log_when_every_log_would(
+    commits: GroupCommit, stream: DeltaStream, alice: Person
+) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
     await say(stream, untold)
     await forget_settled(commits, stream)
@@ -69,14 +71,18 @@ async def test_the_job_goes_and_the_log_when_every_log_would(commits: GroupCommi
     assert (job_ms, 0 < log_ms <= TTL_MS - LONG_AGO_MS) == (-2, True)
 
 
-async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
+    commits: GroupCommit, stream: DeltaStream, alice: Person
+) -> None:
     over = await settled(commits, alice, 2 * TTL_MS)
     await stream.publish([Entry(over, 1, 5, deltas.encode([Text("said")]))])
     await forget_settled(commits, stream)
     assert await kept_ms(stream, over) == (-2, -2)
 
 
-async def test_an_end_that_is_told_late_gives_the_log_no_more_time(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+async def test_an_end_that_is_told_late_gives_the_log_no_more_time(
+    commits: GroupCommit, stream: DeltaStream, alice: Person
+) -> None:
     """Whoever has settled it was frozen, not dead."""
     untold = await settled(commits, alice, TTL_MS - 5_000)
     await say(stream, untold)
@@ -99,7 +105,9 @@ async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
     assert (job_ms, 0 < log_ms <= DAY_MS - DAY_MS // 3) == (-2, True)
 
 
-async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(
+    commits: GroupCommit, stream: DeltaStream, alice: Person
+) -> None:
     still_open = (await commits.read(cast.admit, alice)).pk
     just_settled, told = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
     await say(stream, still_open)
@@ -111,25 +119,39 @@ async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(commits: Gr
     assert (await kept_ms(stream, told))[1] > TTL_MS - LONG_AGO_MS
 
 
-async def test_what_others_keep_in_the_same_redis_stays(commits: GroupCommit, stream: DeltaStream, alice: Person, valkey: Valkey) -> None:
+async def test_what_others_keep_in_the_same_redis_stays(
+    commits: GroupCommit, stream: DeltaStream, alice: Person, valkey: Valkey
+) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
-    names = [f"another:job:{untold.hex}", f"job:{untold.hex}", *(stream.key("web", untold.hex), stream.key("job", "tonight"))]
+    names = [
+        f"another:job:{untold.hex}",
+        f"job:{untold.hex}",
+        *(stream.key("web", untold.hex), stream.key("job", "tonight")),
+    ]
     for name in names:
         await stream.redis.set(name, "theirs", px=RUN_TTL_MS)
     await forget_settled(commits, stream)
     assert [await stream.redis.exists(name) for name in names] == [1, 1, 1, 1]
 
 
-async def test_all_are_found_however_many_there_are(commits: GroupCommit, stream: DeltaStream, alice: Person) -> None:
+async def test_all_are_found_however_many_there_are(
+    commits: GroupCommit, stream: DeltaStream, alice: Person
+) -> None:
     untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
     everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
-    await Line(stream.redis).calls([stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything])
+    await Line(stream.redis).calls(
+        [stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything]
+    )
     await forget_settled(commits, stream)
     assert [await kept_ms(stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3
 
 
 async def test_it_goes_on_after_a_redis_that_was_away(
-    commits: GroupCommit, alice: Person, tmp_path_factory: pytest.TempPathFactory, settings: Any, caplog: pytest.LogCaptureFixture
+    commits: GroupCommit,
+    alice: Person,
+    tmp_path_factory: pytest.TempPathFactory,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings.STREAM_TTL_MS = 30
     valkey = Valkey(tmp_path_factory.mktemp("late"))

@@ -1,4 +1,6 @@
-"""What becomes of a run when something happens while it is claimed, when the database is away then, or when its job can't be read."""
+"""What becomes of a run when something happens while it is claimed, when the database is away then, or when
+its job can't be read.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,11 +28,15 @@ from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.models import Generation
 
-REQUEST = requests.parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}', remote_media_allowed=True)
+REQUEST = requests.parse_chat(
+    b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}', remote_media_allowed=True
+)
 
 
 class Routes:
-    """The routes of a database that is away for a while; a reading that was kept is from before the model was made."""
+    """The routes of a database that is away for a while; a reading that was kept is from before the model was
+    made.
+    """
 
     def __init__(self, failures: int, routes: Sequence[Route] = ()) -> None:
         self.failures = failures
@@ -53,7 +59,9 @@ def services(failures: int, *routes: Route) -> Services:
     return cast(Services, parts)
 
 
-async def test_a_cancellation_is_heard_while_the_generation_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancellation_is_heard_while_the_generation_is_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its flag may have been asked for just before it was set, and its run is not there yet."""
     claimed = Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1)
     worker = Services.__new__(Services)
@@ -137,7 +145,9 @@ async def test_a_claim_whose_answer_is_lost_is_a_claim(
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_claim_of_somebody_else_is_none(alice: Person, ends: list[tuple[int, End | None]], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_claim_of_somebody_else_is_none(
+    alice: Person, ends: list[tuple[int, End | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def lose(commits: GroupCommit) -> None:
         await commits.read(lambda: Generation.objects.update(worker="another"))
         raise DatabaseUnavailable("away")
@@ -156,7 +166,9 @@ async def test_a_claim_that_was_taken_over_meanwhile_is_none(
 
     async def lose(commits: GroupCommit) -> None:
         await commits.read(lambda: Generation.objects.update(lease_expires_at=F("claimed_at")))
-        orphans = await commits.write(ledger.take_over, ledger.TakeOver(1, 6_000, await commits.read(database_now)))
+        orphans = await commits.write(
+            ledger.take_over, ledger.TakeOver(1, 6_000, await commits.read(database_now))
+        )
         assert [orphan.fence for orphan in orphans.rows] == [2]
         raise DatabaseUnavailable("the answer to COMMIT was lost, and the next one came late")
 
@@ -167,7 +179,9 @@ async def test_a_claim_that_was_taken_over_meanwhile_is_none(
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_who_is_cancelled_while_claiming_ends_what_is_claimed(alice: Person, ends: list[tuple[int, End | None]]) -> None:
+async def test_who_is_cancelled_while_claiming_ends_what_is_claimed(
+    alice: Person, ends: list[tuple[int, End | None]]
+) -> None:
     claiming = asyncio.current_task()
 
     async def cancel(_: GroupCommit) -> None:
@@ -204,7 +218,9 @@ async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch)
         await generate._produce(services(failures=3), run, REQUEST)
 
 
-async def test_a_job_that_is_not_readable_is_settled_as_our_fault(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_is_not_readable_is_settled_as_our_fault(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends = []
 
     async def finish(_services: Services, _run: Run, request: object, end: End) -> None:

@@ -1,4 +1,6 @@
-"""The worker's event loop is free whatever a request holds: what takes long is done aside, in pieces, in turns."""
+"""The worker's event loop is free whatever a request holds: what takes long is done aside, in pieces, in
+turns.
+"""
 
 import asyncio
 import gc
@@ -30,7 +32,9 @@ MOST_LOOP_S = 0.1
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[list[float]]:
-    """The loop's turns meanwhile: how much CPU time each has taken, of this thread alone, so that no other load counts."""
+    """The loop's turns meanwhile: how much CPU time each has taken, of this thread alone, so that no other
+    load counts.
+    """
     turns_s: list[float] = []
 
     async def watch() -> None:
@@ -55,7 +59,9 @@ async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> 
     """Run the request as a worker does, from its job to its settlement by our own count; the loop's turns."""
     parse = requests.parse_text if "prompt" in body else requests.parse_chat
     content = requests.to_bytes(parse(json.dumps(body).encode()))
-    run = Run(Claimed(identity.new_id(), 1, "m", most, 1, is_test=True, organization_id=1), "web", content=content)
+    run = Run(
+        Claimed(identity.new_id(), 1, "m", most, 1, is_test=True, organization_id=1), "web", content=content
+    )
     async with watched() as turns_s:
         request = await generate._request(run)
         target = Target("sandbox", upstream_model=model)
@@ -78,7 +84,9 @@ def schema(of: dict[str, Any]) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": of}}}
 
 
-FUNCTIONS = [{"name": f"f{number}", "parameters": {"type": "array", "minItems": 400 + number}} for number in range(16)]
+FUNCTIONS = [
+    {"name": f"f{number}", "parameters": {"type": "array", "minItems": 400 + number}} for number in range(16)
+]
 TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]
 CONSTANTS = [{"const": [1.5] * 280 + [last]} for last in range(900)]
 
@@ -90,13 +98,31 @@ CONSTANTS = [{"const": [1.5] * 280 + [last]} for last in range(900)]
         pytest.param(chat('\n"\\' * 500_000), "sandbox", 50, id="a prompt of escapes"),
         pytest.param(chat("[sandbox " * 200_000), "sandbox", 50, id="markers that never end"),
         pytest.param(chat("word " * 200_000, n=128), "sandbox-echo", 50, id="an echo in each choice"),
-        pytest.param(chat("word " * 3_000, n=128), "sandbox-echo", 2_500, id="choices that grow long together"),
-        pytest.param({"model": "m", "prompt": ["word " * 3_000] * 128, "echo": True}, "sandbox", 5, id="many prompts said again"),
-        pytest.param(chat("hi [sandbox tokens=40]", n=128, logprobs=True, top_logprobs=20), "sandbox", 50, id="log probabilities"),
+        pytest.param(
+            chat("word " * 3_000, n=128), "sandbox-echo", 2_500, id="choices that grow long together"
+        ),
+        pytest.param(
+            {"model": "m", "prompt": ["word " * 3_000] * 128, "echo": True},
+            "sandbox",
+            5,
+            id="many prompts said again",
+        ),
+        pytest.param(
+            chat("hi [sandbox tokens=40]", n=128, logprobs=True, top_logprobs=20),
+            "sandbox",
+            50,
+            id="log probabilities",
+        ),
         pytest.param(chat("hi", **schema({"allOf": CONSTANTS})), "sandbox", 50, id="constants"),
-        pytest.param(chat("hi", **schema({"enum": [[each] for each in range(100_000)]})), "sandbox", 50, id="an enum"),
-        pytest.param(chat("hi", **schema({"type": "array", "minItems": 10**9})), "sandbox", 50, id="endless items"),
-        pytest.param(chat("hi [sandbox tool_calls=16]", tools=TOOLS, n=16), "sandbox", 9_000, id="tool calls"),
+        pytest.param(
+            chat("hi", **schema({"enum": [[each] for each in range(100_000)]})), "sandbox", 50, id="an enum"
+        ),
+        pytest.param(
+            chat("hi", **schema({"type": "array", "minItems": 10**9})), "sandbox", 50, id="endless items"
+        ),
+        pytest.param(
+            chat("hi [sandbox tool_calls=16]", tools=TOOLS, n=16), "sandbox", 9_000, id="tool calls"
+        ),
     ],
 )
 async def test_no_request_holds_the_loop(body: dict[str, Any], model: str, most: int) -> None:
@@ -116,7 +142,9 @@ async def test_a_large_delta_is_counted_aside() -> None:
 
 async def test_a_large_delta_is_passed_on_in_parts() -> None:
     long = "word " * 10_000
-    call, *others = await heavy_work.tallied(Tally(), [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")])
+    call, *others = await heavy_work.tallied(
+        Tally(), [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")]
+    )
     assert call == ToolCall(1, long[: heavy_work.MAX_DELTA_CHARS], "id", "name", 2)
     calls = [call, *(delta for delta in others if isinstance(delta, ToolCall))]
     assert "".join(part.arguments for part in calls) == long

@@ -36,12 +36,19 @@ async def take(limits: RateLimits, tokens: int) -> Taken:
 
 
 def run_of(taken: Taken) -> Run:
-    return Run(Claimed(taken.id, 1, "small", 10, 1, is_test=False, organization_id=1), "web", runs_on=True, taken=taken)
+    return Run(
+        Claimed(taken.id, 1, "small", 10, 1, is_test=False, organization_id=1),
+        "web",
+        runs_on=True,
+        taken=taken,
+    )
 
 
 async def test_what_runs_has_its_place_though_its_lease_has_ended_in_the_queue(redis: Redis) -> None:
     limits = RateLimits(redis, "test:", lease_ms=LEASE_MS)
-    run = run_of(await RateLimits(redis, "test:", lease_ms=1).take([DAY, ONE], uuid4(), model="small", tokens=800))
+    run = run_of(
+        await RateLimits(redis, "test:", lease_ms=1).take([DAY, ONE], uuid4(), model="small", tokens=800)
+    )
     async with asyncio.timeout(5):
         while await redis.exists(*(run.taken.running if run.taken else ())):
             await asyncio.sleep(0.01)
@@ -54,8 +61,12 @@ async def test_what_runs_has_its_place_though_its_lease_has_ended_in_the_queue(r
     assert (await take(limits, 0)).standings[0].remaining == 900
 
 
-async def test_it_is_given_back_though_its_web_process_died_long_after_its_end(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Just before it would have asked the books again, 5 s after the end; that it is dead is seen 3 s later and at the next sweep."""
+async def test_it_is_given_back_though_its_web_process_died_long_after_its_end(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before it would have asked the books again, 5 s after the end; that it is dead is seen 3 s later
+    and at the next sweep.
+    """
     limits, clock = RateLimits(redis, "test:", lease_ms=LEASE_MS), SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     left_behind = LeftBehind(limits)
@@ -68,7 +79,9 @@ async def test_it_is_given_back_though_its_web_process_died_long_after_its_end(r
     assert (await take(limits, 0)).standings[0].remaining == 900
 
 
-async def test_what_a_web_process_that_lives_has_to_give_back_is_forgotten(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_web_process_that_lives_has_to_give_back_is_forgotten(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits, clock = RateLimits(redis, "test:", lease_ms=LEASE_MS), SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     left_behind = LeftBehind(limits)

@@ -20,7 +20,9 @@ CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]'
 FIVE_WORDS = " the of and to in"
 
 
-def call_of(url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object) -> Call:
+def call_of(
+    url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object
+) -> Call:
     """A chat request for the fake upstream's model `fake:<script>`; `more` is put into its JSON."""
     request = requests.parse_chat(CHAT + more + b"}")
     values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **target}
@@ -49,7 +51,9 @@ async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDe
 
 
 @asynccontextmanager
-async def tcp_server(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+async def tcp_server(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
     """A server for what HTTP servers do not do; gives its base URL."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
@@ -71,28 +75,38 @@ async def read_request(reader: asyncio.StreamReader) -> None:
     ["", "crlf", "comments", "split=1", "split=7,crlf", "null_choices", "no_index", "repeat_role", "fin_without_done",
      "usage_on_finish", "usage_every_chunk", "as_json", "rate=500"],
 )  # fmt: skip
-async def test_it_reads_every_deviation_alike(engine: OpenAICompatibleEngine, upstream: Upstream, script: str) -> None:
+async def test_it_reads_every_deviation_alike(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str
+) -> None:
     deltas = await deltas_of(engine, call_of(upstream.url, script))
     assert deltas[0] == Started("fp_fake")
     assert deltas[-2:] == [Finished("stop"), Usage(7, 5)]
     assert collect(deltas).choice(0).text == FIVE_WORDS
 
 
-@pytest.mark.parametrize(("script", "usage"), [("no_usage", None), ("usage_after_done", None), ("zero_usage", Usage(0, 0))])
+@pytest.mark.parametrize(
+    ("script", "usage"), [("no_usage", None), ("usage_after_done", None), ("zero_usage", Usage(0, 0))]
+)
 async def test_it_tells_the_usage_that_the_upstream_told(
     engine: OpenAICompatibleEngine, upstream: Upstream, script: str, usage: Usage | None
 ) -> None:
     assert (await completion_of(engine, call_of(upstream.url, script))).usage == usage
 
 
-async def test_it_reads_choices_reasoning_and_logprobs(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_it_reads_choices_reasoning_and_logprobs(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     call = call_of(upstream.url, "reasoning=2,reasoning_field=reasoning", more=b', "n": 2, "logprobs": true')
     for choice in (await completion_of(engine, call)).choices.values():
         assert (choice.reasoning, choice.text, len(choice.logprobs or [])) == (" the of", FIVE_WORDS, 5)
 
 
-@pytest.mark.parametrize("script", ["tool_index=right", "tool_index=zero", "tool_index=none", "repeat_tool_names"])
-async def test_it_puts_tool_calls_in_order(engine: OpenAICompatibleEngine, upstream: Upstream, script: str) -> None:
+@pytest.mark.parametrize(
+    "script", ["tool_index=right", "tool_index=zero", "tool_index=none", "repeat_tool_names"]
+)
+async def test_it_puts_tool_calls_in_order(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str
+) -> None:
     choice = (await completion_of(engine, call_of(upstream.url, f"tool_calls=2,{script}"))).choice(0)
     assert [(call.id, call.name, call.arguments) for call in choice.tool_calls.values()] == [
         ("call_up_0", "lookup", '{"city":" the"}'),
@@ -102,14 +116,20 @@ async def test_it_puts_tool_calls_in_order(engine: OpenAICompatibleEngine, upstr
 
 async def test_it_reads_text_completions(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
     request = requests.parse_text(b'{"model": "m", "prompt": "hi"}')
-    call = Call("gen", request, Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake"), 100)
+    call = Call(
+        "gen", request, Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake"), 100
+    )
     assert (await completion_of(engine, call)).choice(0).text == FIVE_WORDS
     assert upstream.calls[0].path == "/v1/completions"
 
 
-async def test_an_echo_of_the_prompt_does_not_count_as_output(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_an_echo_of_the_prompt_does_not_count_as_output(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     request = requests.parse_text(b'{"model": "m", "prompt": " the", "echo": true, "max_tokens": 0}')
-    target = Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake:tokens=1,ignore_max_tokens")
+    target = Target(
+        engine="openai_compatible", base_url=upstream.url, upstream_model="fake:tokens=1,ignore_max_tokens"
+    )
     deltas = await deltas_of(engine, Call("gen", request, target, 0))
     assert deltas == [Started("fp_fake"), Text(" the"), Finished("stop"), Usage(7, 1)]
 
@@ -138,10 +158,20 @@ async def test_an_echo_of_the_prompt_does_not_count_as_output(engine: OpenAIComp
     ],
 )
 async def test_it_refuses_before_it_starts(
-    engine: OpenAICompatibleEngine, upstream: Upstream, script: str, status: int, code: str | None, is_retryable: bool
+    engine: OpenAICompatibleEngine,
+    upstream: Upstream,
+    script: str,
+    status: int,
+    code: str | None,
+    is_retryable: bool,
 ) -> None:
     deltas, error = await failed(engine, call_of(upstream.url, script))
-    assert (deltas, error.failure.status, error.failure.code, error.is_retryable) == ([], status, code, is_retryable)
+    assert (deltas, error.failure.status, error.failure.code, error.is_retryable) == (
+        [],
+        status,
+        code,
+        is_retryable,
+    )
     assert "nginx" not in error.failure.message
 
 
@@ -150,7 +180,9 @@ async def test_it_keeps_retry_after(engine: OpenAICompatibleEngine, upstream: Up
     assert error.failure.retry_after_ms == 3000
 
 
-async def test_it_never_follows_a_redirect(engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_never_follows_a_redirect(
+    engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_KEY", "sk-fake")
     async with fake_upstream.serve() as other:
         call = call_of(upstream.url, f"redirect={other.url}/chat/completions", api_key_env="FAKE_KEY")
@@ -174,7 +206,9 @@ async def test_it_never_follows_a_redirect(engine: OpenAICompatibleEngine, upstr
         ("stall_after=2", "upstream_timeout"),
     ],
 )
-async def test_it_fails_after_what_it_could_read(engine: OpenAICompatibleEngine, upstream: Upstream, fault: str, code: str) -> None:
+async def test_it_fails_after_what_it_could_read(
+    engine: OpenAICompatibleEngine, upstream: Upstream, fault: str, code: str
+) -> None:
     timeouts = Timeouts(between_deltas_ms=300)
     deltas, error = await failed(engine, call_of(upstream.url, f"rate=50,{fault}", timeouts=timeouts))
     assert deltas == [Started("fp_fake"), Text(" the"), Text(" of")]
@@ -188,14 +222,22 @@ async def test_it_tells_an_upstream_that_is_not_there(engine: OpenAICompatibleEn
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     _, error = await failed(engine, call_of(f"http://127.0.0.1:{port}/v1"))
-    assert (error.failure.status, error.failure.code, error.is_retryable) == (503, "upstream_unreachable", True)
+    assert (error.failure.status, error.failure.code, error.is_retryable) == (
+        503,
+        "upstream_unreachable",
+        True,
+    )
     assert str(port) not in error.failure.message
 
 
 @pytest.mark.parametrize("host", ["two..dots", "a" * 64 + ".example"])
 async def test_it_tells_an_address_that_no_dns_has(engine: OpenAICompatibleEngine, host: str) -> None:
     _, error = await failed(engine, call_of(f"http://{host}/v1"))
-    assert (error.failure.status, error.failure.code, error.is_retryable) == (503, "upstream_unreachable", True)
+    assert (error.failure.status, error.failure.code, error.is_retryable) == (
+        503,
+        "upstream_unreachable",
+        True,
+    )
 
 
 async def test_it_tells_an_upstream_without_tls(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
@@ -205,9 +247,15 @@ async def test_it_tells_an_upstream_without_tls(engine: OpenAICompatibleEngine, 
 
 @pytest.mark.parametrize(
     ("scheme", "timeouts"),
-    [("https", Timeouts(connect_ms=100)), ("http", Timeouts(first_delta_ms=100)), ("http", Timeouts(total_ms=100))],
+    [
+        ("https", Timeouts(connect_ms=100)),
+        ("http", Timeouts(first_delta_ms=100)),
+        ("http", Timeouts(total_ms=100)),
+    ],
 )
-async def test_it_does_not_wait_for_a_silent_upstream(engine: OpenAICompatibleEngine, scheme: str, timeouts: Timeouts) -> None:
+async def test_it_does_not_wait_for_a_silent_upstream(
+    engine: OpenAICompatibleEngine, scheme: str, timeouts: Timeouts
+) -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1000):
             pass
@@ -218,8 +266,12 @@ async def test_it_does_not_wait_for_a_silent_upstream(engine: OpenAICompatibleEn
     assert (error.failure.status, error.failure.code, error.is_retryable) == (504, "upstream_timeout", True)
 
 
-async def test_it_ends_a_stream_that_goes_on_beyond_its_time(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
-    deltas, error = await failed(engine, call_of(upstream.url, "tokens=1000,rate=50", timeouts=Timeouts(total_ms=1000)))
+async def test_it_ends_a_stream_that_goes_on_beyond_its_time(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    deltas, error = await failed(
+        engine, call_of(upstream.url, "tokens=1000,rate=50", timeouts=Timeouts(total_ms=1000))
+    )
     assert error.failure.code == "upstream_timeout"
     assert deltas[0] == Started("fp_fake")
 
@@ -241,7 +293,9 @@ async def test_comments_do_not_put_off_a_timeout(engine: OpenAICompatibleEngine)
     assert error.failure.code == "upstream_timeout"
 
 
-async def test_a_slow_consumer_is_not_the_upstreams_fault(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_a_slow_consumer_is_not_the_upstreams_fault(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     call = call_of(upstream.url, "tokens=20,rate=100", timeouts=Timeouts(between_deltas_ms=150))
     deltas: list[AnyDelta] = []
     async for batch in engine.stream(call):
@@ -251,7 +305,9 @@ async def test_a_slow_consumer_is_not_the_upstreams_fault(engine: OpenAICompatib
     assert deltas[-1] == Usage(7, 20)
 
 
-async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(
+    engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(openai_compatible, "USAGE_GRACE_S", 0.1)
 
     async def keep_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -261,7 +317,9 @@ async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(engine: OpenA
         writer.close()
 
     async with tcp_server(keep_open) as address:
-        deltas = await deltas_of(engine, call_of(f"http://{address}", timeouts=Timeouts(between_deltas_ms=400)))
+        deltas = await deltas_of(
+            engine, call_of(f"http://{address}", timeouts=Timeouts(between_deltas_ms=400))
+        )
     assert deltas == [Started(), Text("a"), Finished("stop")]
 
 
@@ -275,9 +333,21 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
     await deltas_of(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
     [received] = upstream.calls
     assert received.headers["Authorization"] == "Bearer sk-fake"
-    assert set(received.headers) == {"Host", "Content-Type", "Content-Length", "Accept", "Accept-Encoding", "User-Agent", "Authorization"}
+    assert set(received.headers) == {
+        "Host",
+        "Content-Type",
+        "Content-Length",
+        "Accept",
+        "Accept-Encoding",
+        "User-Agent",
+        "Authorization",
+    }
     assert received.headers["User-Agent"] == "chatapi"
-    assert (received.body["model"], received.body["stream"], received.body["stream_options"]) == ("fake:", True, {"include_usage": True})
+    assert (received.body["model"], received.body["stream"], received.body["stream_options"]) == (
+        "fake:",
+        True,
+        {"include_usage": True},
+    )
 
 
 @pytest.mark.parametrize("key", ["", "sk-fake\nsk-second", "sk-\udcff"])
@@ -287,11 +357,19 @@ async def test_it_asks_nobody_without_a_key_for_them(
     """Nor with what no header can carry; another deployment may be asked."""
     monkeypatch.setenv("FAKE_KEY", key)
     _, error = await failed(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
-    assert (error.failure.code, error.is_retryable, upstream.calls) == ("upstream_credentials_missing", True, [])
+    assert (error.failure.code, error.is_retryable, upstream.calls) == (
+        "upstream_credentials_missing",
+        True,
+        [],
+    )
 
 
-@pytest.mark.parametrize("script", ["tokens=5", "error_frame=2,error_type=server_error", "status=500", "client leaves"])
-async def test_it_leaves_no_garbage_in_circles(engine: OpenAICompatibleEngine, upstream: Upstream, script: str) -> None:
+@pytest.mark.parametrize(
+    "script", ["tokens=5", "error_frame=2,error_type=server_error", "status=500", "client leaves"]
+)
+async def test_it_leaves_no_garbage_in_circles(
+    engine: OpenAICompatibleEngine, upstream: Upstream, script: str
+) -> None:
     """All streams of a process wait while its collector looks for such."""
     leaves = script == "client leaves"
     call = call_of(upstream.url, "" if leaves else script)
@@ -310,7 +388,9 @@ async def test_it_leaves_no_garbage_in_circles(engine: OpenAICompatibleEngine, u
         for _ in range(5):
             await one()
         gc.collect()
-        found = [item for item in gc.garbage if type(item).__module__.startswith(("aiohttp.client", "chatapi"))]
+        found = [
+            item for item in gc.garbage if type(item).__module__.startswith(("aiohttp.client", "chatapi"))
+        ]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

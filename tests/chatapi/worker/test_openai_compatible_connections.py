@@ -12,7 +12,16 @@ from accounts.loop_clock import clock
 from chatapi.wire.deltas import Finished, Started, Text
 from chatapi.worker.engines import EngineError, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
-from tests.chatapi.worker.test_openai_compatible import ANSWER, HEAD, STREAM_HEAD, call_of, deltas_of, failed, read_request, tcp_server
+from tests.chatapi.worker.test_openai_compatible import (
+    ANSWER,
+    HEAD,
+    STREAM_HEAD,
+    call_of,
+    deltas_of,
+    failed,
+    read_request,
+    tcp_server,
+)
 from tests.fake_upstream import Upstream
 
 
@@ -32,7 +41,9 @@ async def test_it_uses_a_connection_again_after_a_whole_answer(
     assert len({call.client_port for call in upstream.calls}) == 1
 
 
-async def test_it_never_uses_a_connection_again_that_was_not_read_to_its_end(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_it_never_uses_a_connection_again_that_was_not_read_to_its_end(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     await deltas_of(engine, call_of(upstream.url, "rate=200,ignore_max_tokens", max_output_tokens=2))
     await deltas_of(engine, call_of(upstream.url))
     assert len({call.client_port for call in upstream.calls}) == 2
@@ -51,7 +62,9 @@ async def test_it_gives_one_batch_for_all_that_one_read_brought(engine: OpenAICo
 
 @asynccontextmanager
 async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str]:
-    """An upstream that hangs up when it is asked again over a connection; it answers when it has been asked so often. Its address."""
+    """An upstream that hangs up when it is asked again over a connection; it answers when it has been asked
+    so often. Its address.
+    """
     may_answer = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,13 +84,19 @@ async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4, 6, 9, 14, 20])
-async def test_a_loop_that_was_blocked_takes_no_upstream_for_silent(engine: OpenAICompatibleEngine, upstream: Upstream, turns: int) -> None:
-    """Wherever it was: connecting, waiting for the head or between deltas. Every time limit is over before it looks at its sockets."""
+async def test_a_loop_that_was_blocked_takes_no_upstream_for_silent(
+    engine: OpenAICompatibleEngine, upstream: Upstream, turns: int
+) -> None:
+    """Wherever it was: connecting, waiting for the head or between deltas. Every time limit is over before it
+    looks at its sockets.
+    """
     timeouts = Timeouts(connect_ms=800, first_delta_ms=900, between_deltas_ms=900)
     clock.start(asyncio.get_running_loop())
     await asyncio.sleep(0.05)
     try:
-        asking = asyncio.ensure_future(deltas_of(engine, call_of(upstream.url, "tokens=20,rate=1000", timeouts=timeouts)))
+        asking = asyncio.ensure_future(
+            deltas_of(engine, call_of(upstream.url, "tokens=20,rate=1000", timeouts=timeouts))
+        )
         for _ in range(turns):
             await asyncio.sleep(0)
         block(1.5)
@@ -184,12 +203,17 @@ async def stalling(*parts: bytes) -> AsyncIterator[str]:
 async def test_it_does_not_wait_behind_broken_framing(engine: OpenAICompatibleEngine) -> None:
     head = STREAM_HEAD.replace(b"Connection: close", b"Transfer-Encoding: chunked")
     said = ANSWER.replace(b'"stop"', b"null").partition(b"data: [DONE]")[0]
-    async with stalling(head, b"%x\r\n%s\r\n" % (len(said), said), b"no length\r\n") as url, asyncio.timeout(5):
+    async with (
+        stalling(head, b"%x\r\n%s\r\n" % (len(said), said), b"no length\r\n") as url,
+        asyncio.timeout(5),
+    ):
         deltas, error = await failed(engine, call_of(url))
     assert (deltas, error.failure.code) == ([Started(), Text("a")], "upstream_disconnected")
 
 
-async def test_it_does_not_wait_for_the_words_of_an_error(engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_does_not_wait_for_the_words_of_an_error(
+    engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(openai_compatible, "ERROR_GRACE_S", 0.1, raising=False)
     head = b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 100\r\nRetry-After: 3\r\n\r\n"
     async with stalling(head + b'{"error": ') as url, asyncio.timeout(5):
@@ -198,11 +222,15 @@ async def test_it_does_not_wait_for_the_words_of_an_error(engine: OpenAICompatib
 
 
 @pytest.mark.parametrize("way", ["cancel", "aclose"])
-async def test_a_consumer_that_leaves_closes_the_upstream(engine: OpenAICompatibleEngine, upstream: Upstream, way: str) -> None:
+async def test_a_consumer_that_leaves_closes_the_upstream(
+    engine: OpenAICompatibleEngine, upstream: Upstream, way: str
+) -> None:
     has_started = asyncio.Event()
 
     async def consume() -> None:
-        async with aclosing(engine.stream(call_of(upstream.url, "tokens=1000,rate=50", max_output_tokens=1000))) as stream:
+        async with aclosing(
+            engine.stream(call_of(upstream.url, "tokens=1000,rate=50", max_output_tokens=1000))
+        ) as stream:
             async for _ in stream:
                 has_started.set()
                 if way == "aclose":
@@ -229,9 +257,19 @@ async def test_a_consumer_that_leaves_before_the_first_delta_closes_the_upstream
         assert (await upstream.closed()).is_peer_gone
 
 
-async def test_it_stops_an_upstream_that_ignores_max_tokens(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
-    call = call_of(upstream.url, "tokens=1000,rate=200,ignore_max_tokens,usage_every_chunk", max_output_tokens=3)
-    assert await deltas_of(engine, call) == [Started("fp_fake"), Text(" the"), Text(" of"), Text(" and"), Finished("length")]
+async def test_it_stops_an_upstream_that_ignores_max_tokens(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    call = call_of(
+        upstream.url, "tokens=1000,rate=200,ignore_max_tokens,usage_every_chunk", max_output_tokens=3
+    )
+    assert await deltas_of(engine, call) == [
+        Started("fp_fake"),
+        Text(" the"),
+        Text(" of"),
+        Text(" and"),
+        Finished("length"),
+    ]
     async with asyncio.timeout(2):
         assert (await upstream.closed()).is_peer_gone
 
@@ -280,7 +318,9 @@ async def test_it_reads_gzip(engine: OpenAICompatibleEngine) -> None:
         assert await deltas_of(engine, call_of(url)) == [Started(), Text("a"), Finished("stop")]
 
 
-async def test_much_that_says_nothing_holds_nobody_up_and_is_not_read_for_ever(engine: OpenAICompatibleEngine) -> None:
+async def test_much_that_says_nothing_holds_nobody_up_and_is_not_read_for_ever(
+    engine: OpenAICompatibleEngine,
+) -> None:
     async with compressed(PINGS) as url, longest_turn() as longest:
         _, error = await failed(engine, call_of(url, timeouts=Timeouts(first_delta_ms=300)))
     assert error.failure.code == "upstream_timeout"

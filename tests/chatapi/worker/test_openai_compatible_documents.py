@@ -24,13 +24,25 @@ FIVE_WORDS = " the of and to in"
 Outcome = tuple[list[AnyDelta], str | None]
 
 
-def call_of(upstream: Upstream, script: Script, *, is_text: bool = False, max_output_tokens: int = 1000, **parameters: Any) -> Call:
+def call_of(
+    upstream: Upstream,
+    script: Script,
+    *,
+    is_text: bool = False,
+    max_output_tokens: int = 1000,
+    **parameters: Any,
+) -> Call:
     """A request to which the upstream answers as the script says."""
     upstream.name_script("scripted", script)
     prompt = {"prompt": "hi"} if is_text else {"messages": [{"role": "user", "content": "hi"}]}
     body = {"model": "m", **prompt, **parameters}
     request = (requests.parse_text if is_text else requests.parse_chat)(json.dumps(body).encode())
-    return Call("gen", request, Target(engine="openai_compatible", base_url=upstream.url, upstream_model="scripted"), max_output_tokens)
+    return Call(
+        "gen",
+        request,
+        Target(engine="openai_compatible", base_url=upstream.url, upstream_model="scripted"),
+        max_output_tokens,
+    )
 
 
 async def outcome(engine: OpenAICompatibleEngine, call: Call) -> Outcome:
@@ -50,7 +62,9 @@ async def completion(engine: OpenAICompatibleEngine, call: Call) -> Completion:
     return collect(deltas)
 
 
-def chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
+def chunk(
+    delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any
+) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish_reason}], **more}
 
 
@@ -82,26 +96,44 @@ async def test_every_transcript_is_read_over_http(
     for path in sorted((TRANSCRIPTS / dialect).glob("*.sse")):
         stream = path.read_bytes()
         is_text = b'"text_completion"' in stream
-        choices = 1 + max([int(index) for index in re.findall(rb'"index":(\d+),"(?:delta|logprobs)"', stream)], default=0)
+        choices = 1 + max(
+            [int(index) for index in re.findall(rb'"index":(\d+),"(?:delta|logprobs)"', stream)], default=0
+        )
         call = call_of(upstream, Script(raw=stream.decode(), **how), is_text=is_text, n=choices)
         deltas, code = await outcome(engine, call)
         told = [delta for delta in deltas if not isinstance(delta, Usage)]
         assert (path.name, told) == (path.name, read(stream, choices, is_text=is_text))
-        assert (path.name, code is None) == (path.name, "failure" not in path.name and "error" not in path.name)
+        assert (path.name, code is None) == (
+            path.name,
+            "failure" not in path.name and "error" not in path.name,
+        )
 
 
-async def test_a_bitseek_stream_without_blank_lines_ends_by_closing(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_a_bitseek_stream_without_blank_lines_ends_by_closing(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     lines = [f"data: {json.dumps(part)}\n" for part in (SAYS_A, SAYS_A, chunk({"content": ""}, "stop"))]
-    assert await outcome(engine, call_of(upstream, raw(*lines))) == ([Started(), Text("a"), Text("a"), Finished("stop")], None)
+    assert await outcome(engine, call_of(upstream, raw(*lines))) == (
+        [Started(), Text("a"), Text("a"), Finished("stop")],
+        None,
+    )
 
 
-async def test_a_text_stream_without_finish_reasons_ends_by_done(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_a_text_stream_without_finish_reasons_ends_by_done(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     text = {"object": "text_completion", "choices": [{"text": " Once", "index": 0}]}
     said = [Started(), Text(" Once"), Text(" Once")]
     whole = raw(text, text, DONE)
     assert await outcome(engine, call_of(upstream, whole, is_text=True)) == ([*said, Finished("stop")], None)
-    assert await outcome(engine, call_of(upstream, whole, is_text=True, max_output_tokens=2)) == ([*said, Finished("length")], None)
-    assert await outcome(engine, call_of(upstream, raw(text, text), is_text=True)) == (said, "upstream_disconnected")
+    assert await outcome(engine, call_of(upstream, whole, is_text=True, max_output_tokens=2)) == (
+        [*said, Finished("length")],
+        None,
+    )
+    assert await outcome(engine, call_of(upstream, raw(text, text), is_text=True)) == (
+        said,
+        "upstream_disconnected",
+    )
 
 
 # Errors in the stream
@@ -112,9 +144,18 @@ async def test_a_text_stream_without_finish_reasons_ends_by_done(engine: OpenAIC
     [
         ({"error": {"message": "boom", "type": "server_error"}}, "upstream_error"),
         ({"error": "boom"}, "upstream_error"),
-        ({"id": "stream:chat:1", "choices": [], "error": {"message": "boom", "code": 503}}, "upstream_unavailable"),
-        ('event: error\ndata: {"message": "context overflow", "type": "server_error"}\n\n', "context_length_exceeded"),
-        ('event: error\ndata: {"message": "slow", "type": "rate_limit_error", "error": {"message": "slow"}}\n\n', "upstream_error"),
+        (
+            {"id": "stream:chat:1", "choices": [], "error": {"message": "boom", "code": 503}},
+            "upstream_unavailable",
+        ),
+        (
+            'event: error\ndata: {"message": "context overflow", "type": "server_error"}\n\n',
+            "context_length_exceeded",
+        ),
+        (
+            'event: error\ndata: {"message": "slow", "type": "rate_limit_error", "error": {"message": "slow"}}\n\n',
+            "upstream_error",
+        ),
         ({"object": "error", "message": "slow down", "code": 429}, "upstream_rate_limited"),
         ("data: garbage\n\n", "upstream_invalid_response"),
         ("", "upstream_disconnected"),
@@ -126,18 +167,28 @@ async def test_a_broken_stream_is_told_after_what_could_be_read(
     engine: OpenAICompatibleEngine, upstream: Upstream, error: dict[str, Any] | str, code: str
 ) -> None:
     for how in ({}, {"crlf": True, "split": 5}):
-        assert await outcome(engine, call_of(upstream, raw(SAYS_A, error, **how))) == ([Started(), Text("a")], code)
+        assert await outcome(engine, call_of(upstream, raw(SAYS_A, error, **how))) == (
+            [Started(), Text("a")],
+            code,
+        )
 
 
-async def test_a_usage_that_is_cut_through_spoils_no_whole_answer(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_a_usage_that_is_cut_through_spoils_no_whole_answer(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     script = raw(SAYS_A, STOP, 'data: {"choices":[],"usage":{"prompt_to')
-    assert await outcome(engine, call_of(upstream, script)) == ([Started(), Text("a"), Finished("stop")], None)
+    assert await outcome(engine, call_of(upstream, script)) == (
+        [Started(), Text("a"), Finished("stop")],
+        None,
+    )
 
 
 # Oddities
 
 
-async def test_noise_between_the_events_says_nothing(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_noise_between_the_events_says_nothing(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     noise: list[dict[str, Any] | str] = [
         ": OPENROUTER PROCESSING\n\n",
         "event: ping\ndata: {}\n\n",
@@ -147,13 +198,21 @@ async def test_noise_between_the_events_says_nothing(engine: OpenAICompatibleEng
         {},
     ]
     script = raw(*noise, chunk({"role": "assistant"}), SAYS_A, *noise, "event: chunk\n", STOP, *noise, DONE)
-    assert await outcome(engine, call_of(upstream, script)) == ([Started(), Text("a"), Finished("stop")], None)
+    assert await outcome(engine, call_of(upstream, script)) == (
+        [Started(), Text("a"), Finished("stop")],
+        None,
+    )
 
 
-async def test_what_comes_after_the_finish_is_dropped_but_for_the_usage(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_what_comes_after_the_finish_is_dropped_but_for_the_usage(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     usage: dict[str, Any] = {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
     script = raw(SAYS_A, STOP, STOP, chunk({"content": "late"}, **usage), DONE, SAYS_A)
-    assert await outcome(engine, call_of(upstream, script)) == ([Started(), Text("a"), Finished("stop"), Usage(3, 1)], None)
+    assert await outcome(engine, call_of(upstream, script)) == (
+        [Started(), Text("a"), Finished("stop"), Usage(3, 1)],
+        None,
+    )
 
 
 async def test_a_delta_of_a_mebibyte_is_read(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
@@ -162,10 +221,14 @@ async def test_a_delta_of_a_mebibyte_is_read(engine: OpenAICompatibleEngine, ups
     assert said.text == " the of" + "x" * (1 << 20) + " and to in"
 
 
-async def test_an_echoed_prompt_may_come_in_many_chunks(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_an_echoed_prompt_may_come_in_many_chunks(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     parts = [{"choices": [{"text": text, "index": 0}]} for text in "hi ab"]
     script = raw(*parts, {"choices": [{"text": "", "index": 0, "finish_reason": "length"}]}, DONE)
-    said = (await completion(engine, call_of(upstream, script, is_text=True, max_output_tokens=3, echo=True))).choice(0)
+    said = (
+        await completion(engine, call_of(upstream, script, is_text=True, max_output_tokens=3, echo=True))
+    ).choice(0)
     assert (said.text, said.finish_reason) == ("hi ab", "length")
 
 
@@ -173,12 +236,22 @@ async def test_a_legacy_function_call_is_read(engine: OpenAICompatibleEngine, up
     deltas, _ = await outcome(engine, call_of(upstream, Script(function_call=True)))
     assert deltas[1] == ToolCall(0, '{"', None, "lookup", kind="function_call")
     [call] = collect(deltas).choice(0).tool_calls.values()
-    assert (call.name, call.arguments, collect(deltas).choice(0).finish_reason) == ("lookup", '{"city":" the"}', "function_call")
+    assert (call.name, call.arguments, collect(deltas).choice(0).finish_reason) == (
+        "lookup",
+        '{"city":" the"}',
+        "function_call",
+    )
 
 
-@pytest.mark.parametrize("how", [{}, {"no_tool_ids": True}, {"tool_index": "zero"}, {"tool_index": "none", "no_tool_ids": True}])
-async def test_tool_calls_may_come_whole(engine: OpenAICompatibleEngine, upstream: Upstream, how: dict[str, Any]) -> None:
-    said = (await completion(engine, call_of(upstream, Script(tool_calls=2, whole_tool_calls=True, **how)))).choice(0)
+@pytest.mark.parametrize(
+    "how", [{}, {"no_tool_ids": True}, {"tool_index": "zero"}, {"tool_index": "none", "no_tool_ids": True}]
+)
+async def test_tool_calls_may_come_whole(
+    engine: OpenAICompatibleEngine, upstream: Upstream, how: dict[str, Any]
+) -> None:
+    said = (
+        await completion(engine, call_of(upstream, Script(tool_calls=2, whole_tool_calls=True, **how)))
+    ).choice(0)
     ids = ["call_0", "call_1"] if "no_tool_ids" in how else ["call_up_0", "call_up_1"]
     assert [(call.id, call.name, call.arguments) for call in said.tool_calls.values()] == [
         (identifier, "lookup", '{"city":" the"}') for identifier in ids
@@ -186,8 +259,12 @@ async def test_tool_calls_may_come_whole(engine: OpenAICompatibleEngine, upstrea
     assert list(said.tool_calls) == [0, 1]
 
 
-@pytest.mark.parametrize("how", [{"reasoning": 2}, {"tool_calls": 2}, {"function_call": True}, {"refusal": True}])
-async def test_an_answer_that_ignores_stream_says_the_same(engine: OpenAICompatibleEngine, upstream: Upstream, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "how", [{"reasoning": 2}, {"tool_calls": 2}, {"function_call": True}, {"refusal": True}]
+)
+async def test_an_answer_that_ignores_stream_says_the_same(
+    engine: OpenAICompatibleEngine, upstream: Upstream, how: dict[str, Any]
+) -> None:
     streamed = await completion(engine, call_of(upstream, Script(**how)))
     whole = await completion(engine, call_of(upstream, Script(as_json=True, **how)))
     assert said(whole.choice(0)) == said(streamed.choice(0))
@@ -197,7 +274,11 @@ async def test_an_answer_that_ignores_stream_says_the_same(engine: OpenAICompati
 # How long to wait
 
 
-async def test_retry_after_in_milliseconds_is_kept(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
+async def test_retry_after_in_milliseconds_is_kept(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
     with pytest.raises(EngineError) as raised:
-        await anext(engine.stream(call_of(upstream, Script(status=429, retry_after="3", retry_after_ms="2500"))))
+        await anext(
+            engine.stream(call_of(upstream, Script(status=429, retry_after="3", retry_after_ms="2500")))
+        )
     assert raised.value.failure.retry_after_ms == 2500

@@ -23,7 +23,9 @@ Send = Callable[..., object]
 def start_worker(valkey: Valkey, tmp_path: Path) -> Iterator[StartWorker]:
     """Start a worker and wait until its services run."""
     with ExitStack() as stack:
-        yield lambda **environment: stack.enter_context(Worker(valkey, tmp_path / "worker.log", **environment))
+        yield lambda **environment: stack.enter_context(
+            Worker(valkey, tmp_path / "worker.log", **environment)
+        )
 
 
 @pytest.fixture
@@ -43,24 +45,31 @@ def test_it_runs_300_tasks_at_once(valkey: Valkey, start_worker: StartWorker, se
     assert len(set(ends)) == 300
 
 
-def test_it_starts_tasks_in_the_order_of_the_queue(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_it_starts_tasks_in_the_order_of_the_queue(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     for number in range(50):
         send("note", str(number))
     start_worker(PROBE_CONCURRENCY="1000")
     assert sorted(valkey.next_events(50)) == sorted(f"noted {number} {number}" for number in range(50))
 
 
-def test_a_full_pool_leaves_the_other_tasks_in_the_queue(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     start_worker(PROBE_CONCURRENCY="2")
     for name in "abcde":
         send("hold", name)
     assert valkey.next_events(2) == ["started a", "started b"]
-    # That nothing happens cannot be awaited: a worker that wanted one more task would have it within milliseconds.
+    # That nothing happens cannot be awaited: a worker that wanted one more task would have it within
+    # milliseconds.
     time.sleep(0.3)
     assert valkey.client.llen(QUEUE) == 3
 
 
-def test_a_slot_that_becomes_free_is_used_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_a_slot_that_becomes_free_is_used_at_once(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     start_worker(PROBE_CONCURRENCY="1")
     send("hold", "first")
     send("note", "second")
@@ -72,7 +81,10 @@ def test_a_slot_that_becomes_free_is_used_at_once(valkey: Valkey, start_worker: 
     assert time.monotonic() - freed < 0.5  # The hub's own tick comes once a second.
 
 
-@pytest.mark.parametrize(("task", "args"), [("fail", ["ValueError"]), ("fail", ["SystemExit"]), ("note", ["too", "many", "arguments"])])
+@pytest.mark.parametrize(
+    ("task", "args"),
+    [("fail", ["ValueError"]), ("fail", ["SystemExit"]), ("note", ["too", "many", "arguments"])],
+)
 def test_a_task_that_raises_does_not_stop_the_next(
     valkey: Valkey, start_worker: StartWorker, send: Send, task: str, args: list[str]
 ) -> None:
@@ -99,7 +111,9 @@ def test_sigterm_lets_running_tasks_finish_and_leaves_the_others_in_the_queue(
     assert "Traceback" not in worker.log
 
 
-def test_a_task_that_comes_during_the_drain_stays_in_the_queue(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_a_task_that_comes_during_the_drain_stays_in_the_queue(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     worker = start_worker()
     send("hold", "running")
     assert valkey.next_event() == "started running"
@@ -139,7 +153,9 @@ async def test_a_cancellation_counts_while_a_timeout_inside_the_task_ends_someth
         heard.append("not cancelled")
 
     tasks = {"task": SimpleNamespace(run=task)}
-    pool: Any = SimpleNamespace(runs={}, hub=SimpleNamespace(call_soon=lambda *_: None), app=SimpleNamespace(tasks=tasks))
+    pool: Any = SimpleNamespace(
+        runs={}, hub=SimpleNamespace(call_soon=lambda *_: None), app=SimpleNamespace(tasks=tasks)
+    )
     run = TaskRun(pool, {"task": "task", "id": "1", "args": [], "kwargs": {}}, lambda _: None)
     run.start()
     await is_cleaning_up.wait()
@@ -159,7 +175,9 @@ def test_a_second_sigterm_cancels_at_once(valkey: Valkey, start_worker: StartWor
 
 
 @pytest.mark.parametrize("during_the_drain", [False, True])
-def test_sigquit_cancels_at_once(valkey: Valkey, start_worker: StartWorker, send: Send, during_the_drain: bool) -> None:
+def test_sigquit_cancels_at_once(
+    valkey: Valkey, start_worker: StartWorker, send: Send, during_the_drain: bool
+) -> None:
     worker = start_worker()
     send("hold", "long")
     assert valkey.next_event() == "started long"
@@ -171,7 +189,9 @@ def test_sigquit_cancels_at_once(valkey: Valkey, start_worker: StartWorker, send
     assert "Traceback" not in worker.log
 
 
-def test_it_consumes_again_after_valkey_restarts(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_it_consumes_again_after_valkey_restarts(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     worker = start_worker()
     send("note", "before")
     assert valkey.next_event() == "noted before 0"  # nothing of its start still waits for Valkey
@@ -184,7 +204,9 @@ def test_it_consumes_again_after_valkey_restarts(valkey: Valkey, start_worker: S
     assert time.monotonic() - restarted < 10
 
 
-def test_sigterm_ends_a_worker_that_has_no_broker(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_sigterm_ends_a_worker_that_has_no_broker(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     worker = start_worker()
     send("note", "before")
     assert valkey.next_event() == "noted before 0"  # nothing of its start still waits for Valkey
@@ -194,7 +216,9 @@ def test_sigterm_ends_a_worker_that_has_no_broker(valkey: Valkey, start_worker: 
     assert worker.exit_code() == 0
 
 
-def test_a_worker_whose_services_fail_ends_with_an_error(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
+def test_a_worker_whose_services_fail_ends_with_an_error(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
     worker = start_worker(PROBE_SERVICES="failing_services")
     send("hold", "running")
     assert valkey.next_event() == "started running"

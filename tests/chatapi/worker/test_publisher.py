@@ -75,7 +75,9 @@ def said(*words: str) -> list[AnyDelta]:
     return [Text(word) for word in words]
 
 
-async def test_much_is_written_in_several_calls_in_order_and_others_do_not_wait_behind_it(writes: Writes, publisher: Publisher) -> None:
+async def test_much_is_written_in_several_calls_in_order_and_others_do_not_wait_behind_it(
+    writes: Writes, publisher: Publisher
+) -> None:
     long, other = Source(), Source()
     words = [str(number) for number in range(1_000)] + ["x" * 50_000 for _ in range(20)]
     publisher.put(long, said(*words))
@@ -88,7 +90,10 @@ async def test_much_is_written_in_several_calls_in_order_and_others_do_not_wait_
     assert [delta.text for batch in batches for delta in batch if isinstance(delta, Text)] == words
     assert seqs == [1 + sum(map(len, batches[:place])) for place in range(len(batches))]
     assert all(len(batch) <= publisher_module.MAX_ENTRY_DELTAS for batch in batches)
-    assert all(sum(len(entry.batch) for entry in call) <= publisher_module.MAX_CALL_BYTES + 100_000 for call in writes.calls)
+    assert all(
+        sum(len(entry.batch) for entry in call) <= publisher_module.MAX_CALL_BYTES + 100_000
+        for call in writes.calls
+    )
 
 
 async def test_many_generations_share_calls_of_a_bounded_size(writes: Writes, publisher: Publisher) -> None:
@@ -97,7 +102,10 @@ async def test_many_generations_share_calls_of_a_bounded_size(writes: Writes, pu
         publisher.put(source, said("x" * 40_000))
     await publisher.drained()
     assert [entry.id for call in writes.calls for entry in call] == [source.id for source in sources]
-    assert max(sum(len(entry.batch) for entry in call) for call in writes.calls) < publisher_module.MAX_CALL_BYTES + 50_000
+    assert (
+        max(sum(len(entry.batch) for entry in call) for call in writes.calls)
+        < publisher_module.MAX_CALL_BYTES + 50_000
+    )
 
 
 async def test_a_rest_that_can_not_be_written_is_given_up_with_its_beginning(
@@ -112,7 +120,9 @@ async def test_a_rest_that_can_not_be_written_is_given_up_with_its_beginning(
     assert (source.told, source.given_up) == (["stream lost"], everything)
 
 
-async def test_what_comes_during_a_write_goes_with_the_next_in_order(writes: Writes, publisher: Publisher) -> None:
+async def test_what_comes_during_a_write_goes_with_the_next_in_order(
+    writes: Writes, publisher: Publisher
+) -> None:
     one, other = Source(), Source()
     writes.is_open.clear()
     publisher.put(one, said("a"))
@@ -124,7 +134,9 @@ async def test_what_comes_during_a_write_goes_with_the_next_in_order(writes: Wri
     writes.is_open.set()
     await publisher.drained()
     first, second = writes.calls
-    assert [(entry.id, entry.first_seq, deltas.decode(entry.batch)) for entry in first] == [(one.id, 1, said("a"))]
+    assert [(entry.id, entry.first_seq, deltas.decode(entry.batch)) for entry in first] == [
+        (one.id, 1, said("a"))
+    ]
     assert [(entry.id, entry.first_seq, deltas.decode(entry.batch)) for entry in second] == [
         (one.id, 2, said("b", "c", "d")),
         (other.id, 1, said("x")),
@@ -137,7 +149,10 @@ async def test_only_the_terminal_marks_the_last_entry(writes: Writes, publisher:
     await publisher.flushed(source)
     publisher.put(source, [*said("b"), Usage(1, 2)])
     await publisher.flushed(source)
-    assert [(entry.fence, entry.inbox, entry.is_last) for (entry,) in writes.calls] == [(3, "web", False), (3, "web", True)]
+    assert [(entry.fence, entry.inbox, entry.is_last) for (entry,) in writes.calls] == [
+        (3, "web", False),
+        (3, "web", True),
+    ]
 
 
 async def test_flushed_waits_for_the_write(writes: Writes, publisher: Publisher) -> None:
@@ -162,7 +177,9 @@ async def test_a_failed_write_is_repeated_as_it_was(writes: Writes, publisher: P
     assert source.told == []
 
 
-async def test_it_gives_up_after_a_while_and_goes_on(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_gives_up_after_a_while_and_goes_on(
+    writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publisher_module, "GIVE_UP_S", 0.1)
     source = Source()
     writes.failures = 2
@@ -194,7 +211,9 @@ async def test_what_has_come_behind_what_it_gives_up_is_given_up_too(
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-async def test_a_delta_that_can_not_be_encoded_is_its_own_generations_loss(writes: Writes, publisher: Publisher, place: int) -> None:
+async def test_a_delta_that_can_not_be_encoded_is_its_own_generations_loss(
+    writes: Writes, publisher: Publisher, place: int
+) -> None:
     sources = [Source(), Source(), Source()]
     poisoned = sources[place]
     poison: list[AnyDelta] = [Annotations([{"number": 1 << 64}])]
@@ -204,7 +223,9 @@ async def test_a_delta_that_can_not_be_encoded_is_its_own_generations_loss(write
     assert (poisoned.told, poisoned.given_up, poisoned.next_seq) == (["stream lost"], poison, 1)
     healthy = [source for source in sources if source is not poisoned]
     assert [source.told for source in healthy] == [[], []]
-    assert [(entry.id, entry.first_seq) for entry in writes.calls[0]] == [(source.id, 1) for source in healthy]
+    assert [(entry.id, entry.first_seq) for entry in writes.calls[0]] == [
+        (source.id, 1) for source in healthy
+    ]
 
 
 async def test_what_is_written_is_not_lost_by_what_goes_wrong_after_it(
@@ -217,7 +238,9 @@ async def test_what_is_written_is_not_lost_by_what_goes_wrong_after_it(
     assert (source.told, len(writes.calls)) == ([], 1)
 
 
-async def test_a_frozen_redis_is_a_failed_write(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frozen_redis_is_a_failed_write(
+    writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publisher_module, "ATTEMPT_S", 0.05)
     source = Source()
     writes.is_open.clear()
@@ -230,7 +253,9 @@ async def test_a_frozen_redis_is_a_failed_write(writes: Writes, publisher: Publi
     assert writes.calls[0] == writes.calls[-1]
 
 
-async def test_who_is_refused_is_fenced_off_and_the_others_are_not(writes: Writes, publisher: Publisher) -> None:
+async def test_who_is_refused_is_fenced_off_and_the_others_are_not(
+    writes: Writes, publisher: Publisher
+) -> None:
     zombie, healthy = Source(), Source()
     writes.refused = {zombie.id}
     publisher.put(zombie, said("a"))
@@ -239,7 +264,9 @@ async def test_who_is_refused_is_fenced_off_and_the_others_are_not(writes: Write
     assert (zombie.told, healthy.told) == (["fenced off"], [])
 
 
-async def test_organizations_take_turns_in_what_one_call_does_not_hold(publisher: Publisher, writes: Writes) -> None:
+async def test_organizations_take_turns_in_what_one_call_does_not_hold(
+    publisher: Publisher, writes: Writes
+) -> None:
     flood = [Source(organization_id=1) for _ in range(100)]
     honest = [Source(organization_id=2) for _ in range(3)]
     for source in (*flood, *honest):
@@ -268,7 +295,9 @@ async def test_a_generation_that_is_faster_than_redis_waits(writes: Writes, publ
     assert not publisher.is_behind(fast)
 
 
-async def test_a_generation_that_is_given_up_waits_no_more(writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_generation_that_is_given_up_waits_no_more(
+    writes: Writes, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publisher_module, "GIVE_UP_S", -1)
     lost = Source()
     writes.failures = 1

@@ -102,7 +102,9 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
     assert last.code == "worker_lost"
 
 
-async def test_a_lost_run_whose_job_is_not_readable_is_closed(commits: Commits, stream: DeltaStream, lost_run: UUID) -> None:
+async def test_a_lost_run_whose_job_is_not_readable_is_closed(
+    commits: Commits, stream: DeltaStream, lost_run: UUID
+) -> None:
     await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", b'{"of": "another version"}')))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
     assert await Reaper(commits, stream).reap() == 1
@@ -132,7 +134,9 @@ async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
     assert (row.prompt_tokens, row.amount_nanodollars == 0) == (6 if charged else 0, amount_is_zero)
 
 
-async def test_an_echo_whose_beginning_is_lost_is_no_output_either(commits: Commits, stream: DeltaStream, lost_run: UUID) -> None:
+async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
+    commits: Commits, stream: DeltaStream, lost_run: UUID
+) -> None:
     """It can't be compared with the prompt; what the last heartbeat told counts, which is without it."""
     await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO))))
     await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
@@ -143,9 +147,13 @@ async def test_an_echo_whose_beginning_is_lost_is_no_output_either(commits: Comm
 FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delta that we do not know"]])
 
 
-async def test_a_lost_run_whose_log_is_not_readable_is_closed(commits: Commits, stream: DeltaStream, lost_run: UUID) -> None:
+async def test_a_lost_run_whose_log_is_not_readable_is_closed(
+    commits: Commits, stream: DeltaStream, lost_run: UUID
+) -> None:
     """By what its last heartbeat told; and whoever can read the log hears of the end."""
-    await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")])), Entry(lost_run, 1, 2, FROM_ANOTHER_VERSION)])
+    await stream.publish(
+        [Entry(lost_run, 1, 1, deltas.encode([Text(" the")])), Entry(lost_run, 1, 2, FROM_ANOTHER_VERSION)]
+    )
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
     entries: Any = await stream.redis.xrange(stream.key("log", lost_run.hex))
@@ -275,12 +283,19 @@ async def test_who_must_end_while_it_settles_tells_the_client_and_gives_back(
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_what_was_taken_for_it_is_given_back(commits: Commits, stream: DeltaStream, lost_run: UUID, is_told: bool) -> None:
+async def test_what_was_taken_for_it_is_given_back(
+    commits: Commits, stream: DeltaStream, lost_run: UUID, is_told: bool
+) -> None:
     """Whether its client could be told, and without a job that says what that was."""
     limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=15_000)
-    known = [Limit("key", int(is_told), "", Counts.TOKENS, 1_000, DAY_MS), Limit("key", int(is_told), "", Counts.RUNNING, 1)]
+    known = [
+        Limit("key", int(is_told), "", Counts.TOKENS, 1_000, DAY_MS),
+        Limit("key", int(is_told), "", Counts.RUNNING, 1),
+    ]
     await limits.take(known, lost_run, model="small", tokens=800)
-    await Reaper(commits, stream if is_told else Away(stream.redis, f"test-{uuid4().hex}:", ttl_ms=5_000)).reap()
+    await Reaper(
+        commits, stream if is_told else Away(stream.redis, f"test-{uuid4().hex}:", ttl_ms=5_000)
+    ).reap()
     _, completion_tokens = await outcome(commits, lost_run)
     taken = await room(lambda: limits.take(known, uuid4(), model="small", tokens=0))
     assert taken.standings[0].remaining >= 1_000 - completion_tokens - 10

@@ -57,7 +57,13 @@ async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> No
 
 @pytest.mark.parametrize(
     ("rule", "has_published", "stops"),
-    [("cancel", False, True), ("cancel", True, True), ("drain", False, True), ("drain", True, False), ("continue", False, False)],
+    [
+        ("cancel", False, True),
+        ("cancel", True, True),
+        ("drain", False, True),
+        ("drain", True, False),
+        ("continue", False, False),
+    ],
 )
 @pytest.mark.parametrize("leaves", ["before", "after"])
 def test_the_deployment_says_what_follows_when_the_client_leaves(
@@ -74,7 +80,9 @@ def test_the_deployment_says_what_follows_when_the_client_leaves(
 
 
 def test_what_runs_on_is_finished_whatever_the_rule() -> None:
-    run = Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web", runs_on=True)
+    run = Run(
+        Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web", runs_on=True
+    )
     run.begin_on("openai", OnDisconnect.CANCEL)
     run.cancel(Cancellation.CLIENT_LEFT)
     assert run.stopped is None
@@ -101,7 +109,10 @@ def test_an_attempt_that_failed_and_one_that_was_cut_off_are_both_told(run: Run)
     run.begin_on("second", OnDisconnect.CANCEL)
     end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
     assert (end.ending, end.error_code) == (Ending.FAILED, "server_shutting_down")
-    assert [(each.deployment, each.error_code) for each in end.attempts] == [("first", "upstream_timeout"), ("second", "")]
+    assert [(each.deployment, each.error_code) for each in end.attempts] == [
+        ("first", "upstream_timeout"),
+        ("second", ""),
+    ]
 
 
 def test_a_deployment_is_not_asked_for_what_nobody_wants_any_more(run: Run) -> None:

@@ -30,11 +30,24 @@ WEATHER = {
         },
     },
 }
-CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}}
+CLOCK = {
+    "type": "function",
+    "function": {
+        "name": "clock",
+        "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
+    },
+}
 SCRIBBLE = {"type": "custom", "custom": {"name": "scribble"}}
 
 
-def call(said: str = "Hello", *, cap: int = 1_000, upstream_model: str = "", timeouts: Timeouts | None = None, **body: Any) -> Call:
+def call(
+    said: str = "Hello",
+    *,
+    cap: int = 1_000,
+    upstream_model: str = "",
+    timeouts: Timeouts | None = None,
+    **body: Any,
+) -> Call:
     """A call for a chat request with one user message."""
     content = {"model": "sandbox", "messages": [{"role": "user", "content": said}], **body}
     target = Target(engine="sandbox", upstream_model=upstream_model, timeouts=timeouts or Timeouts())
@@ -43,7 +56,9 @@ def call(said: str = "Hello", *, cap: int = 1_000, upstream_model: str = "", tim
 
 def text_call(cap: int = 1_000, **body: Any) -> Call:
     """A call for a text request."""
-    return Call("0" * 32, parse_text(json.dumps({"model": "sandbox", **body}).encode()), Target(engine="sandbox"), cap)
+    return Call(
+        "0" * 32, parse_text(json.dumps({"model": "sandbox", **body}).encode()), Target(engine="sandbox"), cap
+    )
 
 
 async def batches_of(asked: Call) -> list[Sequence[AnyDelta]]:
@@ -82,7 +97,9 @@ def usage_of(completion: Completion) -> Usage:
     return completion.usage
 
 
-@pytest.mark.parametrize("name", [name for name, script in BEHAVIOURS.items() if script.breaks_after is None and not script.error])
+@pytest.mark.parametrize(
+    "name", [name for name, script in BEHAVIOURS.items() if script.breaks_after is None and not script.error]
+)
 async def test_every_good_end_keeps_the_order_of_the_protocol(name: str) -> None:
     deltas = await deltas_of(call(f"[sandbox first_delay_ms=0] {name}", upstream_model=name, n=2))
     kinds = [type(delta) for delta in deltas]
@@ -95,7 +112,11 @@ async def test_every_good_end_keeps_the_order_of_the_protocol(name: str) -> None
 @given(st.text(max_size=30), st.integers(0, 60), st.integers(1, 4), st.integers(0, 40))
 @settings(max_examples=25, deadline=None)
 def test_the_same_request_gives_the_same_deltas(said: str, length: int, n: int, cap: int) -> None:
-    asked = call(f"[sandbox tokens={length}] {said.encode('utf-8', 'replace').decode().replace(chr(0), '')}", n=n, cap=cap)
+    asked = call(
+        f"[sandbox tokens={length}] {said.encode('utf-8', 'replace').decode().replace(chr(0), '')}",
+        n=n,
+        cap=cap,
+    )
     assert asyncio.run(batches_of(asked)) == asyncio.run(batches_of(asked))
 
 
@@ -121,7 +142,9 @@ async def test_each_delta_of_plain_text_is_one_token_to_everybody(encoding: str)
 async def test_usage_counts_the_prompt_and_what_was_emitted() -> None:
     asked = call("[sandbox tokens=20 reasoning_tokens=5] Grüße", n=3)
     usage = usage_of(collect(await deltas_of(asked)))
-    assert usage.prompt_tokens == tokens.count(asked.request.prompt_text) + asked.request.prompt_overhead_tokens
+    assert (
+        usage.prompt_tokens == tokens.count(asked.request.prompt_text) + asked.request.prompt_overhead_tokens
+    )
     assert (usage.completion_tokens, usage.reasoning_tokens, usage.cached_tokens) == (75, 15, 0)
 
 
@@ -153,22 +176,30 @@ async def test_a_refusal_is_no_text() -> None:
     answer = await answer_to(upstream_model="sandbox-refusal", logprobs=True)
     assert answer.choices[0].refusal == "I'm sorry, but I can't help with that."
     assert answer.choices[0].text is None
-    assert "".join(known.token for known in answer.choices[0].refusal_logprobs or []) == answer.choices[0].refusal
+    assert (
+        "".join(known.token for known in answer.choices[0].refusal_logprobs or [])
+        == answer.choices[0].refusal
+    )
     assert answer.choices[0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("sandbox-length", "length"), ("sandbox-content-filter", "content_filter"), ("sandbox", "stop")]
+    ("name", "reason"),
+    [("sandbox-length", "length"), ("sandbox-content-filter", "content_filter"), ("sandbox", "stop")],
 )
 async def test_a_model_name_chooses_the_finish_reason(name: str, reason: str) -> None:
     assert (await answer_to(upstream_model=name)).choices[0].finish_reason == reason
 
 
 async def test_a_marker_chooses_the_finish_reason() -> None:
-    assert (await answer_to("Hi [sandbox finish=content_filter]")).choices[0].finish_reason == "content_filter"
+    assert (await answer_to("Hi [sandbox finish=content_filter]")).choices[
+        0
+    ].finish_reason == "content_filter"
 
 
-@pytest.mark.parametrize("said", ["[sandbox tokens=50]", "[sandbox reasoning_tokens=50]", "[sandbox tool_calls=3]"])
+@pytest.mark.parametrize(
+    "said", ["[sandbox tokens=50]", "[sandbox reasoning_tokens=50]", "[sandbox tool_calls=3]"]
+)
 async def test_the_cap_cuts_each_choice_and_says_so(said: str) -> None:
     answer = await answer_to(said, cap=7, n=2)
     assert [answer.choices[index].finish_reason for index in range(2)] == ["length", "length"]
@@ -224,7 +255,9 @@ async def test_fragments_carry_id_and_name_once() -> None:
     deltas = await deltas_of(call("[sandbox tool_calls=1]", tools=[WEATHER]))
     fragments = [delta for delta in deltas if isinstance(delta, ToolCall)]
     assert len(fragments) > 3
-    assert [bool(fragment.id and fragment.name) for fragment in fragments] == [True] + [False] * (len(fragments) - 1)
+    assert [bool(fragment.id and fragment.name) for fragment in fragments] == [True] + [False] * (
+        len(fragments) - 1
+    )
 
 
 async def test_a_custom_tool_gets_text() -> None:
@@ -249,12 +282,16 @@ async def test_tool_choice_is_obeyed_by_the_plain_sandbox(choice: Any, names: li
 
 
 async def test_no_parallel_calls_when_the_request_forbids_them() -> None:
-    answer = await answer_to(upstream_model="sandbox-parallel-tool-calls", tools=[WEATHER, CLOCK], parallel_tool_calls=False)
+    answer = await answer_to(
+        upstream_model="sandbox-parallel-tool-calls", tools=[WEATHER, CLOCK], parallel_tool_calls=False
+    )
     assert len(answer.choices[0].tool_calls) == 1
 
 
 async def test_without_tools_an_example_is_called() -> None:
-    assert (await answer_to(upstream_model="sandbox-tool-call")).choices[0].tool_calls[0].name == "get_weather"
+    assert (await answer_to(upstream_model="sandbox-tool-call")).choices[0].tool_calls[
+        0
+    ].name == "get_weather"
 
 
 async def test_a_tools_answer_gets_text_so_that_an_agent_ends() -> None:
@@ -312,7 +349,9 @@ async def test_the_time_to_wait_can_be_chosen() -> None:
     assert (failure.status, failure.retry_after_ms) == (429, 2500)
 
 
-@pytest.mark.parametrize(("said", "pieces"), [("Hi", 5), ("[sandbox after=2]", 2), ("[sandbox tokens=3 after=9]", 3)])
+@pytest.mark.parametrize(
+    ("said", "pieces"), [("Hi", 5), ("[sandbox after=2]", 2), ("[sandbox tokens=3 after=9]", 3)]
+)
 async def test_an_error_in_mid_stream_comes_after_that_many_tokens(said: str, pieces: int) -> None:
     got, failure = await broken_off(call(said, upstream_model="sandbox-error-midstream"))
     assert [type(delta) for delta in got] == [Started] + [Text] * pieces
@@ -377,15 +416,29 @@ async def test_without_a_delay_much_comes_at_once_but_the_loop_turns() -> None:
 
 async def test_a_bad_marker_is_a_400_that_names_it() -> None:
     got, failure = await broken_off(call("Hi [sandbox tokns=3]"))
-    assert (got, failure.status, failure.type, failure.param) == ([], 400, "invalid_request_error", "messages")
+    assert (got, failure.status, failure.type, failure.param) == (
+        [],
+        400,
+        "invalid_request_error",
+        "messages",
+    )
     assert "'tokns=3' is unknown" in failure.message
 
 
 async def test_only_markers_of_the_last_user_message_count() -> None:
-    messages = [{"role": "user", "content": "[sandbox bad]"}, {"role": "user", "content": [{"type": "text", "text": "[sandbox tokens=2]"}]}]
+    messages = [
+        {"role": "user", "content": "[sandbox bad]"},
+        {"role": "user", "content": [{"type": "text", "text": "[sandbox tokens=2]"}]},
+    ]
     assert usage_of(await answer_to(messages=messages)).completion_tokens == 2
-    assert usage_of(await answer_to(messages=[{"role": "system", "content": "[sandbox bad]"}])).completion_tokens == 32
-    assert text_of(await answer_to("[sandboxed] [sandbox-echo]", upstream_model="sandbox-echo")) == "[sandboxed] [sandbox-echo]"
+    assert (
+        usage_of(await answer_to(messages=[{"role": "system", "content": "[sandbox bad]"}])).completion_tokens
+        == 32
+    )
+    assert (
+        text_of(await answer_to("[sandboxed] [sandbox-echo]", upstream_model="sandbox-echo"))
+        == "[sandboxed] [sandbox-echo]"
+    )
 
 
 async def test_a_text_request_has_choices_for_each_prompt() -> None:
@@ -395,7 +448,9 @@ async def test_a_text_request_has_choices_for_each_prompt() -> None:
 
 
 async def test_an_echoed_prompt_comes_first_and_costs_nothing() -> None:
-    completion = collect(await deltas_of(text_call(prompt="Once upon a time", echo=True, logprobs=2, max_tokens=0, cap=0)))
+    completion = collect(
+        await deltas_of(text_call(prompt="Once upon a time", echo=True, logprobs=2, max_tokens=0, cap=0))
+    )
     known = completion.choices[0].logprobs or []
     assert text_of(completion) == "Once upon a time" == "".join(token.token for token in known)
     assert (known[0].logprob, known[0].top_logprobs, len(known[1].top_logprobs)) == (-9999.0, [], 2)

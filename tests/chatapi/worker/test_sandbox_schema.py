@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 from chatapi.worker.engines import sandbox_schema
 from chatapi.worker.engines.sandbox_schema import MAX_CPU_S, MAX_SCHEMA_BYTES, SchemaError, instance
 
-NODE = {"type": "object", "properties": {"value": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+NODE = {
+    "type": "object",
+    "properties": {
+        "value": {"type": "number"},
+        "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+    },
+}
 ANCESTOR = {"type": "object", "properties": {"id": {"type": "integer", "minimum": 3}}, "required": ["id"]}
 SCHEMAS: list[dict[str, Any]] = [
-    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["b"], "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+        "required": ["b"],
+        "additionalProperties": False,
+    },
     {"type": "array", "items": {"type": "boolean"}, "minItems": 3},
     {"type": "array", "prefixItems": [{"const": 7}, {"type": "null"}]},
     {"type": ["null", "string"], "minLength": 12, "maxLength": 14},
@@ -25,7 +36,12 @@ SCHEMAS: list[dict[str, Any]] = [
     {"type": "number", "maximum": -3},
     {"type": "integer", "minimum": 1, "exclusiveMaximum": 2},
     {"enum": [{"x": [1]}, 2]},
-    {"allOf": [{"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, {"required": ["b"], "properties": {"b": {}}}]},
+    {
+        "allOf": [
+            {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]},
+            {"required": ["b"], "properties": {"b": {}}},
+        ]
+    },
     {"oneOf": [{"type": "string"}, {"type": "integer"}]},
     {"$ref": "#/$defs/node", "$defs": {"node": {**NODE, "required": ["value", "next"]}}},
 ]
@@ -50,20 +66,48 @@ TOGETHER: list[dict[str, Any]] = [
     {"allOf": [{"type": "integer", "maximum": -5}, {"exclusiveMaximum": -5}, {"maximum": -1}]},
     {"allOf": [{"type": "integer", "multipleOf": 4}, {"multipleOf": 6, "minimum": 1}]},
     {"allOf": [{"type": "string", "minLength": 9, "maxLength": 20}, {"minLength": 2, "maxLength": 10}]},
-    {"allOf": [{"type": "array", "minItems": 2, "items": {"type": "integer"}}, {"minItems": 1, "items": {"minimum": 2}}]},
-    {"allOf": [{"type": "array", "prefixItems": [{"minimum": 2}]}, {"items": {"type": "integer"}, "minItems": 2}]},
-    {"allOf": [{"type": "object", "properties": {"a": {"minimum": 2}}}, {"properties": {"a": {"type": "integer"}}, "required": ["a"]}]},
+    {
+        "allOf": [
+            {"type": "array", "minItems": 2, "items": {"type": "integer"}},
+            {"minItems": 1, "items": {"minimum": 2}},
+        ]
+    },
+    {
+        "allOf": [
+            {"type": "array", "prefixItems": [{"minimum": 2}]},
+            {"items": {"type": "integer"}, "minItems": 2},
+        ]
+    },
+    {
+        "allOf": [
+            {"type": "object", "properties": {"a": {"minimum": 2}}},
+            {"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        ]
+    },
     {"allOf": [{"type": ["string", "null", "number"]}, {"type": ["integer", "null"]}]},
     {"allOf": [{"enum": [1, 2, 3]}, {"enum": [3, 2]}, {"maximum": 2}]},
     {"allOf": [{"const": 2}, {"enum": [1, 2]}]},
-    {"allOf": [{"anyOf": [{"type": "string"}, {"type": "integer"}]}, {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 4}]}]},
+    {
+        "allOf": [
+            {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 4}]},
+        ]
+    },
     {"type": "integer", "minimum": 5, "anyOf": [{"maximum": 4}, {"multipleOf": 4}]},
-    {"type": "object", "properties": {"a": {"type": "null"}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    {
+        "type": "object",
+        "properties": {"a": {"type": "null"}},
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+    },
     {"$ref": "#/$defs/a", "maximum": -2, "$defs": {"a": {"type": "integer"}}},
     {"$ref": "#/$defs/a", "minItems": 1, "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}},
     {
         "allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/c"}],
-        "$defs": {"a": ANCESTOR, "b": {"allOf": [{"$ref": "#/$defs/a"}]}, "c": {"allOf": [{"$ref": "#/$defs/a"}]}},
+        "$defs": {
+            "a": ANCESTOR,
+            "b": {"allOf": [{"$ref": "#/$defs/a"}]},
+            "c": {"allOf": [{"$ref": "#/$defs/a"}]},
+        },
     },
 ]
 OPTIONAL: list[dict[str, Any]] = [
@@ -134,7 +178,12 @@ NOTHING: list[Any] = [
     {"type": "object", "required": ["a", "b"], "maxProperties": 1},
     {"type": "object", "required": ["a"], "additionalProperties": False},
     {"type": "object", "minProperties": 1, "additionalProperties": False},
-    {"allOf": [{"type": "object", "additionalProperties": False}, {"properties": {"a": {}}, "required": ["a"]}]},
+    {
+        "allOf": [
+            {"type": "object", "additionalProperties": False},
+            {"properties": {"a": {}}, "required": ["a"]},
+        ]
+    },
 ]
 
 
@@ -147,7 +196,9 @@ def test_a_schema_that_no_value_fits_is_refused(schema: Any) -> None:
 
 def doubling(kind: str) -> dict[str, Any]:
     """Each schema leads to the next one twice."""
-    defs: dict[str, Any] = {f"a{place}": {kind: [{"$ref": f"#/$defs/a{place + 1}"}] * 2} for place in range(25)}
+    defs: dict[str, Any] = {
+        f"a{place}": {kind: [{"$ref": f"#/$defs/a{place + 1}"}] * 2} for place in range(25)
+    }
     return {"$ref": "#/$defs/a0", "$defs": {**defs, "a25": {"type": "string", "minLength": 5_000}}}
 
 
@@ -158,10 +209,17 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "constants of strings": {"allOf": [{"const": "x" * 50 + str(last)} for last in range(900)]},
     "enums": {"allOf": [{"enum": list(range(5_000))}, {"enum": list(range(-5_000, 0))}]},
     "an enum of arrays": {"enum": [["x" * 10, number] for number in range(3_000)], "type": "object"},
-    "properties": {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(1_800)}},
+    "properties": {
+        "type": "object",
+        "properties": {f"p{number}": {"type": "string"} for number in range(1_800)},
+    },
     "required": {"type": "object", "required": [f"p{number}" for number in range(6_000)]},
     "required again": {"type": "object", "allOf": [{"required": ["a"] * 999}] * 12},
-    "a large constant again and again": {"type": "array", "minItems": 900, "items": {"const": "x" * (32 * KIB)}},
+    "a large constant again and again": {
+        "type": "array",
+        "minItems": 900,
+        "items": {"const": "x" * (32 * KIB)},
+    },
     "references that double": doubling("allOf"),
     "alternatives that double": doubling("anyOf"),
     "defaults": {"allOf": [{"default": "x" * 50 + str(last), "minLength": 10**8} for last in range(700)]},
@@ -169,7 +227,11 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "a cycle": {"$ref": "#"},
     "a long string": {"type": "string", "minLength": 10**9},
     "many items": {"type": "array", "minItems": 10**9},
-    "many items in many": {"type": "array", "minItems": 30, "items": {"type": "array", "minItems": 30, "items": {"minItems": 30}}},
+    "many items in many": {
+        "type": "array",
+        "minItems": 30,
+        "items": {"type": "array", "minItems": 30, "items": {"minItems": 30}},
+    },
     "many properties": {"type": "object", "minProperties": 10**9},
     "a pattern": {"type": "string", "pattern": "(a+)+$", "minLength": 50},
     "steps": {"type": "number", "allOf": [{"multipleOf": 0.001 * place + 1e-9} for place in range(1, 400)]},
@@ -201,7 +263,10 @@ def test_a_schema_that_takes_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-BOMB: dict[str, Any] = {"$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 100}}, "$ref": "#/$defs/x"}
+BOMB: dict[str, Any] = {
+    "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 100}},
+    "$ref": "#/$defs/x",
+}
 FAN = {"anyOf": [{"$ref": "#"}] * 1_000}
 CIRCLE = {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}
 CROWD = {"allOf": [{"anyOf": [{"enum": [n]}, {"enum": [-n]}], "title": str(n)} for n in range(1, 500)]}
@@ -209,7 +274,13 @@ WIDE = {"type": "object", "minProperties": 1e9}
 DEEP: dict[str, Any] = {}
 for _ in range(100):
     DEEP = {"type": "array", "items": DEEP, "minItems": 1}
-JUNK = [{"type": "object", "properties": [1]}, {"anyOf": 5}, {"type": "integer", "multipleOf": 0}, {"$ref": "#/nowhere"}, {"allOf": [1]}]
+JUNK = [
+    {"type": "object", "properties": [1]},
+    {"anyOf": 5},
+    {"type": "integer", "multipleOf": 0},
+    {"$ref": "#/nowhere"},
+    {"allOf": [1]},
+]
 ODD = [{"enum": {"a": 1}}, {"allOf": {"a": 1}}, {"type": "float"}, {"type": "string", "minLength": "1"}]
 OPTIONAL_JUNK = [{"properties": {"a": {"$ref": "#/nowhere"}}}, {"properties": {"a": 5}}]
 LONG: list[dict[str, Any]] = [
@@ -219,7 +290,9 @@ LONG: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("schema", [ENDLESS, BOMB, FAN, CIRCLE, CROWD, WIDE, DEEP, *JUNK, *ODD, *OPTIONAL_JUNK, *LONG])
+@pytest.mark.parametrize(
+    "schema", [ENDLESS, BOMB, FAN, CIRCLE, CROWD, WIDE, DEEP, *JUNK, *ODD, *OPTIONAL_JUNK, *LONG]
+)
 def test_a_schema_without_an_end_or_sense_is_refused_at_once(schema: dict[str, Any]) -> None:
     started = time.thread_time()
     with pytest.raises(SchemaError):
@@ -239,11 +312,23 @@ NUMBER_BOUNDS = st.fixed_dictionaries(
     },
 )
 SIZE = st.integers(0, 3)
-STRING_BOUNDS = st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": SIZE, "maxLength": SIZE})
-ARRAY_BOUNDS = st.fixed_dictionaries({"type": st.just("array")}, optional={"minItems": SIZE, "maxItems": SIZE})
-OBJECT_BOUNDS = st.fixed_dictionaries({"type": st.just("object")}, optional={"minProperties": SIZE, "maxProperties": SIZE})
-BOUNDS = st.one_of(*(st.lists(kind, min_size=1, max_size=2) for kind in (NUMBER_BOUNDS, STRING_BOUNDS, ARRAY_BOUNDS, OBJECT_BOUNDS)))
-# Whatever these bounds allow, they allow one of these: quarters lie between any two of them, six is the largest common multiple.
+STRING_BOUNDS = st.fixed_dictionaries(
+    {"type": st.just("string")}, optional={"minLength": SIZE, "maxLength": SIZE}
+)
+ARRAY_BOUNDS = st.fixed_dictionaries(
+    {"type": st.just("array")}, optional={"minItems": SIZE, "maxItems": SIZE}
+)
+OBJECT_BOUNDS = st.fixed_dictionaries(
+    {"type": st.just("object")}, optional={"minProperties": SIZE, "maxProperties": SIZE}
+)
+BOUNDS = st.one_of(
+    *(
+        st.lists(kind, min_size=1, max_size=2)
+        for kind in (NUMBER_BOUNDS, STRING_BOUNDS, ARRAY_BOUNDS, OBJECT_BOUNDS)
+    )
+)
+# Whatever these bounds allow, they allow one of these: quarters lie between any two of them, six is the
+# largest common multiple.
 PROBES: list[Any] = [
     *(quarter / 4 for quarter in range(-28, 29)),
     *("x" * size for size in range(4)),

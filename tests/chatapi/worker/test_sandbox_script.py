@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS, MARKERS, MarkerError, Script, read, without_markers
+from chatapi.worker.engines.sandbox_script import (
+    BEHAVIOURS,
+    ERRORS,
+    MARKERS,
+    MarkerError,
+    Script,
+    read,
+    without_markers,
+)
 
 
 def test_markers_refine_what_the_model_says() -> None:
@@ -18,7 +26,10 @@ def test_an_empty_marker_changes_nothing() -> None:
 
 
 def test_what_only_looks_like_a_marker_is_text() -> None:
-    assert without_markers("[sandboxed] a [sandbox x=1][sandbox] b [sandbox-echo]") == "[sandboxed] a  b [sandbox-echo]"
+    assert (
+        without_markers("[sandboxed] a [sandbox x=1][sandbox] b [sandbox-echo]")
+        == "[sandboxed] a  b [sandbox-echo]"
+    )
 
 
 @pytest.mark.timeout(30)  # read once for each of them, it takes ten minutes of the worker's loop
@@ -29,7 +40,8 @@ def test_a_prompt_full_of_markers_that_never_end_is_read_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "breaks_after", "stalls"), [("error=timeout after=3", 3, False), ("stall_after=2 error=timeout after=3", 2, True)]
+    ("text", "breaks_after", "stalls"),
+    [("error=timeout after=3", 3, False), ("stall_after=2 error=timeout after=3", 2, True)],
 )
 def test_what_comes_first_breaks_the_answer_off(text: str, breaks_after: int, stalls: bool) -> None:
     script = read("sandbox", f"[sandbox {text}]")

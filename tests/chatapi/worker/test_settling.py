@@ -1,4 +1,6 @@
-"""How runs are settled when their deltas, or the answer to their commit, are lost on the way: real books, a Redis that can be away."""
+"""How runs are settled when their deltas, or the answer to their commit, are lost on the way: real books, a
+Redis that can be away.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -130,7 +132,11 @@ async def test_what_could_not_be_published_is_not_charged_though_the_upstream_ha
 
     engine = Engine([Started(), Text(" the of")], redis_goes_away, [Text(" and to in"), *END])
     row = await settled(commits, publisher, run, engine)
-    assert (row.outcome, row.error_code, row.deployment) == (Outcome.FAILED, "stream_unavailable", "the deployment")
+    assert (row.outcome, row.error_code, row.deployment) == (
+        Outcome.FAILED,
+        "stream_unavailable",
+        "the deployment",
+    )
     assert (row.usage_source, row.completion_tokens) == (UsageSource.COUNTED, 2)
     last = published(writes)[-1]
     assert isinstance(last, Failed)
@@ -146,17 +152,25 @@ async def test_a_run_of_which_nothing_could_be_published_costs_nothing(
     assert (row.is_waived, row.amount_nanodollars) == (True, 0)
 
 
-async def test_a_delta_that_can_not_be_encoded_is_no_good_end(commits: Commits, publisher: Publisher, writes: Writes, run: Run) -> None:
+async def test_a_delta_that_can_not_be_encoded_is_no_good_end(
+    commits: Commits, publisher: Publisher, writes: Writes, run: Run
+) -> None:
     async def the_text_is_published() -> None:
         await publisher.flushed(run)
 
-    engine = Engine([Started(), Text(" the of")], the_text_is_published, [Text(" and"), Annotations([{"n": 1 << 64}]), *END])
+    engine = Engine(
+        [Started(), Text(" the of")],
+        the_text_is_published,
+        [Text(" and"), Annotations([{"n": 1 << 64}]), *END],
+    )
     row = await settled(commits, publisher, run, engine)
     assert (row.outcome, row.error_code, row.completion_tokens) == (Outcome.FAILED, "stream_unavailable", 2)
     assert isinstance(published(writes)[-1], Failed)
 
 
-async def test_an_upstream_whose_stream_is_lost_is_not_read_any_more(commits: Commits, publisher: Publisher, run: Run) -> None:
+async def test_an_upstream_whose_stream_is_lost_is_not_read_any_more(
+    commits: Commits, publisher: Publisher, run: Run
+) -> None:
     async def the_stream_is_lost() -> None:
         await publisher.flushed(run)
         run.lose_stream([])
@@ -175,7 +189,9 @@ async def test_a_commit_whose_answer_was_lost_is_told_like_any_other(
     assert published(writes)[-2:] == END
 
 
-@pytest.mark.parametrize(("error", "codes"), [(asyncio.CancelledError, None), (RuntimeError, ["internal_error"])])
+@pytest.mark.parametrize(
+    ("error", "codes"), [(asyncio.CancelledError, None), (RuntimeError, ["internal_error"])]
+)
 async def test_a_run_that_is_cut_short_names_the_deployment_that_it_was_on(
     commits: Commits, publisher: Publisher, run: Run, error: type[BaseException], codes: list[str] | None
 ) -> None:
@@ -185,18 +201,29 @@ async def test_a_run_that_is_cut_short_names_the_deployment_that_it_was_on(
         raise error
 
     row = await settled(commits, publisher, run, Engine([Started(), Text(" the of")], it_ends))
-    assert (row.outcome, row.completion_tokens, row.deployment, row.attempts) == (Outcome.FAILED, 2, "the deployment", 1)
+    assert (row.outcome, row.completion_tokens, row.deployment, row.attempts) == (
+        Outcome.FAILED,
+        2,
+        "the deployment",
+        1,
+    )
     assert (row.attempt_log and [each["error_code"] for each in row.attempt_log]) == codes
 
 
-async def test_what_somebody_else_has_settled_is_theirs_to_tell(commits: Commits, publisher: Publisher, writes: Writes, run: Run) -> None:
+async def test_what_somebody_else_has_settled_is_theirs_to_tell(
+    commits: Commits, publisher: Publisher, writes: Writes, run: Run
+) -> None:
     async def the_lease_runs_out() -> None:
         await commits.write(ledger.beat, ledger.Beat([ledger.Pulse(run.id, run.fence, 1)], -1))
-        taken = await commits.write(ledger.take_over, ledger.TakeOver(1, 10_000, await commits.read(database_now)))
+        taken = await commits.write(
+            ledger.take_over, ledger.TakeOver(1, 10_000, await commits.read(database_now))
+        )
         (orphan,) = taken.rows
         lost = ledger.Settlement(orphan.id, orphan.fence, Outcome.WORKER_LOST, Tokens(), UsageSource.NONE)
         await commits.write(ledger.settle, lost)
 
-    row = await settled(commits, publisher, run, Engine([Started(), Text(" the of")], the_lease_runs_out, END))
+    row = await settled(
+        commits, publisher, run, Engine([Started(), Text(" the of")], the_lease_runs_out, END)
+    )
     assert row.outcome == Outcome.WORKER_LOST
     assert published(writes)[-1] == Text(" the of")

@@ -30,11 +30,19 @@ def heard(*batch: AnyDelta) -> Tally:
 
 
 def settle(counted: Tally, end: End, cap: int = 100, choices: int = 1) -> Settlement:
-    return run_usage.settlement(Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end)
+    return run_usage.settlement(
+        Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end
+    )
 
 
 def test_content_passes_and_the_end_waits_for_the_commit() -> None:
-    content: list[AnyDelta] = [Started(), Reasoning(" the"), Text(" of"), Refusal(" and"), ToolCall(0, "{}", "id", "name")]
+    content: list[AnyDelta] = [
+        Started(),
+        Reasoning(" the"),
+        Text(" of"),
+        Refusal(" and"),
+        ToolCall(0, "{}", "id", "name"),
+    ]
     counted = Tally()
     assert counted.add([*content, Finished("stop"), Usage(1, 2)]) == content
     assert (counted.finished, counted.usage) == ({0: "stop"}, Usage(1, 2))
@@ -61,7 +69,9 @@ def test_choices_are_counted_each_by_itself() -> None:
     """They come interleaved, token by token, and are what they would be alone."""
     pieces = ["un", "believ", "able", " the", "12", "34", "56"] * 20
     alone = heard(*map(Text, pieces), *map(Reasoning, pieces))
-    apart = heard(*(kind(piece, index) for piece in pieces for index in range(3) for kind in (Text, Reasoning)))
+    apart = heard(
+        *(kind(piece, index) for piece in pieces for index in range(3) for kind in (Text, Reasoning))
+    )
     assert apart.completion_tokens == 3 * alone.completion_tokens
     assert apart.reasoning_tokens == 3 * (alone.reasoning_tokens or 0)
 
@@ -85,8 +95,17 @@ def test_the_time_of_the_first_token_is_that_of_the_first_content() -> None:
 
 def test_what_the_upstream_tells_counts() -> None:
     settled = settle(heard(Text(" the of"), Finished("stop"), Usage(7, 40, 3, 1)), DONE)
-    assert (settled.outcome, settled.usage_source, settled.tokens) == (Outcome.COMPLETED, UsageSource.UPSTREAM, Tokens(7, 40, 3, 1))
-    assert (settled.finish_reason, settled.deployment, settled.attempts, settled.error_code) == ("stop", "deployment", 1, "")
+    assert (settled.outcome, settled.usage_source, settled.tokens) == (
+        Outcome.COMPLETED,
+        UsageSource.UPSTREAM,
+        Tokens(7, 40, 3, 1),
+    )
+    assert (settled.finish_reason, settled.deployment, settled.attempts, settled.error_code) == (
+        "stop",
+        "deployment",
+        1,
+        "",
+    )
 
 
 def test_an_upstreams_zero_stays_zero() -> None:
@@ -115,12 +134,18 @@ def test_nothing_generated_and_no_good_end_is_nothing_used(end: End) -> None:
 def test_a_failure_is_written_down_and_told() -> None:
     counted = heard(Text(" the of"))
     settled = settle(counted, FAILED)
-    assert (settled.outcome, settled.error_code, settled.error_message) == (Outcome.FAILED, "upstream_error", "It broke.")
+    assert (settled.outcome, settled.error_code, settled.error_message) == (
+        Outcome.FAILED,
+        "upstream_error",
+        "It broke.",
+    )
     assert run_usage.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
 
 
 def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
-    refused = End(Ending.FAILED, Failed("I don't like 'my secret'.", "invalid_request_error", "bad_prompt", status=400))
+    refused = End(
+        Ending.FAILED, Failed("I don't like 'my secret'.", "invalid_request_error", "bad_prompt", status=400)
+    )
     settled = settle(heard(), refused)
     assert (settled.error_code, settled.error_message) == ("bad_prompt", "The upstream refused the request.")
     assert run_usage.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
@@ -140,31 +165,60 @@ def test_any_other_may_fare_better(status: int) -> None:
 def test_what_was_asked_to_stop_has_a_normal_end() -> None:
     end = End(Ending.CANCELLED)
     settled = settle(heard(Text(" the of")), end)
-    assert (settled.outcome, settled.finish_reason, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "stop", 2)
-    assert run_usage.terminal(end, heard(Started()), settled.tokens, 1) == [Finished("stop"), Usage(settled.tokens.prompt_tokens, 2)]
+    assert (settled.outcome, settled.finish_reason, settled.tokens.completion_tokens) == (
+        Outcome.CLIENT_CANCELLED,
+        "stop",
+        2,
+    )
+    assert run_usage.terminal(end, heard(Started()), settled.tokens, 1) == [
+        Finished("stop"),
+        Usage(settled.tokens.prompt_tokens, 2),
+    ]
 
 
 def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
     cancelled = Failed("cancelled", code="cancelled")
     end = End(Ending.CLIENT_LEFT, cancelled)
     settled = settle(heard(Text(" the of")), end)
-    assert (settled.outcome, settled.error_code, settled.tokens.completion_tokens) == (Outcome.CLIENT_CANCELLED, "", 2)
+    assert (settled.outcome, settled.error_code, settled.tokens.completion_tokens) == (
+        Outcome.CLIENT_CANCELLED,
+        "",
+        2,
+    )
     assert run_usage.terminal(end, heard(), settled.tokens, 1) == [cancelled]
 
 
 def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
     counted = heard(Started(), Text(" the"), Finished("length", 1), Finished("stop", 0))
     assert settle(counted, DONE, choices=2).finish_reason == "stop,length"
-    assert run_usage.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [Finished("stop", 0), Finished("length", 1), Usage(5, 6, 4, None)]
+    assert run_usage.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [
+        Finished("stop", 0),
+        Finished("length", 1),
+        Usage(5, 6, 4, None),
+    ]
 
 
 @pytest.mark.parametrize(
     ("finished", "choices", "kept"),
-    [({}, 1, "stop"), ({}, 2, "stop"), ({1: "length"}, 2, "stop,length"), ({0: "length", 2: "stop"}, 3, "length,stop,stop")],
+    [
+        ({}, 1, "stop"),
+        ({}, 2, "stop"),
+        ({1: "length"}, 2, "stop,length"),
+        ({0: "length", 2: "stop"}, 3, "length,stop,stop"),
+    ],
 )
-def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(finished: dict[int, Any], choices: int, kept: str) -> None:
-    counted, cancelled = heard(*(Finished(reason, index) for index, reason in finished.items())), End(Ending.CANCELLED, None, (THERE,))
-    told = [delta.finish_reason for delta in run_usage.terminal(cancelled, counted, Tokens(), choices) if isinstance(delta, Finished)]
+def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(
+    finished: dict[int, Any], choices: int, kept: str
+) -> None:
+    counted, cancelled = (
+        heard(*(Finished(reason, index) for index, reason in finished.items())),
+        End(Ending.CANCELLED, None, (THERE,)),
+    )
+    told = [
+        delta.finish_reason
+        for delta in run_usage.terminal(cancelled, counted, Tokens(), choices)
+        if isinstance(delta, Finished)
+    ]
     settled = settle(counted, cancelled, choices=choices)
     assert settled.finish_reason == kept
     assert Generation(finish_reason=kept, choices_count=choices).finish_reasons == told
@@ -173,7 +227,12 @@ def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(finis
 def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
     counted = heard(Reasoning(" the of"), Text(" and to in"), Finished("stop"), Usage(7, 5))
     counted.take_back([Reasoning(" of"), Text(" to"), ToolCall(0, " in")])
-    assert (counted.completion_tokens, counted.reasoning_tokens, counted.pieces, counted.usage) == (2, 1, 0, None)
+    assert (counted.completion_tokens, counted.reasoning_tokens, counted.pieces, counted.usage) == (
+        2,
+        1,
+        0,
+        None,
+    )
     counted.take_back([Text(" and"), Reasoning(" the")])
     assert (counted.completion_tokens, counted.reasoning_tokens) == (0, None)
 
@@ -183,7 +242,9 @@ ECHO = " the of and to\n"
 
 def echoing(*batch: AnyDelta, **members: object) -> Tally:
     counted = Tally()
-    counted.expect_echo(parse_text(json.dumps({"model": "m", "prompt": ECHO, "echo": True, "n": 4, **members}).encode()))
+    counted.expect_echo(
+        parse_text(json.dumps({"model": "m", "prompt": ECHO, "echo": True, "n": 4, **members}).encode())
+    )
     counted.add(batch)
     return counted
 
@@ -205,7 +266,9 @@ def echoing(*batch: AnyDelta, **members: object) -> Tally:
         ([ECHO, ""], 0, 1),
     ],
 )
-def test_of_an_echo_only_what_is_not_the_prompt_counts(pieces: list[str], completion_tokens: int, counted_pieces: int) -> None:
+def test_of_an_echo_only_what_is_not_the_prompt_counts(
+    pieces: list[str], completion_tokens: int, counted_pieces: int
+) -> None:
     counted = echoing(*map(Text, pieces))
     assert (counted.completion_tokens, counted.pieces) == (completion_tokens, counted_pieces)
     assert counted.first_token_ms is not None
@@ -225,7 +288,13 @@ def test_a_choice_that_has_not_spoken_makes_no_other_free() -> None:
 
 def test_each_choice_echoes_the_prompt_that_it_is_of() -> None:
     prompts = {"prompt": [" the of", " and to"], "n": 2}
-    assert echoing(*(Text(said, index) for index, said in enumerate([" the of", " the of", " and to", " and to"])), **prompts).pieces == 0
+    assert (
+        echoing(
+            *(Text(said, index) for index, said in enumerate([" the of", " the of", " and to", " and to"])),
+            **prompts,
+        ).pieces
+        == 0
+    )
     assert echoing(Text(" and to", 1), Text(" the of", 2), **prompts).completion_tokens == 4
 
 
@@ -260,12 +329,30 @@ def test_a_lost_request_has_no_prompt_to_count() -> None:
 # ---- what an upstream tells of itself
 
 DOLLAR = 1_000_000_000
-PAID = Claimed(ID, 1, "m", 10, 1, False, 1, max_prompt_tokens=100, reserved_nanodollars=50_000, price=Price(DOLLAR, 0, DOLLAR))
+PAID = Claimed(
+    ID,
+    1,
+    "m",
+    10,
+    1,
+    False,
+    1,
+    max_prompt_tokens=100,
+    reserved_nanodollars=50_000,
+    price=Price(DOLLAR, 0, DOLLAR),
+)
 
 
 def told(usage: Usage, run: Claimed = PAID) -> tuple[UsageSource, UsageNote | None, int, int]:
-    settled = run_usage.settlement(run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE)
-    return settled.usage_source, settled.usage_note, settled.tokens.prompt_tokens, settled.tokens.completion_tokens
+    settled = run_usage.settlement(
+        run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE
+    )
+    return (
+        settled.usage_source,
+        settled.usage_note,
+        settled.tokens.prompt_tokens,
+        settled.tokens.completion_tokens,
+    )
 
 
 OURS = (UsageSource.COUNTED, UsageNote.IMPLAUSIBLE, run_usage.prompt_tokens(REQUEST), 2)

@@ -1,4 +1,6 @@
-"""ChatOpenAI as its documentation uses it: invoke, stream, tools, structured output, batches, and what is raised."""
+"""ChatOpenAI as its documentation uses it: invoke, stream, tools, structured output, batches, and what is
+raised.
+"""
 
 import asyncio
 import json
@@ -50,7 +52,9 @@ class Answers:
 
     def model(self, name: str, **options: Any) -> Any:
         """LangChain's model of that name."""
-        return ChatOpenAI(model=name, base_url=self.base_url, api_key=os.environ["API_KEY"], max_retries=0, **options)
+        return ChatOpenAI(
+            model=name, base_url=self.base_url, api_key=os.environ["API_KEY"], max_retries=0, **options
+        )
 
     def answer(self) -> dict[str, Any]:
         """The whole of it."""
@@ -77,7 +81,10 @@ class Answers:
         """Both ways to get an object."""
         model = self.model("sandbox")
         methods = ("json_schema", "function_calling")
-        return {method: type(model.with_structured_output(Event, method=method).invoke(HELLO)).__name__ for method in methods}
+        return {
+            method: type(model.with_structured_output(Event, method=method).invoke(HELLO)).__name__
+            for method in methods
+        }
 
     def errors(self) -> dict[str, Any]:
         """What is raised when something is wrong."""

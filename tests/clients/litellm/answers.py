@@ -1,4 +1,6 @@
-"""LiteLLM as a client, with its prefix `openai/`: answers, streams with usage, tools, text completions, and what is raised."""
+"""LiteLLM as a client, with its prefix `openai/`: answers, streams with usage, tools, text completions, and
+what is raised.
+"""
 
 import asyncio
 import json
@@ -33,12 +35,20 @@ class Answers:
             "tools": self.tools(),
             "reasoning": self.ask("sandbox-reasoning").choices[0].message.reasoning_content,
             "text": self.text(),
-            "errors": {name: self.raised_by(name) for name in ("gpt-99", "status-429", "status-500", "breaks-by-error")},
+            "errors": {
+                name: self.raised_by(name)
+                for name in ("gpt-99", "status-429", "status-500", "breaks-by-error")
+            },
         }
 
     def where(self, model: str, provider: str = "openai") -> dict[str, Any]:
         """How LiteLLM is told whom to ask."""
-        return {"model": f"{provider}/{model}", "api_base": self.base_url, "api_key": os.environ["API_KEY"], "max_retries": 0}
+        return {
+            "model": f"{provider}/{model}",
+            "api_base": self.base_url,
+            "api_key": os.environ["API_KEY"],
+            "max_retries": 0,
+        }
 
     def ask(self, model: str, **parameters: Any) -> Any:
         """A completion or its stream."""
@@ -51,7 +61,9 @@ class Answers:
     def stream(self) -> dict[str, Any]:
         """Its pieces, and what LiteLLM builds of them."""
         chunks = list(self.ask("sandbox", stream=True, stream_options={"include_usage": True}))
-        return {"texts": [text for chunk in chunks if (text := said(chunk))]} | outline(litellm.stream_chunk_builder(chunks))
+        return {"texts": [text for chunk in chunks if (text := said(chunk))]} | outline(
+            litellm.stream_chunk_builder(chunks)
+        )
 
     async def stream_asynchronously(self) -> list[str]:
         """The pieces again."""

@@ -1,4 +1,6 @@
-"""The usual loop, the stream helper, structured output and errors, with the openai package before its newest major version."""
+"""The usual loop, the stream helper, structured output and errors, with the openai package before its newest
+major version.
+"""
 
 import json
 import os
@@ -29,7 +31,9 @@ def loop(client: OpenAI, model: str) -> list[str]:
 
 def helped(client: OpenAI) -> dict[str, Any]:
     """What the stream helper makes of a stream."""
-    with client.chat.completions.stream(model="sandbox", messages=HELLO, stream_options={"include_usage": True}) as stream:
+    with client.chat.completions.stream(
+        model="sandbox", messages=HELLO, stream_options={"include_usage": True}
+    ) as stream:
         return stream.get_final_completion().to_dict()
 
 
@@ -49,6 +53,14 @@ def raised(client: OpenAI, model: str) -> str | None:
 
 
 with OpenAI(base_url=os.environ["BASE_URL"], api_key=os.environ["API_KEY"], max_retries=0) as client:
-    errors = {model: raised(client, model) for model in ("gpt-99", "status-429", "status-500", "breaks-by-error", "breaks-by-reset")}
-    told = {"loop": loop(client, "sandbox"), "helped": helped(client), "parsed": parsed(client), "errors": errors}
+    errors = {
+        model: raised(client, model)
+        for model in ("gpt-99", "status-429", "status-500", "breaks-by-error", "breaks-by-reset")
+    }
+    told = {
+        "loop": loop(client, "sandbox"),
+        "helped": helped(client),
+        "parsed": parsed(client),
+        "errors": errors,
+    }
     print(json.dumps(told | {"version": openai.VERSION}))

@@ -46,7 +46,9 @@ class Command(BaseCommand):
             metavar="NAME",
             help="who asks for it, for the audit log (default: manage.py)",
         )
-        parser.add_argument("--dry-run", action="store_true", help="only check, and say what would be exported and dropped")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="only check, and say what would be exported and dropped"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Finish what an earlier run has left, then do what is asked for."""
@@ -74,7 +76,9 @@ class Command(BaseCommand):
             return
         what = f"{ready.generations:,} generations settled before {order.day}, with {ready.entries:,} ledger entries"
         if is_dry_run:
-            self._say(f"Would export {what}, to {order.folder}, and drop the generations. Nothing was written.")
+            self._say(
+                f"Would export {what}, to {order.folder}, and drop the generations. Nothing was written."
+            )
             return
         self._say(f"Exporting {what} …")
         manifest = dropping.export(ready.wish, order.folder)

@@ -23,9 +23,17 @@ class Command(BaseCommand):
         """The options, and an example below them."""
         parser.epilog = "Example: manage.py exportusage --from 2026-11-01 --to 2026-12-01 --output november"
         arguments.add_period(parser)
-        parser.add_argument("--organization", type=arguments.text(200), metavar="NAME", help="only this one's (default: all)")
+        parser.add_argument(
+            "--organization", type=arguments.text(200), metavar="NAME", help="only this one's (default: all)"
+        )
         parser.add_argument("--format", choices=["csv", "ndjson"], default="csv", help="default: csv")
-        parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a folder without an export; made if missing")
+        parser.add_argument(
+            "--output",
+            required=True,
+            type=Path,
+            metavar="DIR",
+            help="a folder without an export; made if missing",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Write it and say what is in it."""
@@ -36,14 +44,26 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(str(error)) from error
         self._record(wish, options["output"], manifest)
-        counts = ", ".join(f"{count} {kind}{pluralize(count)}" for kind, count in sorted(manifest["entries"].items())) or "nothing"
+        counts = (
+            ", ".join(
+                f"{count} {kind}{pluralize(count)}" for kind, count in sorted(manifest["entries"].items())
+            )
+            or "nothing"
+        )
         self.stdout.write(f"Wrote {options['output'] / manifest['file']['name']}: {counts}.")
         if not manifest["is_over"]:
-            self.stdout.write(f"Note: the period is not over. The export has what was written until {manifest['exported_at']}.")
+            self.stdout.write(
+                f"Note: the period is not over. The export has what was written until {manifest['exported_at']}."
+            )
 
     def _record(self, wish: exporting.Wish, folder: Path, manifest: dict[str, Any]) -> None:
         """In the audit log. Who may only read, such as from a replica, has the export all the same."""
-        told = {"from": wish.since, "to": wish.until, "folder": str(folder.absolute()), "sha256": manifest["file"]["sha256"]}
+        told = {
+            "from": wish.since,
+            "to": wish.until,
+            "folder": str(folder.absolute()),
+            "sha256": manifest["file"]["sha256"],
+        }
         row = wish.organization or Organization(name="all organizations")
         try:
             with acting_command("exportusage"), transaction.atomic():

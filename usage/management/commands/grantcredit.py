@@ -19,11 +19,17 @@ class Command(BaseCommand):
         """The options, and an example below them."""
         parser.epilog = 'Example: manage.py grantcredit --organization "Acme Inc" --usd 10.00 --reason "invoice 17" --require'
         arguments.add_booking(parser)
-        parser.add_argument("--require", action="store_true", help="refuse from now on what the balance can't cover")
+        parser.add_argument(
+            "--require", action="store_true", help="refuse from now on what the balance can't cover"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Book it and tell the balance; a reference that was booked before changes nothing."""
         with acting_command("grantcredit", options["by"]):
             (entry, is_new), balance = booking_commands.book("granted credit", credit.grant, options)
-        told = f"Granted {usd(-entry.amount_nanodollars)} to" if is_new else f"Booked before, as ledger entry {entry.pk}:"
+        told = (
+            f"Granted {usd(-entry.amount_nanodollars)} to"
+            if is_new
+            else f"Booked before, as ledger entry {entry.pk}:"
+        )
         self.stdout.write(f"{told} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")

@@ -10,7 +10,15 @@ from django.template.defaultfilters import pluralize
 
 from usage import pricing
 from usage.bills import statements
-from usage.bills.reconciliation import Terms, billed_in_period, compare, has_served, unknown_models, unused_prices, without_deployment
+from usage.bills.reconciliation import (
+    Terms,
+    billed_in_period,
+    compare,
+    has_served,
+    unknown_models,
+    unused_prices,
+    without_deployment,
+)
 from usage.bills.statements import Bill
 from usage.errors import Dropped
 from usage.management import arguments
@@ -32,13 +40,34 @@ class Command(BaseCommand):
         parser.add_argument("file", type=Path, metavar="FILE", help="the bill")
         arguments.add_days(parser)
         parser.add_argument(
-            "--deployment", default="", type=arguments.text(128), metavar="NAME", help="only what ran there (default: all deployments)"
+            "--deployment",
+            default="",
+            type=arguments.text(128),
+            metavar="NAME",
+            help="only what ran there (default: all deployments)",
         )
-        parser.add_argument("--tolerance", type=_percent, default=Decimal(0), metavar="PERCENT", help="of their amount (default: 0)")
+        parser.add_argument(
+            "--tolerance",
+            type=_percent,
+            default=Decimal(0),
+            metavar="PERCENT",
+            help="of their amount (default: 0)",
+        )
         named = "what the bill calls one of our models, if it differs; may be repeated"
-        parser.add_argument("--name", action="append", default=[], type=_pair, metavar="OURS=THEIRS", help=named)
-        priced = "the upstream's prices, USD per million tokens, under its own name of the model; may be repeated"
-        parser.add_argument("--price", action="append", default=[], type=_price, metavar="THEIRS=INPUT,CACHED,OUTPUT", help=priced)
+        parser.add_argument(
+            "--name", action="append", default=[], type=_pair, metavar="OURS=THEIRS", help=named
+        )
+        priced = (
+            "the upstream's prices, USD per million tokens, under its own name of the model; may be repeated"
+        )
+        parser.add_argument(
+            "--price",
+            action="append",
+            default=[],
+            type=_price,
+            metavar="THEIRS=INPUT,CACHED,OUTPUT",
+            help=priced,
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the differences."""
@@ -55,14 +84,18 @@ class Command(BaseCommand):
         for gap in gaps:
             self.stderr.write(str(gap))
         if gaps:
-            raise CommandError(f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}.")
+            raise CommandError(
+                f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}."
+            )
         self.stdout.write(f"The books and {options['file']} agree.")
 
     def _tell_of_what_was_not_compared(self, bill: Bill, terms: Terms) -> None:
         for model in unknown_models(terms.names):
             self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
         for model in unused_prices(bill, terms):
-            self.stderr.write(f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a price.")
+            self.stderr.write(
+                f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a price."
+            )
         if bill.lines and not billed_in_period(bill, terms):
             self.stderr.write("Note: the bill has lines, but none for a day of the period.")
         if terms.deployment:
@@ -71,7 +104,9 @@ class Command(BaseCommand):
     def _tell_of_what_is_left_out(self, terms: Terms) -> None:
         count, nanodollars = without_deployment(terms)
         if count:
-            left_out = f"{count} request{pluralize(count)} of the period, charged ${pricing.to_usd(nanodollars)}"
+            left_out = (
+                f"{count} request{pluralize(count)} of the period, charged ${pricing.to_usd(nanodollars)}"
+            )
             self.stderr.write(f"Note: without a known deployment, and so not compared: {left_out}.")
 
 
@@ -87,7 +122,9 @@ def _price(text: str) -> tuple[str, Price]:
     try:
         first, cached, output = map(pricing.from_usd, numbers.split(","))
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not of the form MODEL=INPUT,CACHED,OUTPUT, such as gpt-4o=2.50,1.25,10") from None
+        raise ArgumentTypeError(
+            f"{text!r} is not of the form MODEL=INPUT,CACHED,OUTPUT, such as gpt-4o=2.50,1.25,10"
+        ) from None
     return model, Price(first, cached, output)
 
 

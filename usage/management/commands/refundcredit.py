@@ -24,5 +24,9 @@ class Command(BaseCommand):
         """Book it and tell the balance; more than is unused is refused."""
         with acting_command("refundcredit", options["by"]):
             (entry, is_new), balance = booking_commands.book("refunded credit", credit.refund, options)
-        told = f"Refunded {usd(entry.amount_nanodollars)} to" if is_new else f"Booked before, as ledger entry {entry.pk}:"
+        told = (
+            f"Refunded {usd(entry.amount_nanodollars)} to"
+            if is_new
+            else f"Booked before, as ledger entry {entry.pk}:"
+        )
         self.stdout.write(f"{told} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")

@@ -23,10 +23,20 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """The options, and an example below them."""
         parser.epilog = "Example: manage.py rerate --model small --from 2026-11-01 --to 2026-12-01 --dry-run"
-        parser.add_argument("--model", required=True, type=arguments.text(128), metavar="ID", help="the served model, as clients name it")
+        parser.add_argument(
+            "--model",
+            required=True,
+            type=arguments.text(128),
+            metavar="ID",
+            help="the served model, as clients name it",
+        )
         arguments.add_period(parser)
         parser.add_argument(
-            "--by", default="manage.py", type=arguments.text(150), metavar="NAME", help="who asks for it (default: manage.py)"
+            "--by",
+            default="manage.py",
+            type=arguments.text(150),
+            metavar="NAME",
+            help="who asks for it (default: manage.py)",
         )
         parser.add_argument("--dry-run", action="store_true", help="only say what would be corrected")
 

@@ -35,16 +35,28 @@ class Command(BaseCommand):
             "Example: manage.py seedusage --generations 1000000. A million takes a minute or two. When it is interrupted before it seals "
             "the ledger, nothing stays; after that, the running service seals the rest."
         )
-        parser.add_argument("--generations", type=int, default=10_000, metavar="N", help="how many requests (default: 10000)")
-        parser.add_argument("--days", type=int, default=90, metavar="N", help="in the last so many days (default: 90)")
-        parser.add_argument("--until", type=arguments.moment, metavar="TIME", help="when these days end (default: now)")
         parser.add_argument(
-            "--seed", type=int, default=1, metavar="N", help="the same seed and --until make the same requests (default: 1)"
+            "--generations", type=int, default=10_000, metavar="N", help="how many requests (default: 10000)"
+        )
+        parser.add_argument(
+            "--days", type=int, default=90, metavar="N", help="in the last so many days (default: 90)"
+        )
+        parser.add_argument(
+            "--until", type=arguments.moment, metavar="TIME", help="when these days end (default: now)"
+        )
+        parser.add_argument(
+            "--seed",
+            type=int,
+            default=1,
+            metavar="N",
+            help="the same seed and --until make the same requests (default: 1)",
         )
         unsealed = "leave the ledger's seals to the running service, which makes them in the background; for very many requests"
         parser.add_argument("--unsealed", action="store_true", help=unsealed)
         parser.add_argument(
-            "--add", action="store_true", help="also where there is usage already: it is in all sums from then on, for ever"
+            "--add",
+            action="store_true",
+            help="also where there is usage already: it is in all sums from then on, for ever",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -56,7 +68,9 @@ class Command(BaseCommand):
         if not 0 <= plan.seed <= seeding.MAX_SEED:
             raise CommandError(f"Give a --seed from 0 to {seeding.MAX_SEED}.")
         if Generation.objects.order_by("id").first() and not options["add"]:
-            raise CommandError("There is usage in this database already. If made-up requests may be mixed with it for ever, add --add.")
+            raise CommandError(
+                "There is usage in this database already. If made-up requests may be mixed with it for ever, add --add."
+            )
         if Organization.objects.filter(name__startswith=f"{plan.name} organization").exists():
             raise CommandError(f"What seed {plan.seed} makes is here already; take another --seed.")
         _check_begin(plan)
@@ -95,4 +109,6 @@ def _check_begin(plan: Plan) -> None:
     except Dropped as error:
         raise CommandError(f"{error} That is: fewer --days.") from error
     if is_too_early:
-        raise CommandError(f"Give fewer --days: the id of a request has its time, and none before {seeding.EARLIEST:%Y-%m-%d}.")
+        raise CommandError(
+            f"Give fewer --days: the id of a request has its time, and none before {seeding.EARLIEST:%Y-%m-%d}."
+        )

@@ -28,9 +28,15 @@ class Command(BaseCommand):
         except (exporting.NotAnExport, OSError) as error:
             raise CommandError(str(error)) from error
         counts = sum(manifest["entries"].values())
-        generations = f" and {manifest['generations']['count']} generations" if "generations" in manifest else ""
+        generations = (
+            f" and {manifest['generations']['count']} generations" if "generations" in manifest else ""
+        )
         owed = usd(sum(manifest["amount_nanodollars"].values()))
         period = f"from {manifest['from']} to {manifest['to']}"
-        self.stdout.write(f"The export is as it was signed: {counts} entries{generations} {period}, {owed} in sum.")
+        self.stdout.write(
+            f"The export is as it was signed: {counts} entries{generations} {period}, {owed} in sum."
+        )
         if not manifest.get("is_over", True):  # those of earlier versions don't tell
-            self.stdout.write(f"Note: the period was not over. The export has what was written until {manifest['exported_at']}.")
+            self.stdout.write(
+                f"Note: the period was not over. The export has what was written until {manifest['exported_at']}."
+            )

@@ -42,7 +42,9 @@ class Command(BaseCommand):
             raise CommandError(f"--since {since.isoformat()} is in the future: nothing would be checked.")
         report = verify(since=since, now=now)
         if options["seal"] is not None and not LedgerSeal.objects.filter(digest=options["seal"]).exists():
-            report = replace(report, differences=[ledger_checks.missing_seal(options["seal"]), *report.differences])
+            report = replace(
+                report, differences=[ledger_checks.missing_seal(options["seal"]), *report.differences]
+            )
         self._record(now, since, report)
         for note in report.notes:
             self.stdout.write(f"Note: {note}.")
@@ -61,13 +63,21 @@ class Command(BaseCommand):
         try:
             generations = report.generations if since is None else ledger_checks.settled_since(since)
             with transaction.atomic():
-                ledger_checks.record(now, [Found(LedgerCheck(checked_at=now), since, generations, report.differences)])
+                ledger_checks.record(
+                    now, [Found(LedgerCheck(checked_at=now), since, generations, report.differences)]
+                )
         except DatabaseError as error:
             self.stderr.write(f"The check is not on record, so the Overview won't show it: {error}")
 
 
 def _summary(report: Report, since: datetime | None) -> str:
-    generations = f"{report.generations} generation{pluralize(report.generations)} ({report.open_generations} open)"
-    entries = f"{report.entries} ledger entr{pluralize(report.entries, 'y,ies')} ({report.sealed_entries} sealed)"
-    dropped = f", {report.dropped_generations} more exported and dropped" if report.dropped_generations else ""
+    generations = (
+        f"{report.generations} generation{pluralize(report.generations)} ({report.open_generations} open)"
+    )
+    entries = (
+        f"{report.entries} ledger entr{pluralize(report.entries, 'y,ies')} ({report.sealed_entries} sealed)"
+    )
+    dropped = (
+        f", {report.dropped_generations} more exported and dropped" if report.dropped_generations else ""
+    )
     return f"{generations}{dropped}, {entries}{f', all since {since.isoformat()}' if since else ''}"
