@@ -43,7 +43,7 @@ def only_one(state_dir: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK:
                 raise CannotStart(
-                    f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local folder."
+                    f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local one."
                 ) from error
             holder = Path(file.name).read_text().strip()
             raise CannotStart(
