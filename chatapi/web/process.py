@@ -1,6 +1,7 @@
 """The web process: this server with this application, until SIGTERM."""
 
 from django.conf import settings
+from django.urls import reverse
 
 from accounts.loop_clock import clock
 from chatapi.asgi import application
@@ -35,6 +36,7 @@ def run(*, host: str, port: int) -> None:
         lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
+    reverse("admin:index")  # imports the views and pages; the first request would block the event loop with that for 200 ms
     settle_in()
     clock.start(loop)
     with watched():
