@@ -1,6 +1,7 @@
 """Runs the web process: the server with the ASGI application, until SIGTERM."""
 
 from django.conf import settings
+from django.urls import reverse
 
 from accounts.loop_clock import clock
 from chatapi.asgi import application
@@ -35,6 +36,8 @@ def run(*, host: str, port: int) -> None:
         lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
+    # It imports the views and pages: in the first request that would block the event loop for 200 ms.
+    reverse("admin:index")
     tune_process()
     clock.start(loop)
     with watched():
