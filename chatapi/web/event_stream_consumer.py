@@ -6,14 +6,14 @@ Channels' own AsyncHttpConsumer reads no message while `handle` runs, so a lost 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPRequestEvent, HTTPScope
 from channels.consumer import AsyncConsumer
 
 
 class EventStreamConsumer(AsyncConsumer):
-    """Handles one HTTP request; subclasses write `handle`.
+    """Handles one HTTP request with `handler`, or with a subclass's own `handle`.
 
     `handle` runs as soon as the first piece of the body is there, and asks for the others with `next_piece`
     or `read_body`; a server may leave them unread until then. If the client leaves before the response is
@@ -29,6 +29,9 @@ class EventStreamConsumer(AsyncConsumer):
     """The last `send_body` has been called: nothing more can be sent."""
 
     channel_layer_alias = None  # a channel layer costs every request a round trip to Redis
+
+    def __init__(self, handler: "Callable[[EventStreamConsumer], Awaitable[None]] | None" = None) -> None:
+        self._handler = handler
 
     async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Serves one request as an ASGI application."""
@@ -108,12 +111,11 @@ class EventStreamConsumer(AsyncConsumer):
 
     # ---- the response
 
-    async def handle(self) -> None:
+    def handle(self) -> Awaitable[None]:
         """Answers the request with `send_headers` and `send_body`."""
-        raise NotImplementedError
-
-    def ended(self) -> None:
-        """Releases what the request holds; called when `handle` has returned, failed or been cancelled."""
+        if self._handler is None:
+            raise NotImplementedError
+        return self._handler(self)
 
     async def handle_error(self, error: Exception) -> None:
         """Answers a request whose `handle` raised `error`; by default the server does."""
@@ -134,8 +136,6 @@ class EventStreamConsumer(AsyncConsumer):
             await self.handle()
         except Exception as error:
             await self.handle_error(error)
-        finally:
-            self.ended()
 
 
 def _retrieve_error(task: "asyncio.Task[None]") -> None:
