@@ -97,7 +97,7 @@ async def issue_ticket(exchange: Exchange) -> None:
             Ticket(exchange.id, api_key_id, dialect, request.content, summary=summary)
         )
     except TooManyTickets as error:
-        raise errors.too_many_tickets(services.tickets.most_bytes, error.retry_after_ms) from None
+        raise errors.too_many_tickets(services.tickets.max_bytes, error.retry_after_ms) from None
     except (RedisError, OSError) as error:
         raise StreamUnavailable(str(error)) from error
     body = {
@@ -127,7 +127,6 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     is_large = await exchange.has_large_body()
     await _check_limits(exchange, services, caller, is_large)
     room, kind = None, exchange.kind
-    assert kind.endpoint is not None, "only requests that create a completion have a body"
     default_model = None if dialect.chat.requires_model else settings.DEFAULT_MODEL
     if is_large:
         room, pieces = await _read_large_body(exchange, services, caller)
@@ -283,7 +282,6 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
 
 def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
     caller, summary, model = request.caller, request.summary, request.model
-    assert exchange.kind.endpoint is not None, "only requests that create a completion are admitted"
     max_output_tokens = model.max_output_tokens
     if summary.max_output_tokens is not None:
         max_output_tokens = min(summary.max_output_tokens, max_output_tokens)

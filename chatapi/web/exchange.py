@@ -46,8 +46,8 @@ class Kind:
     """Checks the request and responds to it, or raises what is wrong with it."""
     scope: KeyScope
     """The scope that a restricted key needs."""
-    endpoint: str | None = None
-    """The endpoint of the completion in the body, as rows name it; None: the route takes no body."""
+    endpoint: str = ""
+    """The endpoint of the completion in the body, as rows name it; empty if the route takes no body."""
     is_ticket: bool = False
     """The request is kept for an EventSource, which streams."""
 

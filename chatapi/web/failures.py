@@ -48,8 +48,7 @@ def to_failure(exchange: Exchange, error: Exception) -> Failed:
         exchange.response_headers += error.headers()
     if (away := _AWAY.get(type(error))) is not None:
         # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
-        creates = exchange.kind.endpoint is not None
-        is_nothing_charged = creates and exchange.header(b"idempotency-key") is None
+        is_nothing_charged = exchange.kind.endpoint and exchange.header(b"idempotency-key") is None
         return errors.unavailable(f"{away} Nothing was charged." if is_nothing_charged else away).failure
     failure = errors.from_exception(error).failure
     if failure.code == "internal_error":
@@ -75,7 +74,7 @@ async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
             "%s of key %d is refused: %d %s%s",
             request_id, caller.api_key_id, failure.status, failure.code, why,
         )  # fmt: skip
-    if exchange.kind.endpoint is None or not 400 <= failure.status < 500:
+    if not exchange.kind.endpoint or not 400 <= failure.status < 500:
         return
     services = await Services.get()  # does not wait: they have looked up the caller
     if exchange.large_bytes:

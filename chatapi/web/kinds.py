@@ -26,7 +26,7 @@ async def serve(kind: Kind, connection: EventStreamConsumer) -> None:
     """Answer one request with its kind's code, or with the error that it raises."""
     exchange = Exchange(kind, connection)
     try:
-        if kind.endpoint is None and await exchange.has_large_body():
+        if not kind.endpoint and await exchange.has_large_body():
             raise errors.body_too_large("This route takes no request body.")
         await kind.code(exchange)
     except Exception as error:
