@@ -123,7 +123,12 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     """
     exchange.allow("POST")
     caller, dialect = await authenticate(exchange, services)
-    _check_content_type(exchange)
+    media_type = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise errors.unsupported_media_type()
+    if (coding := exchange.header(b"content-encoding")) and coding.strip().lower() != "identity":
+        exchange.response_headers.append((b"accept-encoding", b"identity"))
+        raise errors.unsupported_content_coding(coding[:MAX_ECHO_CHARS])
     is_large = await exchange.has_large_body()
     await _check_limits(exchange, services, caller, is_large)
     room, kind = None, exchange.kind
@@ -162,15 +167,6 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
             log.error("a ticket's request can't be read: %s", error)
             raise errors.invalid_ticket() from None
     return await _with_price(exchange, services, caller, dialect, ParsedRequest(summary, ticket.request))
-
-
-def _check_content_type(exchange: Exchange) -> None:
-    media_type = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise errors.unsupported_media_type()
-    if (coding := exchange.header(b"content-encoding")) and coding.strip().lower() != "identity":
-        exchange.response_headers.append((b"accept-encoding", b"identity"))
-        raise errors.unsupported_content_coding(coding[:MAX_ECHO_CHARS])
 
 
 async def _check_limits(exchange: Exchange, services: Services, caller: Caller, is_large: bool) -> None:

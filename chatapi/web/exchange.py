@@ -169,11 +169,6 @@ class Exchange:
         await self.send_head(status, [*JSON_HEADERS, length, *headers])
         await self.send_body(body, more=False)
 
-    async def send_stream(self, frames: bytes) -> None:
-        """Respond with a stream that is complete."""
-        await self.send_head(200, STREAM_HEADERS)
-        await self.send_body(frames, more=False)
-
     async def send_error(self, failure: Failed) -> None:
         """Respond with the error's status and envelope."""
         await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))

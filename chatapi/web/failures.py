@@ -8,7 +8,7 @@ from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.fair_room import NoRoom
 from chatapi.web.body_parser import ParserUnavailable
-from chatapi.web.exchange import Exchange
+from chatapi.web.exchange import STREAM_HEADERS, Exchange
 from chatapi.web.services import Services
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import InvalidRequest
@@ -30,16 +30,24 @@ _QUOTING: Final = frozenset({"model_not_allowed"})
 
 
 async def send_failure(exchange: Exchange, error: Exception) -> None:
-    """Send the error: inside the stream if that has begun, else as an HTTP error."""
+    """Send the error: inside the stream if that has begun, else as an HTTP error.
+
+    Some dialects answer a request for a stream that is not valid with a stream of status 200.
+    """
     failure = to_failure(exchange, error)
     if not exchange.is_started:
         await _count_refusal(exchange, failure)
     if exchange.is_started and exchange.encoder is not None:
         await exchange.send_body(exchange.encoder.failed(failure), more=False)
-    elif (frames := _invalid_stream(exchange, error, failure)) is not None:
-        await exchange.send_stream(frames)
-    else:
+        return
+    dialect = exchange.dialect
+    wants_stream = isinstance(error, InvalidRequest) and error.is_stream and not exchange.kind.is_ticket
+    frames = dialect.chat.invalid_stream(failure) if wants_stream and dialect is not None else None
+    if frames is None:
         await exchange.send_error(failure)
+        return
+    await exchange.send_head(200, STREAM_HEADERS)
+    await exchange.send_body(frames, more=False)
 
 
 def to_failure(exchange: Exchange, error: Exception) -> Failed:
@@ -81,10 +89,3 @@ async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
         services.refused_bytes.add(caller.api_key_id, exchange.large_bytes)
     if not exchange.is_counted and failure.status != 429:
         services.in_background(services.rates.take_refused(caller, exchange.id))
-
-
-def _invalid_stream(exchange: Exchange, error: Exception, failure: Failed) -> bytes | None:
-    """Return the stream in which some dialects tell a client that its request for a stream is not valid."""
-    if not isinstance(error, InvalidRequest) or not error.is_stream or exchange.kind.is_ticket:
-        return None
-    return None if exchange.dialect is None else exchange.dialect.chat.invalid_stream(failure)

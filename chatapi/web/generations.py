@@ -28,7 +28,12 @@ async def resume(exchange: Exchange) -> None:
     exchange.allow("GET")
     services = await Services.get()
     row = await _generation(exchange, services)
-    after = _position(exchange)
+    after = Position(0, None)
+    # The header first: an EventSource that reconnects by itself sends it to the URL that it began with.
+    if last_event_id := exchange.header(b"last-event-id"):
+        after = position(last_event_id, "Last-Event-ID")
+    elif (starting_after := exchange.query("starting_after")) is not None:
+        after = position(starting_after, "starting_after")
     if not await is_kept(services, row):
         raise errors.stream_expired()
     await check_reached(services, row.id, after)
@@ -87,14 +92,6 @@ async def _generation(exchange: Exchange, services: Services) -> Generation:
     if generation_id is None:
         raise errors.generation_not_found()
     return await visible_generation(services, caller, generation_id)
-
-
-def _position(exchange: Exchange) -> Position:
-    # The header first: an EventSource that reconnects by itself sends it to the URL that it began with.
-    if last_event_id := exchange.header(b"last-event-id"):
-        return position(last_event_id, "Last-Event-ID")
-    starting_after = exchange.query("starting_after")
-    return Position(0, None) if starting_after is None else position(starting_after, "starting_after")
 
 
 async def _authorize(exchange: Exchange, services: Services) -> None:
