@@ -28,7 +28,6 @@ from chatapi.api.organization_answers import (
     UsageBucket,
     UsagePage,
 )
-from chatapi.api.organization_docs import describe
 from chatapi.api.organization_query import COMPLETIONS, COSTS, Asked, Offer
 from chatapi.api.views import ClientRoute
 from usage.database.clock import database_now
@@ -54,12 +53,6 @@ class OrganizationRoute(ClientRoute):
 class Completions(OrganizationRoute):
     """`GET /v1/organization/usage/completions`."""
 
-    @describe(
-        "listUsageOfCompletions",
-        "List the organization's usage by minute, hour or day",
-        UsagePage,
-        COMPLETIONS,
-    )
     def get(self, request: Request) -> Response:
         """Tokens and requests by bucket and group."""
         asked, found = _read(request, COMPLETIONS)
@@ -77,7 +70,6 @@ class Completions(OrganizationRoute):
 class Costs(OrganizationRoute):
     """`GET /v1/organization/costs`."""
 
-    @describe("listCosts", "List the organization's costs by day", CostPage, COSTS)
     def get(self, request: Request) -> Response:
         """Money by day and group."""
         asked, found = _read(request, COSTS)

@@ -16,7 +16,6 @@ from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.error_pages import envelope
-from chatapi.api.openapi import describe
 from chatapi.errors import APIError
 from chatapi.models import ServedModel
 from usage.books import credit, spending
@@ -71,7 +70,6 @@ class Models(ClientRoute):
 
     required_scope = KeyScope.MODELS
 
-    @describe("listModels", "List the models that the key can use", "ModelList")
     def get(self, request: Request) -> Response:
         """Those that are active, have an active deployment and a price, and that the key may use."""
         rows = ServedModel.objects.filter(id__in=_served_ids(_caller(request)))
@@ -83,9 +81,6 @@ class Model(ClientRoute):
 
     required_scope = KeyScope.MODELS
 
-    @describe(
-        "retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes."
-    )
     def get(self, request: Request, model: str) -> Response:
         """The model, if it is served to this key."""
         is_served = model in _served_ids(_caller(request))
@@ -98,7 +93,6 @@ class Model(ClientRoute):
 class Key(ClientRoute):
     """`GET /v1/key`: who am I, and how much is left."""
 
-    @describe("retrieveKey", "Show the calling key, and what limits it", "Key")
     def get(self, request: Request) -> Response:
         """The key that asks."""
         row = access.own_key(_caller(request))
@@ -117,13 +111,6 @@ class Receipt(ClientRoute):
 
     required_scope = KeyScope.GENERATIONS
 
-    @describe(
-        "retrieveGeneration",
-        "Show a generation's receipt",
-        "Receipt",
-        404,
-        generation_id="In any dialect's form.",
-    )
     def get(self, request: Request, generation_id: str) -> Response:
         """The receipt, for keys of the generation's own project; test keys see those of test keys, live keys
         those of live keys.
