@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chatapi.api.openapi_schemas import Schema, ref
-from chatapi.api.organization_query import COMPLETIONS, COSTS, Offer
+from chatapi.api.organization_query import COMPLETIONS, COSTS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
 
 _ERRORS = {
@@ -196,7 +196,7 @@ def _retrieval(
     return {"get": _operation(names, description, parameters=path, answers=answers, errors=errors)}
 
 
-def _report(names: tuple[str, str, str], page: str, spec: Offer) -> dict[str, Schema]:
+def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dict[str, Schema]:
     limits = ", ".join(f"`{word}`: {usual}, at most {most}" for word, (_, usual, most) in spec.widths.items())
     width = {"type": "string", "enum": list(spec.widths), "default": "1d"}
     number: Schema = {"type": "integer"}

@@ -1,8 +1,7 @@
-"""The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
-chatapi.
+"""The engine for upstreams with OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another chatapi.
 
-Only I/O is here: what the bytes mean is decided in `chatapi.wire`. Always asks for a stream, so that a cap
-can be enforced and a disconnect stops the upstream.
+Only I/O is here; `chatapi.wire` knows the meaning of the bytes. Requests are always for a stream, so that a
+cap can be enforced and a disconnect stops the upstream.
 """
 
 import asyncio
@@ -32,25 +31,19 @@ from usage.failpoints import failpoint
 MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
-"""How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep
-the connection.
-"""
+"""The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither."""
 ERROR_GRACE_S = 5.0
-"""How long to wait for the words of an error whose status is known."""
+"""The wait for the body of an error."""
 WATCH_S = 1.0
-"""How late a timeout, or a connection that broke without a word, may be told, at most."""
+"""The most by which a timeout, or a connection that broke silently, is noticed late."""
 TURN_BYTES = 64 << 10
-"""How much to read at most before others run, too: what an upstream has compressed well is there at once,
-however much it is.
-"""
+"""Bytes that are read before other tasks run: data that is there already never makes a read wait."""
 READ_BYTES = 16 << 10
 """The most that is read at once; its deltas are in memory while they wait for their turn."""
 READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
-"""What may wait of one answer, here and in the kernel (which takes twice as much)."""
+"""Bytes of one answer that may wait here, and in the kernel (which takes twice as much)."""
 REUSE_GRACE_S = 0.05
-"""How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody
-waits long for it.
-"""
+"""The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection."""
 
 
 class OpenAICompatibleEngine:
@@ -60,9 +53,7 @@ class OpenAICompatibleEngine:
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The call's batches, one per read of the socket; see `Engine.stream`. Closing the generator closes
-        the connection.
-        """
+        """Yield the call's batches, one per read of the socket; see `Engine.stream`."""
         if self._session is None:
             self._session = _new_session()
         exchange = _Exchange(self._session, call)
@@ -84,7 +75,7 @@ class OpenAICompatibleEngine:
             exchange.close()
 
     async def close(self) -> None:
-        """Close all connections; the engine opens new ones if it is used again."""
+        """Close all connections; the engine can be used again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -112,20 +103,18 @@ class _Exchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to read."""
+        """Whether all has been read."""
         return self._has_ended or self.reader.is_done or self.reader.failure is not None
 
     async def open(self) -> None:
-        """Send the request and read the answer's head; raises `UpstreamError` unless it promises a
-        completion.
-        """
+        """Send the request and read the answer's head; raises `UpstreamError` unless a completion follows."""
         try:
             response = self._response = await self._post()
         except (
             aiohttp.ClientError,
             TimeoutError,
             UnicodeError,
-        ) as error:  # the last one: no DNS has such a name
+        ) as error:  # a UnicodeError is a bad host name
             _raise_upstream_error(error)
         self._watch(response)
         if response.status != 200:
@@ -136,7 +125,7 @@ class _Exchange:
         self._is_document = response.content_type == "application/json"
 
     async def read(self) -> list[AnyDelta]:
-        """The deltas that came since the last read, waiting for some bytes; maybe none."""
+        """Wait for bytes and return their deltas, if there are any."""
         assert self._response is not None
         if self._is_document:
             body = await self._read_body(MAX_ANSWER_BYTES)
@@ -154,17 +143,17 @@ class _Exchange:
         events = self._events(data)
         if events is None:
             return self.reader.read_rest(self._parser.close())
-        # Only an event that came in several reads is larger than one.
+        # Only the first event can be larger than one read: it began in an earlier one.
         if events and len(events[0].data) > TURN_BYTES:
             return await aside(self.reader.read, events)
         return self.reader.read(events)
 
     def restart_clock(self) -> None:
-        """The time the consumer took for a batch is not the upstream's."""
+        """Leave out the time that the consumer took for a batch."""
         self._waiting_since = loop_clock.monotonic()
 
     async def drain(self) -> None:
-        """Let the connection go back to the pool, if the body ends at once as it should."""
+        """Give the connection back to the pool, if the body ends at once."""
         assert self._response is not None
         content = self._response.content
         with suppress(TimeoutError, aiohttp.ClientError):
@@ -174,17 +163,16 @@ class _Exchange:
                     await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Close the connection at once, unless the answer was read to its end and the connection given back."""
+        """Close the connection, unless it was given back to the pool."""
         if self._watchdog is not None:
             self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
-        # They refer to this object too; garbage in circles has to be collected, and every stream waits
-        # meanwhile.
+        # They refer to this object too; a cycle costs a garbage collection, which stops all streams.
         self._watchdog = self._response = None
 
     def _events(self, data: bytes) -> list[sse.Event] | None:
-        """Returns the events that `data` completes, or None at the end of the stream."""
+        """Return the events that `data` completes, or None at the end of the stream."""
         if not data:
             self._has_ended = True
             return None
@@ -194,8 +182,9 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
 
     async def _post(self) -> aiohttp.ClientResponse:
-        """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that
-        dies got our request.
+        """Send the request and return the answer's head.
+
+        Tries again as long as pooled connections are dead; over a new one the request was sent.
         """
         body = (
             _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
@@ -206,7 +195,7 @@ class _Exchange:
                 return await self._post_once(body)
             except aiohttp.ConnectionTimeoutError:
                 if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
-                    raise  # else it was our loop that was late, and nothing has been sent yet
+                    raise  # otherwise the event loop was late, and nothing has been sent yet
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not self.has_old_connection:
                     raise
@@ -223,7 +212,7 @@ class _Exchange:
             )
 
     async def _read_error(self) -> bytes:
-        """The body of an error, empty where it cannot be had: the status alone says enough then."""
+        """Return the body of an error, or nothing if it does not come: the status is enough then."""
         try:
             async with loop_clock.timeout(ERROR_GRACE_S):
                 return await self._read_body(MAX_ERROR_BYTES)
@@ -231,7 +220,7 @@ class _Exchange:
             return b""
 
     async def _read_body(self, max_bytes: int) -> bytes:
-        """The whole body; raises `UpstreamError` for one over `max_bytes`."""
+        """Return the whole body; raises `UpstreamError` if it has more than `max_bytes`."""
         assert self._response is not None
         body = bytearray()
         while data := await self._receive(self._response):
@@ -241,10 +230,10 @@ class _Exchange:
         return bytes(body)
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
-        """What has come, or the next bytes to come; empty at the end."""
+        """Return the bytes that have come, or the next ones; empty at the end."""
         self._is_waiting = True
         try:
-            if loop_clock.monotonic() >= self._deadline():  # of an upstream that never lets us wait
+            if loop_clock.monotonic() >= self._deadline():  # an upstream may never let a read wait
                 raise TimeoutError
             data = await response.content.read(READ_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -254,13 +243,11 @@ class _Exchange:
         self._bytes_of_turn += len(data)
         if self._bytes_of_turn >= TURN_BYTES:
             self._bytes_of_turn = 0
-            await asyncio.sleep(0)  # reading what is there already does not wait for anything
+            await asyncio.sleep(0)
         return data
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else
-        that a read does.
-        """
+        """End a wait that is too long. Runs at intervals: a timer for each read would cost more than it."""
         if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
             return
@@ -272,9 +259,7 @@ class _Exchange:
         self._watchdog = self._loop.call_later(min(WATCH_S, shortest_s / 4), self._watch, response)
 
     def _deadline(self) -> float:
-        """Until when to wait now. Bytes without a delta do not put it off: an upstream may send comments for
-        ever.
-        """
+        """Return the time at which waiting ends. Comments do not extend it, only deltas do."""
         timeouts = self._timeouts
         if self.reader.is_complete:
             wait_until = self._waiting_since + USAGE_GRACE_S
@@ -286,11 +271,9 @@ class _Exchange:
 
 
 class _Connector(aiohttp.TCPConnector):
-    # aiohttp has no public place for this. A test sees whether it is still called.
+    # aiohttp has no public hook for this. A test notices if it is no longer called.
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """A connection to use again, but none on which something came that nobody asked for: it would answer
-        the next request.
-        """
+        """Return a pooled connection without unread bytes, which would answer the next request."""
         while (connection := await super()._get(key, traces)) is not None:
             if connection.protocol is not None and not connection.protocol.should_close:
                 break
@@ -299,9 +282,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _new_session() -> aiohttp.ClientSession:
-    """Connections without cookies, proxies, netrc and a limit: how much runs at once is decided before an
-    engine is called.
-    """
+    """Return a session without cookies, proxies, netrc and limits, which apply before an engine is called."""
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_note_old_connection)
     tracing.on_connection_create_start.append(_note_new_connection)
@@ -315,9 +296,7 @@ def _new_session() -> aiohttp.ClientSession:
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that takes little in advance: an upstream may be far faster than its client, and one read
-    takes all that has come.
-    """
+    """Return a socket with a small buffer: an upstream may be far faster than its client."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -333,7 +312,7 @@ async def _note_new_connection(_: aiohttp.ClientSession, context: SimpleNamespac
 
 
 def _is_broken(response: aiohttp.ClientResponse) -> bool:
-    """Whether its connection is gone and its body was not told: aiohttp closes one with broken framing so."""
+    """Return whether the connection is gone before the body has ended: the framing was broken."""
     connection = response.connection
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
@@ -344,10 +323,9 @@ def _url(call: Call) -> str:
 
 
 def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> ChunkReader:
-    """Cuts a choice after as many chunks as it may have tokens, for each has one at least.
+    """Return a reader that cuts a choice after as many chunks as it may have tokens: a chunk has one or more.
 
-    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
-    bytes.
+    The chunks of an echoed prompt come before them, at most one for each byte.
     """
     is_text = isinstance(request, TextRequest)
     echoed = request.prompt_bytes if isinstance(request, TextRequest) and request.echo else 0
@@ -370,7 +348,7 @@ def _body(call: Call) -> bytes:
 
 
 def _headers(target: Target) -> dict[str, str]:
-    """All that the upstream is told beside the body: nothing of the client's own headers."""
+    """Return the headers for the upstream; the client's own are not among them."""
     headers = {
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
@@ -386,9 +364,7 @@ def _headers(target: Target) -> dict[str, str]:
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
-    """Raises the `UpstreamError` for what aiohttp raised, whose own words (addresses, headers) are left
-    behind.
-    """
+    """Raise the `UpstreamError` for an error of aiohttp, without its words, which have URLs and headers."""
     if isinstance(error, TimeoutError):
         failure = upstream_errors.TIMED_OUT
     elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError):
