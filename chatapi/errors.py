@@ -19,7 +19,7 @@ INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
 NO_RETRY = (b"x-should-retry", b"false")
 _FINAL = {"insufficient_quota", STOPPED.code, "cancelled"}
-"""Codes that a retry does not change, although SDKs retry some of their statuses by themselves."""
+"""Not even a status that SDKs send again by themselves makes them."""
 
 
 class APIError(Exception):
@@ -31,7 +31,7 @@ class APIError(Exception):
 
 
 def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
-    """Return the failure's headers: when to try again, and whether an SDK's own retry makes sense."""
+    """The headers that go with the failure: when to come back, and whether an SDK's own retry makes sense."""
     found: list[tuple[bytes, bytes]] = []
     if failure.retry_after_ms is not None:
         found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))

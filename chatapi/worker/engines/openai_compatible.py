@@ -1,6 +1,7 @@
-"""The engine for upstreams with OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another chatapi.
+"""The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
+chatapi.
 
-Only I/O is here; `chatapi.wire` knows the meaning of the bytes. Requests are always for a stream, so that a
+Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine always asks for a stream, so that a
 cap can be enforced and a disconnect stops the upstream.
 """
 
@@ -53,7 +54,9 @@ class OpenAICompatibleEngine:
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """Yield the call's batches, one per read of the socket; see `Engine.stream`."""
+        """Yield the call's batches, one per read of the socket; see `Engine.stream`. Closing the generator
+        closes the connection.
+        """
         if self._session is None:
             self._session = _new_session()
         exchange = _Exchange(self._session, call)
@@ -75,7 +78,7 @@ class OpenAICompatibleEngine:
             exchange.close()
 
     async def close(self) -> None:
-        """Close all connections; the engine can be used again."""
+        """Close all connections; the engine opens new ones if it is used again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -103,11 +106,10 @@ class _Exchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether all has been read."""
         return self._has_ended or self.reader.is_done or self.reader.failure is not None
 
     async def open(self) -> None:
-        """Send the request and read the answer's head; raises `UpstreamError` unless a completion follows."""
+        """Send the request and read the answer's head; raise `UpstreamError` if it promises no completion."""
         try:
             response = self._response = await self._post()
         except (
@@ -125,7 +127,7 @@ class _Exchange:
         self._is_document = response.content_type == "application/json"
 
     async def read(self) -> list[AnyDelta]:
-        """Wait for bytes and return their deltas, if there are any."""
+        """Return the deltas that came since the last read, after waiting for some bytes; maybe none."""
         assert self._response is not None
         if self._is_document:
             body = await self._read_body(MAX_ANSWER_BYTES)
@@ -149,11 +151,11 @@ class _Exchange:
         return self.reader.read(events)
 
     def restart_clock(self) -> None:
-        """Leave out the time that the consumer took for a batch."""
+        """Leave out the time that the consumer took for a batch: it is not the upstream's."""
         self._waiting_since = loop_clock.monotonic()
 
     async def drain(self) -> None:
-        """Give the connection back to the pool, if the body ends at once."""
+        """Let the connection go back to the pool, if the body ends at once as it should."""
         assert self._response is not None
         content = self._response.content
         with suppress(TimeoutError, aiohttp.ClientError):
@@ -163,7 +165,7 @@ class _Exchange:
                     await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Close the connection, unless it was given back to the pool."""
+        """Close the connection at once, unless the answer was read to its end and the connection returned."""
         if self._watchdog is not None:
             self._watchdog.cancel()
         if self._response is not None:
@@ -182,9 +184,8 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
 
     async def _post(self) -> aiohttp.ClientResponse:
-        """Send the request and return the answer's head.
-
-        Tries again as long as pooled connections are dead; over a new one the request was sent.
+        """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
+        that dies got our request.
         """
         body = (
             _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
@@ -212,7 +213,7 @@ class _Exchange:
             )
 
     async def _read_error(self) -> bytes:
-        """Return the body of an error, or nothing if it does not come: the status is enough then."""
+        """Return the body of an error, empty if it can't be read: then the status alone says enough."""
         try:
             async with loop_clock.timeout(ERROR_GRACE_S):
                 return await self._read_body(MAX_ERROR_BYTES)
@@ -220,7 +221,7 @@ class _Exchange:
             return b""
 
     async def _read_body(self, max_bytes: int) -> bytes:
-        """Return the whole body; raises `UpstreamError` if it has more than `max_bytes`."""
+        """Return the whole body; raise `UpstreamError` for one over `max_bytes`."""
         assert self._response is not None
         body = bytearray()
         while data := await self._receive(self._response):
@@ -230,7 +231,7 @@ class _Exchange:
         return bytes(body)
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
-        """Return the bytes that have come, or the next ones; empty at the end."""
+        """Return what has come, or wait for the next bytes; empty at the end."""
         self._is_waiting = True
         try:
             if loop_clock.monotonic() >= self._deadline():  # an upstream may never let a read wait
@@ -243,11 +244,13 @@ class _Exchange:
         self._bytes_of_turn += len(data)
         if self._bytes_of_turn >= TURN_BYTES:
             self._bytes_of_turn = 0
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # reading what is there already does not wait for anything
         return data
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """End a wait that is too long. Runs at intervals: a timer for each read would cost more than it."""
+        """End a wait that lasts too long. Runs at intervals: a timer for each read would cost more than all
+        else that a read does.
+        """
         if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
             return
@@ -259,7 +262,9 @@ class _Exchange:
         self._watchdog = self._loop.call_later(min(WATCH_S, shortest_s / 4), self._watch, response)
 
     def _deadline(self) -> float:
-        """Return the time at which waiting ends. Comments do not extend it, only deltas do."""
+        """Return the time until which to wait. Bytes without a delta do not extend it: an upstream may send
+        comments for ever.
+        """
         timeouts = self._timeouts
         if self.reader.is_complete:
             wait_until = self._waiting_since + USAGE_GRACE_S
@@ -273,7 +278,9 @@ class _Exchange:
 class _Connector(aiohttp.TCPConnector):
     # aiohttp has no public hook for this. A test notices if it is no longer called.
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """Return a pooled connection without unread bytes, which would answer the next request."""
+        """Return a connection to use again, but none on which unrequested bytes came: they would answer the
+        next request.
+        """
         while (connection := await super()._get(key, traces)) is not None:
             if connection.protocol is not None and not connection.protocol.should_close:
                 break
@@ -282,7 +289,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _new_session() -> aiohttp.ClientSession:
-    """Return a session without cookies, proxies, netrc and limits, which apply before an engine is called."""
+    """Return a session without cookies, proxies, netrc or limit: the worker limits how much runs at once."""
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_note_old_connection)
     tracing.on_connection_create_start.append(_note_new_connection)
@@ -296,7 +303,9 @@ def _new_session() -> aiohttp.ClientSession:
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket with a small buffer: an upstream may be far faster than its client."""
+    """Return a socket that takes little in advance: an upstream may be far faster than its client, and one
+    read takes all that has come.
+    """
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -312,7 +321,9 @@ async def _note_new_connection(_: aiohttp.ClientSession, context: SimpleNamespac
 
 
 def _is_broken(response: aiohttp.ClientResponse) -> bool:
-    """Return whether the connection is gone before the body has ended: the framing was broken."""
+    """Return whether the connection is gone without an end of the body: aiohttp closes one with broken
+    framing so.
+    """
     connection = response.connection
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
@@ -323,9 +334,10 @@ def _url(call: Call) -> str:
 
 
 def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> ChunkReader:
-    """Return a reader that cuts a choice after as many chunks as it may have tokens: a chunk has one or more.
+    """Return a reader that cuts a choice after as many chunks as it may have tokens: each has one at least.
 
-    The chunks of an echoed prompt come before them, at most one for each byte.
+    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
+    bytes.
     """
     is_text = isinstance(request, TextRequest)
     echoed = request.prompt_bytes if isinstance(request, TextRequest) and request.echo else 0
@@ -348,7 +360,7 @@ def _body(call: Call) -> bytes:
 
 
 def _headers(target: Target) -> dict[str, str]:
-    """Return the headers for the upstream; the client's own are not among them."""
+    """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
@@ -364,7 +376,7 @@ def _headers(target: Target) -> dict[str, str]:
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
-    """Raise the `UpstreamError` for an error of aiohttp, without its words, which have URLs and headers."""
+    """Raise the `UpstreamError` for what aiohttp raised; its own words (URLs, headers) are left behind."""
     if isinstance(error, TimeoutError):
         failure = upstream_errors.TIMED_OUT
     elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError):
