@@ -42,7 +42,7 @@ Samples = dict[tuple[str, frozenset[str]], float]
 def _fresh(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is such a page, and each read of it is a read of the books."""
     settings.METRICS_TOKEN = TOKEN
-    monkeypatch.setattr(metrics, "KEEP_S", 0.0)
+    monkeypatch.setattr(metrics, "MAX_AGE_S", 0.0)
 
 
 def ask(authorization: str = f"Bearer {TOKEN}", **headers: str) -> Any:
@@ -295,6 +295,6 @@ def test_who_asks_again_within_a_second_gets_the_same(
     used: Generation, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     first = ask().content
-    monkeypatch.setattr(metrics, "KEEP_S", 60.0)
+    monkeypatch.setattr(metrics, "MAX_AGE_S", 60.0)
     with django_assert_num_queries(0):
         assert ask().content == first
