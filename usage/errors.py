@@ -11,7 +11,11 @@ UsageError
 └── DatabaseUnavailable   the books can't be written now; nothing was admitted
 """
 
+from typing import TYPE_CHECKING
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from usage.books.budgets import BudgetKey
 
 
 class UsageError(Exception):
@@ -29,15 +33,15 @@ class BudgetExceeded(UsageError):
 
     def __init__(
         self,
-        budget_id: str,
+        budget: "BudgetKey",
         *,
         needed_nanodollars: int,
         left_nanodollars: int,
         is_in_flight: bool,
         is_credit: bool = False,
     ) -> None:
-        super().__init__(budget_id)
-        self.budget_id = budget_id
+        super().__init__(str(budget))
+        self.budget = budget
         self.needed_nanodollars = needed_nanodollars
         self.left_nanodollars = left_nanodollars
         self.is_in_flight = is_in_flight

@@ -4,7 +4,7 @@ A price is nanodollars per million tokens. Each line item is rounded once, half 
 its line items.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 
 NANODOLLARS = 1_000_000_000
@@ -24,6 +24,18 @@ class Price:
     reasoning_per_mtok_nanodollars: int | None = None
     """None: reasoning costs what output costs, and is one line with it."""
 
+    @classmethod
+    def of(cls, row: object) -> "Price":
+        """Return the price in the `PRICE_COLUMNS` of a row."""
+        return cls(*(getattr(row, name) for name in PRICE_COLUMNS))
+
+    def columns(self) -> dict[str, int | None]:
+        """Return the values of `PRICE_COLUMNS`, in their order."""
+        return {name: getattr(self, name) for name in PRICE_COLUMNS}
+
+
+PRICE_COLUMNS = tuple(field.name for field in fields(Price))
+"""The columns in which tables keep a price."""
 
 FREE = Price(0, 0, 0)
 
@@ -36,6 +48,19 @@ class Tokens:
     completion_tokens: int = 0
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+
+    @classmethod
+    def of(cls, row: object) -> "Tokens":
+        """Return the counts in the `TOKEN_COLUMNS` of a row."""
+        return cls(*(getattr(row, name) for name in TOKEN_COLUMNS))
+
+    def columns(self) -> dict[str, int | None]:
+        """Return the values of `TOKEN_COLUMNS`, in their order."""
+        return {name: getattr(self, name) for name in TOKEN_COLUMNS}
+
+
+TOKEN_COLUMNS = tuple(field.name for field in fields(Tokens))
+"""The columns in which tables keep token counts."""
 
 
 @dataclass(frozen=True, slots=True)

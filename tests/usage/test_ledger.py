@@ -65,7 +65,7 @@ def test_every_budget_can_refuse(key: APIKey, ask: Ask, scope: str, period: str)
     limit(scope, scope_id, period, HELD - 1)
     (refused,) = ledger.admit(NOW, [ask()])
     assert isinstance(refused, BudgetExceeded)
-    assert refused.budget_id.startswith(f"{scope}/{scope_id}/{period}/")
+    assert refused.budget[:3] == (scope, scope_id, period)
     assert not refused.is_in_flight
     assert balances(key) == {(0, 0)}
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from django.db import connection
 
@@ -24,13 +25,33 @@ PostgreSQL fail.
 """
 
 
+class BudgetKey(NamedTuple):
+    """Which budget a row is: whose money, in which period. Its id in the database is its text."""
+
+    scope: str
+    scope_id: int
+    period: str
+    period_start: date
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+
+    @classmethod
+    def parse(cls, budget_id: str) -> "BudgetKey":
+        """Return the key whose text is the id."""
+        # From both ends: only the middle part may come to hold a name with a slash.
+        scope, _, rest = budget_id.partition("/")
+        scope_id, period, start = rest.rsplit("/", 2)
+        return cls(scope, int(scope_id), period, date.fromisoformat(start))
+
+
 @lru_cache(maxsize=4_096)
 def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
     """The nine budgets that a request admitted on that day counts in."""
     scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
     periods = ((Period.DAY, day), (Period.MONTH, day.replace(day=1)), (Period.EVER, EVER))
     return tuple(
-        f"{scope.value}/{scope_id}/{period.value}/{start}"
+        str(BudgetKey(scope.value, scope_id, period.value, start))
         for scope, scope_id in scopes
         for period, start in periods
     )
@@ -144,7 +165,7 @@ def _refusal(known: Mapping[str, Room], refusing: Sequence[str], amount: int) ->
     told = (for_good or refusing)[0]
     room = known[told]
     return BudgetExceeded(
-        told,
+        BudgetKey.parse(told),
         needed_nanodollars=amount,
         left_nanodollars=room.left_nanodollars,
         is_in_flight=not for_good,
@@ -176,18 +197,8 @@ def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
 
 def ensure(ids: Iterable[str]) -> None:
     """Create the budgets that do not exist yet: a period's first request, a new key."""
-    Budget.objects.bulk_create([_new(budget_id) for budget_id in sorted(ids)], ignore_conflicts=True)
-
-
-def _new(budget_id: str) -> Budget:
-    scope, scope_id, period, start = budget_id.split("/")
-    return Budget(
-        id=budget_id,
-        scope=scope,
-        scope_id=int(scope_id),
-        period=period,
-        period_start=date.fromisoformat(start),
-    )
+    rows = [Budget(id=each, **BudgetKey.parse(each)._asdict()) for each in sorted(ids)]
+    Budget.objects.bulk_create(rows, ignore_conflicts=True)
 
 
 def _lock(ids: Iterable[str]) -> None:

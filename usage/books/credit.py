@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from accounts.models import Organization
 from usage import pricing
 from usage.books import budgets
+from usage.books.budgets import BudgetKey
 from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.formatting import usd
@@ -147,4 +148,4 @@ def _entry(organization: Organization, kind: Kind, owed_nanodollars: int, note: 
 
 
 def _budget_id(organization: Organization) -> str:
-    return f"{Scope.ORGANIZATION.value}/{organization.pk}/{Period.EVER.value}/{budgets.EVER}"
+    return str(BudgetKey(Scope.ORGANIZATION.value, organization.pk, Period.EVER.value, budgets.EVER))

@@ -27,7 +27,7 @@ from usage.database.sql import db_value, fetch_all, insert, rows_of_values, to_u
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State, UsageSource
-from usage.pricing import Price, Tokens
+from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
     "Admission", "Beat", "Claim", "Claimed", "Orphan", "Orphans", "Pulse", "Settled", "Settlement", "TakeOver", "Withdrawal",
@@ -146,8 +146,7 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 _COLUMNS = (
     "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "includes_usage",
-    "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens", "input_per_mtok_nanodollars",
-    "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars", "reserved_nanodollars",
+    "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars",
     "budget_day", "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
@@ -169,10 +168,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.sampled_count,
         item.max_output_tokens,
         item.max_prompt_tokens,
-        item.price.input_per_mtok_nanodollars,
-        item.price.cached_input_per_mtok_nanodollars,
-        item.price.output_per_mtok_nanodollars,
-        item.price.reasoning_per_mtok_nanodollars,
+        *item.price.columns().values(),
         item.reserved_nanodollars,
         local_day(now, item.time_zone),
         now + timedelta(milliseconds=item.queue_ttl_ms),
@@ -210,16 +206,13 @@ class Claimed:
     def of(cls, row: Sequence[Any]) -> "Claimed":
         """The values of `_CLAIMED` as the database has them."""
         known = dict(zip(_CLAIMED, row, strict=True))
-        price = Price(*(known.pop(name) for name in _PRICE))
+        price = Price(*(known.pop(name) for name in PRICE_COLUMNS))
         return cls(**known | {"id": to_uuid(known["id"]), "is_test": bool(known["is_test"]), "price": price})
 
 
-_PRICE = (
-    "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars",
-)  # fmt: skip
 _CLAIMED = (
     "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id", "sampled_count", "max_prompt_tokens",
-    "reserved_nanodollars", *_PRICE,
+    "reserved_nanodollars", *PRICE_COLUMNS,
 )  # fmt: skip
 
 

@@ -17,9 +17,7 @@ def line_items(row: Generation) -> list[LineItem]:
     """
     if row.state != State.SETTLED or row.is_waived:
         return []
-    return pricing.line_items(
-        Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens), row.price
-    )
+    return pricing.line_items(Tokens.of(row), row.price)
 
 
 def attempts(row: Generation) -> list[tuple[int, Attempt]]:

@@ -99,7 +99,7 @@ def end_of(generation_id: UUID) -> End | None:
     row = Generation.objects.filter(id=generation_id, state=State.SETTLED).first()
     if row is None or row.settled_at is None:
         return None
-    tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+    tokens = Tokens.of(row)
     age_ms = _ms_between(row.settled_at, database_now())
     return End(
         row.outcome,

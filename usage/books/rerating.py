@@ -118,7 +118,7 @@ def _differences(history: History, order: Order, charges: Sequence[LedgerEntry])
         price = history.at(row.admitted_at, row.organization_id)
         if price is None or row.is_waived:
             continue
-        tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+        tokens = Tokens.of(row)
         difference = pricing.amount(tokens, price) - row.amount_nanodollars - before.get(row.id, 0)
         # What somebody has taken back already can't be taken once more.
         if difference := max(difference, -left[row.id]):

@@ -19,7 +19,7 @@ from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_val
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
-from usage.pricing import Price, Tokens
+from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
 MAX_LOGGED_ATTEMPTS = 8
@@ -100,19 +100,7 @@ class _Open(NamedTuple):
     model: str
     budget_day: date
     reserved_nanodollars: int
-    input_per_mtok_nanodollars: int
-    cached_input_per_mtok_nanodollars: int
-    output_per_mtok_nanodollars: int
-    reasoning_per_mtok_nanodollars: int | None
-
-    @property
-    def price(self) -> Price:
-        return Price(
-            self.input_per_mtok_nanodollars,
-            self.cached_input_per_mtok_nanodollars,
-            self.output_per_mtok_nanodollars,
-            self.reasoning_per_mtok_nanodollars,
-        )
+    price: Price
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
@@ -123,12 +111,14 @@ def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """The running ones among them, locked in id order."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
+    own = _Open._fields[:-1]
     rows = fetch_all(
-        f"SELECT {', '.join(_Open._fields)} FROM usage_generation "  # noqa: S608  the text is ours
+        f"SELECT {', '.join((*own, *PRICE_COLUMNS))} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
         [db_value(generation_id) for generation_id in ids],
     )
-    found = [_Open(*row)._replace(id=to_uuid(row[0]), budget_day=to_date(row[6])) for row in rows]
+    found = [_Open._make([*row[: len(own)], Price(*row[len(own) :])]) for row in rows]
+    found = [row._replace(id=to_uuid(row.id), budget_day=to_date(row.budget_day)) for row in found]
     return {row.id: row for row in found}
 
 
@@ -178,10 +168,7 @@ _COLUMNS = {
     "deployment": "VARCHAR(128)",
     "attempts": "INTEGER",
     "attempt_log": "JSON",
-    "prompt_tokens": "INTEGER",
-    "cached_tokens": "INTEGER",
-    "completion_tokens": "INTEGER",
-    "reasoning_tokens": "INTEGER",
+    **dict.fromkeys(TOKEN_COLUMNS, "INTEGER"),
     "amount_nanodollars": "BIGINT",
     "first_token_ms": "INTEGER",
     "last_token_ms": "INTEGER",
@@ -207,7 +194,7 @@ def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
 
 
 def _values(charge: _Charge) -> list[object]:
-    item, tokens = charge.item, charge.item.tokens
+    item = charge.item
     return [
         item.id,
         charge.is_waived,
@@ -220,10 +207,7 @@ def _values(charge: _Charge) -> list[object]:
         item.deployment,
         item.attempts,
         _logged(item.attempt_log),
-        tokens.prompt_tokens,
-        tokens.cached_tokens,
-        tokens.completion_tokens,
-        tokens.reasoning_tokens,
+        *item.tokens.columns().values(),
         charge.amount_nanodollars,
         item.first_token_ms,
         item.last_token_ms,
@@ -258,10 +242,7 @@ def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, 
         outcome=charge.item.outcome.value,
         budget_day=row.budget_day,
         created_at=now,
-        prompt_tokens=tokens.prompt_tokens,
-        cached_tokens=tokens.cached_tokens or 0,
-        completion_tokens=tokens.completion_tokens,
-        reasoning_tokens=tokens.reasoning_tokens or 0,
+        **{name: count or 0 for name, count in tokens.columns().items()},
         amount_nanodollars=amount_nanodollars,
     )
 

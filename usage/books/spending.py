@@ -6,6 +6,7 @@ from datetime import date
 from django.db.models import Q
 
 from usage.books import budgets
+from usage.books.budgets import BudgetKey
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Scope
 
@@ -51,12 +52,12 @@ def _limits(organization_id: int, project_id: int, api_key_id: int) -> dict[_Gro
 
 
 def _spending(budget_id: str, row: Budget | None, limits: dict[_Group, int]) -> Spending:
-    scope, scope_id, period, start = budget_id.split("/")
+    key = BudgetKey.parse(budget_id)
     return Spending(
-        scope=scope,
-        period=period,
-        period_start=date.fromisoformat(start),
-        limit_nanodollars=limits.get((scope, int(scope_id), period)),
+        scope=key.scope,
+        period=key.period,
+        period_start=key.period_start,
+        limit_nanodollars=limits.get(key[:3]),
         posted_nanodollars=row.posted_nanodollars if row else 0,
         pending_nanodollars=row.pending_nanodollars if row else 0,
     )

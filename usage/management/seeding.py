@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -20,10 +20,11 @@ from django.db import connection, transaction
 from accounts.models import APIKey, Organization, Project
 from usage import pricing, rollups
 from usage.books import prices
+from usage.books.budgets import BudgetKey
 from usage.books.settlement import Attempt
 from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
-from usage.pricing import Price, Tokens
+from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.verification import sums
 
 ORGANIZATIONS, KEYS_EACH = 20, 10
@@ -179,14 +180,14 @@ def _key(plan: Plan, project: Project, number: int, own: dict[str, Price]) -> Ke
 
 GENERATION = (
     "id", "budget_day", "admitted_at", "claimed_at", "settled_at", "lease_expires_at", "organization_id", "project_id", "api_key_id",
-    "is_test", "model", "endpoint", "dialect", "is_stream", "max_output_tokens", "input_per_mtok_nanodollars",
-    "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reserved_nanodollars", "state", "fence", "worker", "outcome",
-    "error_code", "finish_reason", "deployment", "attempts", "attempt_log", "usage_source", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
+    "is_test", "model", "endpoint", "dialect", "is_stream", "max_output_tokens", *PRICE_COLUMNS,
+    "reserved_nanodollars", "state", "fence", "worker", "outcome", "error_code", "finish_reason", "deployment",
+    "attempts", "attempt_log", "usage_source", *TOKEN_COLUMNS,
+    "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
 )  # fmt: skip
 ENTRY = (
-    "generation_id", "budget_day", "created_at", "kind", "organization_id", "project_id", "api_key_id", "model", "outcome",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars",
+    "generation_id", "budget_day", "created_at", "kind", "organization_id", "project_id", "api_key_id", "model",
+    "outcome", *TOKEN_COLUMNS, "amount_nanodollars",
 )  # fmt: skip
 _CREATED_AT = ENTRY.index("created_at")
 _TEMPLATES = 20_000
@@ -262,14 +263,15 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     last_token_ms = first_token_ms + 30 * completion if first_token_ms is not None else None
     failed = has_answer and outcome == "failed"
     generation = (
-        key.organization_id, key.project_id, key.id, key.is_test, model, "chat.completions", "openai", True, _MAX_OUTPUT_TOKENS,
-        price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars, price.output_per_mtok_nanodollars, held, "settled", 1,
-        "worker-1", outcome, _ERRORS.get(outcome, ""), "stop" if outcome == "completed" else "", "seed" if has_answer else "",
-        int(has_answer), _FAILED_ATTEMPT if failed else None, "upstream" if has_answer else "none", prompt, tokens.cached_tokens,
-        completion, not completion, amount, first_token_ms, last_token_ms,
+        key.organization_id, key.project_id, key.id, key.is_test, model, "chat.completions", "openai", True,
+        _MAX_OUTPUT_TOKENS, *price.columns().values(), held, "settled", 1, "worker-1", outcome,
+        _ERRORS.get(outcome, ""), "stop" if outcome == "completed" else "", "seed" if has_answer else "",
+        int(has_answer), _FAILED_ATTEMPT if failed else None, "upstream" if has_answer else "none",
+        *tokens.columns().values(), not completion, amount, first_token_ms, last_token_ms,
     )  # fmt: skip
     shared = (key.organization_id, key.project_id, key.id, model, outcome)
-    entries = [("charge", *shared, prompt, tokens.cached_tokens, completion, 0, min(amount, held))]
+    counts = [count or 0 for count in tokens.columns().values()]
+    entries = [("charge", *shared, *counts, min(amount, held))]
     entries += [("overage", *shared, 0, 0, 0, 0, amount - held)] if amount > held else []
     length = timedelta(milliseconds=5 + (last_token_ms or 1_000))
     return _Template(
@@ -302,7 +304,11 @@ def _fill_budgets(plan: Plan) -> None:
         organization__name__startswith=f"{plan.name} organization", kind__in=SPENT
     )
     posted = sums.by_budget(spent, "amount_nanodollars")
-    rows = [_budget(name, amount) for name, amount in sorted(posted.items()) if amount]
+    rows = [
+        Budget(id=each, posted_nanodollars=amount, **BudgetKey.parse(each)._asdict())
+        for each, amount in sorted(posted.items())
+        if amount
+    ]
     Budget.objects.bulk_create(rows, batch_size=500)
     _limit([row for row in rows if row.period == Period.MONTH])
 
@@ -323,19 +329,6 @@ def _limit(months: Sequence[Budget]) -> None:
             limit_nanodollars=amount * (21 + at % 20) // 20,
         )
         for at, ((scope, scope_id), amount) in enumerate(most.items())
-    )
-
-
-def _budget(name: str, amount: int) -> Budget:
-    scope, scope_id, period, start = name.split("/")
-    start_day = date.fromisoformat(start)
-    return Budget(
-        id=name,
-        scope=scope,
-        scope_id=int(scope_id),
-        period=period,
-        period_start=start_day,
-        posted_nanodollars=amount,
     )
 
 
