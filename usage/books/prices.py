@@ -26,19 +26,18 @@ def current_discounts() -> dict[int, int]:
 
 def change(model: str, price: pricing.Price, effective_from: datetime | None = None) -> bool:
     """Give the model this price from that moment (now by default) on; False when it is its price already."""
-    start = effective_from or database_now()
-    last = Price.objects.filter(model=model, effective_from__lte=start).order_by("-effective_from").first()
-    if last is not None and last.value == price:
+    row = Price(model=model, effective_from=effective_from or database_now(), **price.columns())
+    if not is_change(row):
         return False
-    Price.objects.create(
-        model=model,
-        effective_from=start,
-        input_per_mtok_nanodollars=price.input_per_mtok_nanodollars,
-        cached_input_per_mtok_nanodollars=price.cached_input_per_mtok_nanodollars,
-        output_per_mtok_nanodollars=price.output_per_mtok_nanodollars,
-        reasoning_per_mtok_nanodollars=price.reasoning_per_mtok_nanodollars,
-    )
+    row.save()
     return True
+
+
+def is_change(row: Price) -> bool:
+    """Return whether a price that is not saved yet differs from the one in effect when it begins."""
+    earlier = Price.objects.filter(model=row.model, effective_from__lte=row.effective_from)
+    last = earlier.order_by("-effective_from").first()
+    return last is None or last.value != row.value
 
 
 def discount(organization: Organization, basis_points: int, effective_from: datetime | None = None) -> None:
