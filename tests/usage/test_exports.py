@@ -34,7 +34,7 @@ def books(key: APIKey, ask: Ask) -> Organization:
     for _ in range(3):
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
-    corrections.correct(LedgerEntry.objects.all()[0].pk, -1_000, reason="=HYPERLINK(1)", recorded_by="+alice")
+    corrections.correct(LedgerEntry.objects.all()[0].pk, -1_000, Note("=HYPERLINK(1)", "+alice"))
     organization = key.project.organization
     credit.grant(organization, 5_000, Note("first", "alice", "@pay"))
     credit.grant(Organization.objects.create(name="Stranger"), 7_000, Note("theirs", "bob"))

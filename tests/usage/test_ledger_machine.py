@@ -275,9 +275,9 @@ class Ledger(RuleBasedStateMachine):
         entry = LedgerEntry.objects.get(generation=one, kind="charge")
         if row.charged + nanodollars < 0:
             with pytest.raises(NotBooked):
-                corrections.correct(entry.pk, nanodollars, reason="why", recorded_by="machine")
+                corrections.correct(entry.pk, nanodollars, Note("why", "machine"))
             return
-        corrections.correct(entry.pk, nanodollars, reason="why", recorded_by="machine")
+        corrections.correct(entry.pk, nanodollars, Note("why", "machine"))
         row.charged += nanodollars
         self.posted.update(dict.fromkeys(row.budget_ids, nanodollars))
 

@@ -64,13 +64,13 @@ def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: A
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
     charge = LedgerEntry.objects.latest("id").pk
-    corrections.book(charge, -1_000, Note("wrong", "alice", "ticket 4"))
+    corrections.correct(charge, -1_000, Note("wrong", "alice", "ticket 4"))
     with pytest.raises(
         CommandError, match=rf"a correction of -\$0\.000001 for chatcmpl-{admission.id.hex}\.$"
     ):
         manage("grantcredit", *BOOKING, "--usd", "1", "--reference", "ticket 4")
     with pytest.raises(NotBooked, match=told):
-        corrections.book(charge, -1_000, Note("wrong", "alice", "pay_1"))
+        corrections.correct(charge, -1_000, Note("wrong", "alice", "pay_1"))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ WRONG = [
 def test_each_invariant_is_checked(ask: Ask, invariant: str, change: str, since: datetime | None) -> None:
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
-    corrections.correct(LedgerEntry.objects.get().pk, -1, reason="why", recorded_by="alice")
+    corrections.correct(LedgerEntry.objects.get().pk, -1, Note("why", "alice"))
     seals.seal()
     assert verify().differences == []
     with without_triggers(), connection.cursor() as cursor:

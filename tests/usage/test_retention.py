@@ -20,6 +20,7 @@ from tests.usage.emptying import without_triggers
 from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
 from usage import insights, rollups
 from usage.books import corrections, ledger, rerating
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.errors import NotBooked
@@ -381,7 +382,7 @@ def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
     drop(tmp_path / "export")
     with pytest.raises(NotBooked, match="Grant credit instead"):
-        corrections.correct(charge.pk, -1, reason="too late", recorded_by="alice")
+        corrections.correct(charge.pk, -1, Note("too late", "alice"))
     period, bill = [f"--from={BEFORE - DAY}", f"--to={TODAY}"], tmp_path / "bill.csv"
     bill.write_text("date,model,requests\n")
     for command in (

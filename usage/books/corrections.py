@@ -20,6 +20,7 @@ from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
+from usage.pricing import TOKEN_COLUMNS
 from usage.rollups import Entry
 
 
@@ -35,12 +36,7 @@ class Correction:
     reference: str = ""
 
 
-def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by: str) -> LedgerEntry:
-    """Correct one charge or overage by an amount; returns the new entry. Raises `NotBooked`."""
-    return book(entry_id, amount_nanodollars, Note(reason, recorded_by)).entry
-
-
-def book(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+def correct(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     """Correct one charge or overage by an amount, once if the note has a reference.
 
     Raises `NotBooked` when there is no such charge, its generation was dropped, no reason, less than nothing
@@ -116,10 +112,7 @@ def _row(now: datetime, correction: Correction) -> Entry:
         outcome=entry.outcome,
         budget_day=entry.budget_day,
         created_at=now,
-        prompt_tokens=0,
-        cached_tokens=0,
-        completion_tokens=0,
-        reasoning_tokens=0,
+        **dict.fromkeys(TOKEN_COLUMNS, 0),
         amount_nanodollars=correction.amount_nanodollars,
     )
 
