@@ -40,7 +40,7 @@ _ACTION = re.compile(
 
 
 class FailpointError(RuntimeError):
-    """A failpoint was told to raise."""
+    """Raised by a failpoint whose action is `raise`."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class _Failpoint:
 
 
 def parse(text: str) -> dict[str, _Failpoint]:
-    """The failpoints that the text arms; raises ValueError, saying what is allowed."""
+    """Return the failpoints that the text arms; raises ValueError with the allowed form."""
     armed: dict[str, _Failpoint] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         match = _ACTION.fullmatch(part)
@@ -81,13 +81,13 @@ _armed: dict[str, _Failpoint] = {}
 
 
 def arm(text: str) -> None:
-    """Arm what the text names, and nothing else; raises ValueError."""
+    """Arm the failpoints of the text and disarm all others; raises ValueError."""
     found = parse(text)
     _armed.clear()
     _armed.update(found)
 
 
 def failpoint(name: str) -> None:
-    """A place named `name`: passes, unless a test has armed it."""
+    """Do what a test armed for this name, if anything."""
     if _armed and name in _armed:
         _armed[name].strike(name)

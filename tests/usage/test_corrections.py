@@ -10,14 +10,14 @@ from tests.usage.conftest import NOW, PRICE, completed, limit, run
 from usage import rollups
 from usage.books import corrections, ledger, prices
 from usage.books.credit import Note
-from usage.books.rerating import Order, Rerating, rerate
+from usage.books.rerating import Rerating, ReratingSpec, rerate
 from usage.errors import NotBooked
 from usage.models import Budget, Generation, HourlyUsage, LedgerEntry, Outcome
 from usage.pricing import FREE, Price, discounted
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-DAY = Order("story", NOW - timedelta(hours=12), NOW + timedelta(hours=12), "alice")
+DAY = ReratingSpec("story", NOW - timedelta(hours=12), NOW + timedelta(hours=12), "alice")
 DOUBLE = Price(
     2 * PRICE.input_per_mtok_nanodollars,
     PRICE.cached_input_per_mtok_nanodollars,
@@ -137,9 +137,15 @@ def test_only_the_period_and_the_model_are_re_rated(ask: Ask) -> None:
     prices.change("story", DOUBLE, LONG_AGO)
     charge(ask(model="other"))
     charge(ask())
-    assert rerate(Order("story", NOW + timedelta(seconds=1), NOW + timedelta(days=1), "alice")) == Rerating()
-    assert rerate(Order("story", NOW - timedelta(days=1), NOW, "alice")) == Rerating()
-    assert rerate(Order("unpriced", NOW - timedelta(days=1), NOW + timedelta(days=1), "alice")) == Rerating()
+    assert (
+        rerate(ReratingSpec("story", NOW + timedelta(seconds=1), NOW + timedelta(days=1), "alice"))
+        == Rerating()
+    )
+    assert rerate(ReratingSpec("story", NOW - timedelta(days=1), NOW, "alice")) == Rerating()
+    assert (
+        rerate(ReratingSpec("unpriced", NOW - timedelta(days=1), NOW + timedelta(days=1), "alice"))
+        == Rerating()
+    )
     assert rerate(DAY).charges == 1
 
 

@@ -20,7 +20,7 @@ from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.exports import exporting, signature
-from usage.exports.exporting import NotAnExport, Wish
+from usage.exports.exporting import InvalidExport, ExportSpec
 from usage.models import LedgerEntry
 from usage.verification import seals
 
@@ -85,8 +85,8 @@ def test_one_organizations_export_has_nothing_of_others(books: Organization, tmp
 
 
 def test_the_period_ends_before_its_end(books: Organization, tmp_path: Path) -> None:
-    exporting.write(Wish(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
-    exporting.write(Wish(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
+    exporting.write(ExportSpec(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
+    exporting.write(ExportSpec(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
     assert (
         len(rows(tmp_path / "with")),
         len([row for row in rows(tmp_path / "without") if row["kind"] == "charge"]),
@@ -136,10 +136,10 @@ def test_another_installations_export_needs_its_public_key(
 ) -> None:
     export(tmp_path)
     settings.SECRET_KEY = "another installation's"
-    with pytest.raises(NotAnExport, match="not signed with this key"):
+    with pytest.raises(InvalidExport, match="not signed with this key"):
         exporting.check(tmp_path)
     call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "public-key.pem"))
-    with pytest.raises(NotAnExport):
+    with pytest.raises(InvalidExport):
         exporting.check(tmp_path, b"no key")
 
 
@@ -219,7 +219,7 @@ def test_a_period_that_is_not_over_is_told(
 def test_a_period_that_has_just_ended_may_still_get_entries(books: Organization, tmp_path: Path) -> None:
     now = database_now()
     for ago_s, is_over in ((-1, False), (1, False), (3_600, True)):
-        wish = Wish(NOW - timedelta(days=9_000), now - timedelta(seconds=ago_s), None, "csv")
+        wish = ExportSpec(NOW - timedelta(days=9_000), now - timedelta(seconds=ago_s), None, "csv")
         assert exporting.write(wish, tmp_path / str(ago_s))["is_over"] is is_over
 
 

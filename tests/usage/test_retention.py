@@ -62,7 +62,7 @@ def books(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
 def seeded_books(db: None) -> None:
     """A month of all that there is: overages, discounts, test keys, failures."""
     with transaction.atomic():
-        seeding.sow(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
+        seeding.seed(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
     tidy_up()
 
 
@@ -124,7 +124,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
     before, order = tables(), dropping.Order(BEFORE, tmp_path / "export", "alice")
     ready = dropping.prepare(order)
     assert ready is not None
-    manifest = dropping.export(ready.wish, order.folder)
+    manifest = dropping.export(ready.spec, order.folder)
     rollups.rebuild()  # by someone else, when all was found to be ready
     ask = retention_horizon.horizon
 
@@ -132,7 +132,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
         """With the drop between the question and what is done then."""
         monkeypatch.setattr(retention_horizon, "horizon", ask)
         horizon = ask()
-        dropping.drop(dropping.record(order, ready.wish, manifest), lambda done: None)
+        dropping.drop(dropping.record(order, ready.spec, manifest), lambda done: None)
         return horizon
 
     monkeypatch.setattr(retention_horizon, "horizon", ask_and_drop)

@@ -26,7 +26,7 @@ Group = tuple[date, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReconciliationSpec:
     """What is compared, and how."""
 
     since: datetime
@@ -41,7 +41,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class Booked:
     """A day's amounts of a model, named as in `usage/bills/statements.py`."""
 
     amounts: Mapping[str, int]
@@ -50,7 +50,7 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Discrepancy:
     """An amount that differs by more than is tolerated."""
 
     day: date
@@ -67,39 +67,39 @@ class Gap:
         return f"{self.day} {self.model or 'all models'} {name}: ours {show(self.ours)}, theirs {show(self.theirs)}{counted}"
 
 
-def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
+def compare(bill: Bill, spec: ReconciliationSpec) -> Iterator[Discrepancy]:
     """The differences beyond the tolerance, in the order of days; what neither side has is not looked at.
 
     Raises `Dropped` for a period whose generations are not all there: they know what ran where.
     """
     with snapshot():  # or what is dropped meanwhile would be missing without a word
-        retention_horizon.refuse_before(terms.since)
-        ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
-    for group in sorted(billed_in_period(bill, terms) | ours.keys()):
-        us = ours.get(group, Ours({}, 0))
+        retention_horizon.refuse_before(spec.since)
+        ours = _ours(spec) if bill.names_models else _all_models(_ours(spec))
+    for group in sorted(billed_in_period(bill, spec) | ours.keys()):
+        us = ours.get(group, Booked({}, 0))
         them = bill.lines.get(group, {})
         for name in [
-            name for name in (*COUNTS, COST) if name in bill.told and (*group, name) not in bill.untold
+            name for name in (*COUNTS, COST) if name in bill.reported and (*group, name) not in bill.missing
         ]:
-            gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
-            if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
-                yield gap
+            discrepancy = Discrepancy(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
+            if abs(discrepancy.ours - discrepancy.theirs) * 100 > spec.tolerance_percent * discrepancy.theirs:
+                yield discrepancy
 
 
-def billed_in_period(bill: Bill, terms: Terms) -> set[Group]:
+def billed_in_period(bill: Bill, spec: ReconciliationSpec) -> set[Group]:
     """The days and models of the period for which the bill has a line."""
     first, last = (
-        terms.since.astimezone(UTC).date(),
-        (terms.until - timedelta.resolution).astimezone(UTC).date(),
+        spec.since.astimezone(UTC).date(),
+        (spec.until - timedelta.resolution).astimezone(UTC).date(),
     )
     return {group for group in bill.lines if first <= group[0] <= last}
 
 
-def without_deployment(terms: Terms) -> tuple[int, int]:
+def without_deployment(spec: ReconciliationSpec) -> tuple[int, int]:
     """How many requests were charged in the period of which it is not known what ran them, and how much, in
     nanodollars.
     """
-    entries = _entries(terms).filter(generation__deployment="").filter(_USED)
+    entries = _entries(spec).filter(generation__deployment="").filter(_USED)
     found = entries.aggregate(
         requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0)
     )
@@ -116,29 +116,29 @@ def unknown_models(names: Iterable[str]) -> list[str]:
     return [name for name in names if not HourlyUsage.objects.filter(model=name).exists()]
 
 
-def unused_prices(bill: Bill, terms: Terms) -> list[str]:
+def unused_prices(bill: Bill, spec: ReconciliationSpec) -> list[str]:
     """Models with a price that neither the bill has nor, under its names, we."""
     ours = {
-        terms.names.get(model, model)
+        spec.names.get(model, model)
         for model in HourlyUsage.objects.values_list("model", flat=True).distinct()
     }
-    return [model for model in terms.prices if model not in ours | {model for _, model in bill.lines}]
+    return [model for model in spec.prices if model not in ours | {model for _, model in bill.lines}]
 
 
 _CHARGES = Q(kind=Kind.CHARGE)
 _USED = Q(generation__prompt_tokens__gt=0) | Q(generation__completion_tokens__gt=0)
 
 
-def _ours(terms: Terms) -> dict[Group, Ours]:
+def _ours(spec: ReconciliationSpec) -> dict[Group, Booked]:
     # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may
     # not have told of its own.
     ran = (
-        Q(generation__deployment=terms.deployment)
-        if terms.deployment
+        Q(generation__deployment=spec.deployment)
+        if spec.deployment
         else ~Q(generation__deployment="") | _USED
     )
     rows = list(
-        _entries(terms)
+        _entries(spec)
         .filter(ran)
         .annotate(day=TruncDay("created_at", tzinfo=UTC))
         .order_by()
@@ -153,32 +153,32 @@ def _ours(terms: Terms) -> dict[Group, Ours]:
             counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
         )
     )
-    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+    found: defaultdict[Group, list[Booked]] = defaultdict(list)
     for row in rows:
-        model = terms.names.get(row["model"], row["model"])
+        model = spec.names.get(row["model"], row["model"])
         tokens = Tokens(row["prompt"], row["completion"], row["cached"], row["reasoning"])
-        cost = pricing.amount(tokens, terms.prices[model]) if model in terms.prices else row["charged"]
+        cost = pricing.amount(tokens, spec.prices[model]) if model in spec.prices else row["charged"]
         numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
         found[row["day"].date(), model].append(
-            Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
+            Booked(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
         )
     return {group: _sum(parts) for group, parts in found.items()}
 
 
-def _entries(terms: Terms) -> "QuerySet[LedgerEntry]":
+def _entries(spec: ReconciliationSpec) -> "QuerySet[LedgerEntry]":
     """All that was charged in the period, tests left out."""
-    period = {"created_at__gte": terms.since, "created_at__lt": terms.until}
+    period = {"created_at__gte": spec.since, "created_at__lt": spec.until}
     return LedgerEntry.objects.filter(kind__in=CHARGED, generation__is_test=False, **period)
 
 
-def _all_models(ours: Mapping[Group, Ours]) -> dict[Group, Ours]:
-    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+def _all_models(ours: Mapping[Group, Booked]) -> dict[Group, Booked]:
+    found: defaultdict[Group, list[Booked]] = defaultdict(list)
     for (day, _), part in ours.items():
         found[day, ANY_MODEL].append(part)
     return {group: _sum(parts) for group, parts in found.items()}
 
 
-def _sum(parts: list[Ours]) -> Ours:
+def _sum(parts: list[Booked]) -> Booked:
     """Several of our models may be one of the upstream's."""
     amounts = {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)}
-    return Ours(amounts, sum(part.counted for part in parts))
+    return Booked(amounts, sum(part.counted for part in parts))

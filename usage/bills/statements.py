@@ -33,50 +33,50 @@ MAX = 10**15
 """More than any bill says: a number of a billion digits must not be worked with."""
 
 
-class NotABill(Exception):
+class InvalidBill(Exception):
     """The file can't be read as a bill; the text says why, and where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the upstream says: for each day and model the amounts that are `told`, by their names (`COUNTS`,
+    """What the upstream says: for each day and model the amounts that are `reported`, by their names (`COUNTS`,
     `COST`); none is 0.
     """
 
     lines: Mapping[tuple[date, str], Mapping[str, int]]
-    told: frozenset[str]
+    reported: frozenset[str]
     names_models: bool
     """False when it tells only sums of all models."""
-    untold: frozenset[tuple[date, str, str]] = frozenset()
+    missing: frozenset[tuple[date, str, str]] = frozenset()
     """Amounts of a day and model that are told otherwise, but not there: something of theirs has a cost and
     no quantity.
     """
 
 
 def read(path: Path) -> Bill:
-    """The bill in the file; raises `NotABill`."""
+    """The bill in the file; raises `InvalidBill`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         return _page(text) if text.lstrip().startswith("{") else _table(text)
-    except (OSError, UnicodeDecodeError, NotABill) as error:
-        raise NotABill(f"{path}: {error}") from error
+    except (OSError, UnicodeDecodeError, InvalidBill) as error:
+        raise InvalidBill(f"{path}: {error}") from error
 
 
 Row = tuple[date, str, str, int | None]
 """A day, a model, an amount's name, and how much; None: it is not told."""
 
 
-def _bill(rows: Sequence[Row], told: Iterable[str]) -> Bill:
+def _bill(rows: Sequence[Row], reported: Iterable[str]) -> Bill:
     lines: defaultdict[tuple[date, str], defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for day, model, name, amount in rows:
         lines[day, model][name] += amount or 0
     unnamed = {day for day, model in lines if model == ANY_MODEL}
     if unnamed and len(unnamed) < len(lines):
-        raise NotABill(
+        raise InvalidBill(
             f"{min(unnamed)}: a line names no model, and others do: name it in all lines, or in none"
         )
-    untold = frozenset((day, model, name) for day, model, name, amount in rows if amount is None)
-    return Bill(lines, frozenset(told), names_models=not unnamed, untold=untold)
+    missing = frozenset((day, model, name) for day, model, name, amount in rows if amount is None)
+    return Bill(lines, frozenset(reported), names_models=not unnamed, missing=missing)
 
 
 def _table(text: str) -> Bill:
@@ -85,26 +85,26 @@ def _table(text: str) -> Bill:
         header = next(reader, [])
         _check_header(header)
         rows = [row for cells in reader if cells for row in _line(header, cells)]
-    except (csv.Error, ValueError, NotABill) as error:
+    except (csv.Error, ValueError, InvalidBill) as error:
         # An empty file has no first line either.
-        raise NotABill(f"line {max(reader.line_num, 1)}: {error}") from error
+        raise InvalidBill(f"line {max(reader.line_num, 1)}: {error}") from error
     return _bill(rows, [AMOUNTS[column] for column in header if column in AMOUNTS])
 
 
 def _check_header(header: Sequence[str]) -> None:
     if missing := [name for name in ("date", "model") if name not in header]:
-        raise NotABill(f"it names no column {' and no column '.join(missing)}")
+        raise InvalidBill(f"it names no column {' and no column '.join(missing)}")
     if wrong := [name for name in header if name not in COLUMNS]:
-        raise NotABill(f"{wrong[0]!r} is no column of a bill, which are: {', '.join(COLUMNS)}")
+        raise InvalidBill(f"{wrong[0]!r} is no column of a bill, which are: {', '.join(COLUMNS)}")
     if len(set(header)) < len(header):
-        raise NotABill("it names a column twice")
+        raise InvalidBill("it names a column twice")
     if not set(header) & AMOUNTS.keys():
-        raise NotABill(f"it names nothing to compare, which is any of: {', '.join(AMOUNTS)}")
+        raise InvalidBill(f"it names nothing to compare, which is any of: {', '.join(AMOUNTS)}")
 
 
 def _line(header: Sequence[str], cells: Sequence[str]) -> Iterator[Row]:
     if len(cells) != len(header):
-        raise NotABill(f"it has {len(cells)} cells, the first line has {len(header)}")
+        raise InvalidBill(f"it has {len(cells)} cells, the first line has {len(header)}")
     values = dict(zip(header, cells, strict=True))
     day, model = date.fromisoformat(values["date"]), values["model"].strip()
     for column in header:
@@ -126,16 +126,16 @@ def _page(text: str) -> Bill:
         OSError,
         RecursionError,
     ) as error:
-        raise NotABill(f"this is no answer of /v1/organization/costs: {error!r}") from error
+        raise InvalidBill(f"this is no answer of /v1/organization/costs: {error!r}") from error
     # A day without costs has cost nothing.
     return _bill(rows, {COST, *(name for _, _, name, amount in rows if amount is not None)})
 
 
 def _costs(page: Any) -> Iterator[Row]:
     if page.get("has_more"):
-        raise NotABill("the file is the first page of several: ask for all days at once, with limit=180")
+        raise InvalidBill("the file is the first page of several: ask for all days at once, with limit=180")
     if not page["data"]:
-        raise NotABill("there is nothing to compare: it has no days")
+        raise InvalidBill("there is nothing to compare: it has no days")
     for bucket in page["data"]:
         # By way of a float, which is infinite where an integer would have a billion digits.
         day = datetime.fromtimestamp(float(bucket["start_time"]), UTC).date()
@@ -150,7 +150,9 @@ def _cost(day: date, result: Any) -> Iterator[Row]:
         model, kind = kind, ""
     amount = result["amount"]
     if amount["currency"].lower() != "usd":
-        raise NotABill(f"{day}: the costs are in {amount['currency']}, and only US dollars can be compared")
+        raise InvalidBill(
+            f"{day}: the costs are in {amount['currency']}, and only US dollars can be compared"
+        )
     cost = _nanodollars(amount["value"])
     yield day, model, COST, cost
     tokens = _tokens(result)

@@ -1,4 +1,4 @@
-"""How much of the budgets that a key counts in is spent and held now."""
+"""What is spent and held of the budgets that can refuse a key."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -15,7 +15,7 @@ _Group = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """One budget in its current period; `limit_nanodollars` is None where nothing limits it."""
+    """One budget in its current period; `limit_nanodollars` is None without a limit."""
 
     scope: str
     period: str
@@ -26,10 +26,9 @@ class Spending:
 
 
 def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: str) -> list[Spending]:
-    """The key's own budgets, and those of its project and organization that have a limit: all that can refuse
-    it.
+    """Return the key's own budgets, and the limited ones of its project and organization.
 
-    What others of the organization spend is told only where it limits this key.
+    Spending of others in the organization appears only where it limits this key.
     """
     ids = budgets.ids_for(organization_id, project_id, api_key_id, local_day(database_now(), time_zone))
     known = Budget.objects.in_bulk(ids)

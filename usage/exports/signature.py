@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from django.utils.crypto import salted_hmac
 
 
-class NotAKey(Exception):
+class InvalidPublicKey(Exception):
     """This is no public key of Ed25519 in PEM."""
 
 
@@ -26,7 +26,7 @@ def public_key() -> bytes:
 
 
 def is_signed(message: bytes, signature: bytes, pem: bytes) -> bool:
-    """Whether the owner of that public key has signed exactly this; raises `NotAKey`."""
+    """Whether the owner of that public key has signed exactly this; raises `InvalidPublicKey`."""
     key = _loaded(pem)
     try:
         key.verify(signature, message)
@@ -39,9 +39,9 @@ def _loaded(pem: bytes) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise NotAKey from error
+        raise InvalidPublicKey from error
     if not isinstance(key, Ed25519PublicKey):
-        raise NotAKey
+        raise InvalidPublicKey
     return key
 
 

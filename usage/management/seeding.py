@@ -64,16 +64,16 @@ class Plan:
         return self.until - _SLOWEST - timedelta(days=self.days)
 
 
-def sow(plan: Plan, progress: Progress) -> None:
+def seed(plan: Plan, progress: Progress) -> None:
     """Write it all in one transaction: tenants, prices, generations, ledger entries, budgets and rollups.
     Seals are left to the caller.
 
     `progress` is told how many generations there are, after each part.
     """
-    with transaction.atomic(), _in_a_hurry():
+    with transaction.atomic(), _without_time_limits():
         keys = _keys(plan)
         done = 0
-        with _indexed_afterwards():
+        with _indexes_built_afterwards():
             for generations, entries in batches(plan, keys):
                 _insert("usage_generation", GENERATION, generations)
                 _insert("usage_ledgerentry", ENTRY, entries)
@@ -92,7 +92,7 @@ def analyze() -> None:
 
 
 @contextmanager
-def _in_a_hurry() -> Iterator[None]:
+def _without_time_limits() -> Iterator[None]:
     """Lift PostgreSQL's time limits for this transaction, and where we may its checks of foreign keys, which
     cost half of the time.
     """
@@ -115,7 +115,7 @@ def _replicate(role: str) -> None:
 
 
 @contextmanager
-def _indexed_afterwards() -> Iterator[None]:
+def _indexes_built_afterwards() -> Iterator[None]:
     """On PostgreSQL, fill empty tables first and index them then: half of the time again."""
     if connection.vendor != "postgresql" or Generation.objects.exists() or LedgerEntry.objects.exists():
         yield

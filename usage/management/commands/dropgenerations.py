@@ -81,9 +81,9 @@ class Command(BaseCommand):
             )
             return
         self._say(f"Exporting {what} …")
-        manifest = dropping.export(ready.wish, order.folder)
+        manifest = dropping.export(ready.spec, order.folder)
         self._say(f"{order.folder} is written and checked.")
-        self._drop(dropping.record(order, ready.wish, manifest))
+        self._drop(dropping.record(order, ready.spec, manifest))
 
     def _drop(self, horizon: RetentionHorizon) -> None:
         self._told = time.monotonic()

@@ -38,12 +38,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Write it and say what is in it."""
         organization = arguments.organization(options["organization"]) if options["organization"] else None
-        wish = exporting.Wish(*arguments.period(options), organization, options["format"])
+        spec = exporting.ExportSpec(*arguments.period(options), organization, options["format"])
         try:
-            manifest = exporting.write(wish, options["output"])
+            manifest = exporting.write(spec, options["output"])
         except OSError as error:
             raise CommandError(str(error)) from error
-        self._record(wish, options["output"], manifest)
+        self._record(spec, options["output"], manifest)
         counts = (
             ", ".join(
                 f"{count} {kind}{pluralize(count)}" for kind, count in sorted(manifest["entries"].items())
@@ -56,15 +56,15 @@ class Command(BaseCommand):
                 f"Note: the period is not over. The export has what was written until {manifest['exported_at']}."
             )
 
-    def _record(self, wish: exporting.Wish, folder: Path, manifest: dict[str, Any]) -> None:
+    def _record(self, spec: exporting.ExportSpec, folder: Path, manifest: dict[str, Any]) -> None:
         """In the audit log. Who may only read, such as from a replica, has the export all the same."""
         told = {
-            "from": wish.since,
-            "to": wish.until,
+            "from": spec.since,
+            "to": spec.until,
             "folder": str(folder.absolute()),
             "sha256": manifest["file"]["sha256"],
         }
-        row = wish.organization or Organization(name="all organizations")
+        row = spec.organization or Organization(name="all organizations")
         try:
             with acting_command("exportusage"), transaction.atomic():
                 recorder.record("exported usage", row, {name: [None, value] for name, value in told.items()})

@@ -11,7 +11,7 @@ from django.template.defaultfilters import pluralize
 from usage import pricing
 from usage.bills import statements
 from usage.bills.reconciliation import (
-    Terms,
+    ReconciliationSpec,
     billed_in_period,
     compare,
     has_served,
@@ -72,37 +72,39 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the differences."""
         names, prices = dict(options["name"]), dict(options["price"])
-        terms = Terms(*arguments.period(options), options["deployment"], names, prices, options["tolerance"])
-        if terms.deployment and not has_served(terms.deployment):
-            raise CommandError(f"No request was ever served by a deployment {terms.deployment!r}.")
+        spec = ReconciliationSpec(
+            *arguments.period(options), options["deployment"], names, prices, options["tolerance"]
+        )
+        if spec.deployment and not has_served(spec.deployment):
+            raise CommandError(f"No request was ever served by a deployment {spec.deployment!r}.")
         try:
             bill = statements.read(options["file"])
-            gaps = list(compare(bill, terms))
-        except (statements.NotABill, Dropped) as error:
+            discrepancies = list(compare(bill, spec))
+        except (statements.InvalidBill, Dropped) as error:
             raise CommandError(str(error)) from error
-        self._tell_of_what_was_not_compared(bill, terms)
-        for gap in gaps:
-            self.stderr.write(str(gap))
-        if gaps:
+        self._tell_of_what_was_not_compared(bill, spec)
+        for discrepancy in discrepancies:
+            self.stderr.write(str(discrepancy))
+        if discrepancies:
             raise CommandError(
-                f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}."
+                f"{len(discrepancies)} difference{pluralize(len(discrepancies))} between the books and {options['file']}."
             )
         self.stdout.write(f"The books and {options['file']} agree.")
 
-    def _tell_of_what_was_not_compared(self, bill: Bill, terms: Terms) -> None:
-        for model in unknown_models(terms.names):
+    def _tell_of_what_was_not_compared(self, bill: Bill, spec: ReconciliationSpec) -> None:
+        for model in unknown_models(spec.names):
             self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
-        for model in unused_prices(bill, terms):
+        for model in unused_prices(bill, spec):
             self.stderr.write(
                 f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a price."
             )
-        if bill.lines and not billed_in_period(bill, terms):
+        if bill.lines and not billed_in_period(bill, spec):
             self.stderr.write("Note: the bill has lines, but none for a day of the period.")
-        if terms.deployment:
-            self._tell_of_what_is_left_out(terms)
+        if spec.deployment:
+            self._tell_of_what_is_left_out(spec)
 
-    def _tell_of_what_is_left_out(self, terms: Terms) -> None:
-        count, nanodollars = without_deployment(terms)
+    def _tell_of_what_is_left_out(self, spec: ReconciliationSpec) -> None:
+        count, nanodollars = without_deployment(spec)
         if count:
             left_out = (
                 f"{count} request{pluralize(count)} of the period, charged ${pricing.to_usd(nanodollars)}"

@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from accounts.audit.commands import acting_command
-from usage.books.rerating import Order, is_known, rerate
+from usage.books.rerating import ReratingSpec, has_history, rerate
 from usage.errors import Dropped
 from usage.formatting import usd
 from usage.management import arguments
@@ -42,12 +42,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Correct and say by how much."""
-        order = Order(options["model"], *arguments.period(options), options["by"])
-        if not is_known(order.model):
-            raise CommandError(f"There is no model {order.model!r}: it never had a price or a charge.")
+        spec = ReratingSpec(options["model"], *arguments.period(options), options["by"])
+        if not has_history(spec.model):
+            raise CommandError(f"There is no model {spec.model!r}: it never had a price or a charge.")
         try:
-            with acting_command("rerate", order.recorded_by):
-                done = rerate(order, is_dry_run=options["dry_run"])
+            with acting_command("rerate", spec.recorded_by):
+                done = rerate(spec, is_dry_run=options["dry_run"])
         except Dropped as error:
             raise CommandError(str(error)) from error
         told = "would be corrected" if options["dry_run"] else "corrected"

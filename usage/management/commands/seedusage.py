@@ -75,7 +75,7 @@ class Command(BaseCommand):
             raise CommandError(f"What seed {plan.seed} makes is here already; take another --seed.")
         _check_begin(plan)
         self._begin()
-        seeding.sow(plan, lambda done: self._tell(f"{done:,} of {plan.generations:,} generations"))
+        seeding.seed(plan, lambda done: self._tell(f"{done:,} of {plan.generations:,} generations"))
         seeding.analyze()
         entries = LedgerEntry.objects.count()
         while not options["unsealed"] and (sealed := seals.seal(timedelta(0))):

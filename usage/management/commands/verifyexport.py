@@ -25,7 +25,7 @@ class Command(BaseCommand):
         try:
             key = options["public_key"].read_bytes() if options["public_key"] else None
             manifest = exporting.check(options["folder"], key)
-        except (exporting.NotAnExport, OSError) as error:
+        except (exporting.InvalidExport, OSError) as error:
             raise CommandError(str(error)) from error
         counts = sum(manifest["entries"].values())
         generations = (
