@@ -1,7 +1,7 @@
 """Prices and what tokens cost at them, in integers; pure.
 
 A price is nanodollars per million tokens. Each line item is rounded once, half up; the amount is the sum of
-its line items.
+the line items.
 """
 
 from dataclasses import dataclass, fields
@@ -99,7 +99,7 @@ def amount(tokens: Tokens, price: Price) -> int:
 
 
 def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
-    """Return the most that a request can cost, in nanodollars: its hold. Only a free request holds nothing."""
+    """Return the most that a request can cost, in nanodollars. Only a free request holds nothing."""
     output, reasoning = price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars
     inputs = (price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
     outputs = (output, output if reasoning is None else reasoning)

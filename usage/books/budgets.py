@@ -24,9 +24,7 @@ floating point and PostgreSQL fail.
 
 
 class BudgetKey(NamedTuple):
-    """What identifies a budget: whose money, and which period. Its text is the row's id,
-    `key/7/month/2026-11-01`.
-    """
+    """What identifies a budget: whose money, and which period. Its text is the row's id."""
 
     scope: str
     scope_id: int
@@ -68,13 +66,20 @@ def hold(amounts: Mapping[str, int]) -> bool:
     _lock(amounts)
     values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
     held = fetch_all(
-        f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars + hold.amount FROM hold
-        WHERE b.id = hold.target AND b.posted_nanodollars + b.pending_nanodollars <= {MAX_NANODOLLARS} - hold.amount AND NOT EXISTS (
-            SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+        f"""{values} UPDATE usage_budget AS b
+        SET pending_nanodollars = b.pending_nanodollars + hold.amount
+        FROM hold
+        WHERE b.id = hold.target
+        AND b.posted_nanodollars + b.pending_nanodollars <= {MAX_NANODOLLARS} - hold.amount
+        AND NOT EXISTS (
+            SELECT 1 FROM usage_budgetlimit AS l
+            WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
             AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)
         AND NOT EXISTS (
-            SELECT 1 FROM usage_credit AS c WHERE b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id
-            AND c.is_required AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
+            SELECT 1 FROM usage_credit AS c
+            WHERE b.scope = 'organization' AND b.period = 'ever'
+            AND c.organization_id = b.scope_id AND c.is_required
+            AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )
@@ -91,15 +96,16 @@ def _release(amounts: Mapping[str, int]) -> None:
     if amounts:
         values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
         execute(
-            f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars - hold.amount FROM hold
-            WHERE b.id = hold.target""",  # noqa: S608
+            f"""{values} UPDATE usage_budget AS b
+            SET pending_nanodollars = b.pending_nanodollars - hold.amount
+            FROM hold WHERE b.id = hold.target""",  # noqa: S608
             parameters,
         )
 
 
 @dataclass(slots=True)
 class Headroom:
-    """What a budget has spent and holds, and its limit: the lower of its own limit and the required credit."""
+    """What a budget has spent and holds, and its limit: its own or the required credit, if lower."""
 
     posted_nanodollars: int
     pending_nanodollars: int
@@ -125,10 +131,14 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     ensure(ids)
     _lock(ids)
     rows = fetch_all(
-        f"""SELECT b.id, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, c.credited_nanodollars
+        f"""SELECT
+            b.id, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, c.credited_nanodollars
         FROM usage_budget AS b
-        LEFT JOIN usage_budgetlimit AS l ON l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
-        LEFT JOIN usage_credit AS c ON b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id AND c.is_required
+        LEFT JOIN usage_budgetlimit AS l
+            ON l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+        LEFT JOIN usage_credit AS c
+            ON b.scope = 'organization' AND b.period = 'ever'
+            AND c.organization_id = b.scope_id AND c.is_required
         WHERE b.id IN ({", ".join(["%s"] * len(ids))})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
@@ -141,9 +151,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
 
 
 def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
-    """Hold the amount in memory on these budgets (`hold` then does it in the database), or return the
-    refusal.
-    """
+    """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
     if not amount:
         return None
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
@@ -155,7 +163,7 @@ def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> B
 
 
 def _refusal(known: Mapping[str, Headroom], refusing: Sequence[str], amount: int) -> BudgetExceeded:
-    """Name the first budget that refuses for good, if any: a retry after running requests would be in vain."""
+    """Name the first budget that refuses for good, if any: for this one a retry would be in vain."""
     for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
     budget_id = (for_good or refusing)[0]
     room = known[budget_id]
@@ -169,10 +177,7 @@ def _refusal(known: Mapping[str, Headroom], refusing: Sequence[str], amount: int
 
 
 def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
-    """Release and post: each budget's pending falls by the first number, its posted grows by the second.
-
-    A budget that reaches its soft limit records the time.
-    """
+    """Release and post: each budget's pending falls by the first number, its posted rises by the second."""
     if not changes:
         return
     _lock(changes)
@@ -181,9 +186,11 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
     )
     execute(
         f"""{values} UPDATE usage_budget AS b
-        SET pending_nanodollars = b.pending_nanodollars - change.released, posted_nanodollars = b.posted_nanodollars + change.amount,
+        SET pending_nanodollars = b.pending_nanodollars - change.released,
+        posted_nanodollars = b.posted_nanodollars + change.amount,
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
-            SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+            SELECT 1 FROM usage_budgetlimit AS l
+            WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
             AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
         FROM change WHERE b.id = change.target""",  # noqa: S608
         [*parameters, db_value(now)],

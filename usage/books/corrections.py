@@ -59,7 +59,8 @@ def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking
     # Locked, because two corrections at once might each take all that is left.
     if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
         raise NotBooked(
-            "The request of this charge was exported and dropped since, so it is not corrected any more. Grant credit instead."
+            "The request of this charge was exported and dropped since, so it is not corrected any more. "
+            "Grant credit instead."
         )
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
@@ -77,9 +78,7 @@ def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking
 
 
 def write(now: datetime, corrections: Sequence[Correction]) -> None:
-    """Write the corrections (at least one), their budgets and hours; in a transaction that has locked their
-    generations.
-    """
+    """Write the corrections (at least one) with their budgets and hours, after locking their generations."""
     rows = [_row(now, correction) for correction in corrections]
     more = [
         (each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference)

@@ -63,9 +63,7 @@ def grant(organization: Organization, nanodollars: int, note: Note) -> Booking:
 
 
 def refund(organization: Organization, nanodollars: int, note: Note) -> Booking:
-    """Take back unused credit that was paid out or granted by mistake; raises `NotBooked` if it exceeds the
-    available credit.
-    """
+    """Take back unused credit; raises `NotBooked` if the amount exceeds the available credit."""
     return _book(organization, Kind.REFUND, nanodollars, note)
 
 
@@ -83,11 +81,10 @@ def balance(organization: Organization) -> Balance:
 
 
 def describe(entry: LedgerEntry) -> str:
-    """Return the entry in words. A grant has the sign that people expect: the ledger's amount is what is
-    owed.
-    """
+    """Return the entry in words. A grant is shown as positive, though the ledger has what is owed."""
     amount = -entry.amount_nanodollars if entry.kind == Kind.GRANT else entry.amount_nanodollars
-    return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {entry.request_id or entry.organization}"
+    subject = entry.request_id or entry.organization
+    return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {subject}"
 
 
 def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:

@@ -116,7 +116,8 @@ def _holders(now: datetime, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, 
     values, parameters = rows_of_values("wanted", ["owner", "sent"], keys)
     rows = fetch_all(
         f"""{values} SELECT k.api_key_id, k.digest, k.generation_id, k.request_digest, k.created_at < %s
-        FROM wanted JOIN usage_idempotencykey AS k ON k.api_key_id = wanted.owner AND k.digest = wanted.sent""",  # noqa: S608
+        FROM wanted JOIN usage_idempotencykey AS k
+        ON k.api_key_id = wanted.owner AND k.digest = wanted.sent""",  # noqa: S608
         [*parameters, db_value(now - KEY_LIFETIME)],
     )
     return {

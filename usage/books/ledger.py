@@ -30,8 +30,8 @@ from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
-    "Admission", "Beat", "Claim", "Claimed", "Orphan", "Pulse", "Charge", "Settlement", "TakeOver", "Withdrawal",
-    "admit", "beat", "claim", "settle", "take_over", "withdraw",
+    "Admission", "Beat", "Charge", "Claim", "Claimed", "Orphan", "Pulse", "Settlement", "TakeOver",
+    "Withdrawal", "admit", "beat", "claim", "settle", "take_over", "withdraw",
 ]  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def _hold(now: datetime, items: Sequence[Admission]) -> bool:
 
 
 def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
-    """Decide in memory which requests fit, so that a batch of refusals costs a constant number of statements."""
+    """Decide in memory which requests fit: a batch of refusals costs a constant number of statements."""
     headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
     results: list[UUID | BudgetExceeded] = []
     for item in items:
@@ -136,9 +136,9 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "includes_usage",
-    "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars",
-    "budget_day", "lease_expires_at", "admitted_at",
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect",
+    "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens",
+    *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
 
@@ -201,8 +201,8 @@ class Claimed:
 
 
 _CLAIMED = (
-    "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id", "sampled_count", "max_prompt_tokens",
-    "reserved_nanodollars", *PRICE_COLUMNS,
+    "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id",
+    "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
 )  # fmt: skip
 
 
@@ -214,8 +214,9 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
         [(item.id, item.worker, now + timedelta(milliseconds=item.lease_ms)) for item in items],
     )
     rows = fetch_all(
-        f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
-        claimed_at = %s, lease_expires_at = claim.lease FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
+        f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1,
+        worker = claim.holder, claimed_at = %s, lease_expires_at = claim.lease
+        FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
         RETURNING {", ".join(_CLAIMED)}""",  # noqa: S608
         [*parameters, db_value(now)],
     )
@@ -272,7 +273,8 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
         [(pulse.id, pulse.fence, pulse.completion_tokens, pulse.deployment) for pulse in item.pulses],
     )
     rows = fetch_all(
-        f"""{values} UPDATE usage_generation AS g SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
+        f"""{values} UPDATE usage_generation AS g
+        SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
         FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )
@@ -332,7 +334,7 @@ def _take_over(now: datetime, item: TakeOver) -> list[Orphan]:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """An admitted request that could not be queued. It is settled at nothing, unless a worker has claimed it."""
+    """An admitted request that could not be queued: settled at nothing, unless a worker has it."""
 
     id: UUID
     error_code: str

@@ -17,7 +17,7 @@ def current() -> dict[str, pricing.Price]:
 
 
 def current_discounts() -> dict[int, int]:
-    """Return the discounts in effect in basis points, by organization id; `pricing.discounted` applies them."""
+    """Return the discounts in effect, in basis points by organization id (`pricing.discounted`)."""
     rows = Discount.objects.filter(effective_from__lte=database_now()).order_by(
         "organization_id", "effective_from"
     )
@@ -43,7 +43,7 @@ def is_change(row: Price) -> bool:
 
 
 def discount(organization: Organization, basis_points: int, effective_from: datetime | None = None) -> None:
-    """Give the organization a discount from that time on (default: now), until the next one; 0 ends it."""
+    """Give the organization a discount from that time on (default: now) until the next; 0 ends it."""
     Discount.objects.create(
         organization=organization, basis_points=basis_points, effective_from=effective_from or database_now()
     )

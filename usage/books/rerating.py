@@ -88,7 +88,7 @@ def rerate(spec: ReratingSpec, *, is_dry_run: bool = False) -> Rerating:
 
 
 def _record(spec: ReratingSpec, found: Sequence[Correction]) -> None:
-    """Write an audit entry about the newest price that was in effect: without a price nothing is re-rated."""
+    """Write an audit entry on the newest price in effect by then: without a price nothing is re-rated."""
     price = Price.objects.filter(model=spec.model, effective_from__lt=spec.until).latest("effective_from")
     facts = {
         "charges": len(found),

@@ -254,7 +254,7 @@ def _update_budgets(now: datetime, postings: Sequence[_Posting]) -> None:
                 released + posting.row.reserved_nanodollars,
                 amount + posting.amount_nanodollars,
             )
-    # A request that held nothing costs something if its upstream exceeded the cap; its budgets may have no row.
+    # A free hold may cost something if the upstream exceeded the cap; its budgets may have no row.
     budgets.ensure(
         {
             each
