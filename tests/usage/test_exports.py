@@ -172,7 +172,7 @@ NO_KEYS = {
 def test_what_is_no_public_key_has_signed_nothing(books: Organization, tmp_path: Path, pem: bytes) -> None:
     export(tmp_path)
     (tmp_path / "theirs.pem").write_bytes(pem)
-    with pytest.raises(CommandError, match="the public key given is none of Ed25519 in PEM"):
+    with pytest.raises(CommandError, match="the public key is not an Ed25519 key in PEM"):
         call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "theirs.pem"))
 
 
