@@ -180,7 +180,7 @@ def test_what_is_no_public_key_has_signed_nothing(books: Organization, tmp_path:
 def test_a_period_that_ends_before_it_begins_is_refused(
     books: Organization, tmp_path: Path, period: tuple[str, str]
 ) -> None:
-    with pytest.raises(CommandError, match="--from comes before --to"):
+    with pytest.raises(CommandError, match="--from must be before --to"):
         call_command("exportusage", "--from", period[0], "--to", period[1], "--output", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -211,7 +211,7 @@ def test_a_period_that_is_not_over_is_told(
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert manifest["is_over"] is is_over
         notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: the period")]
-        assert [note.endswith(f"was written until {manifest['exported_at']}.") for note in notes] == (
+        assert [note.endswith(f"has the entries until {manifest['exported_at']}.") for note in notes] == (
             [] if is_over else [True, True]
         )
 

@@ -251,7 +251,7 @@ def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
         drop(tmp_path / "export", TODAY - 34 * DAY)
 
 
-@pytest.mark.parametrize(("name", "told"), [("\udcff", "not a text in UTF-8"), ("x/" * 500, "at most 1000")])
+@pytest.mark.parametrize(("name", "told"), [("\udcff", "not UTF-8 text"), ("x/" * 500, "at most 1000")])
 def test_a_folder_whose_name_no_column_holds_is_refused_at_once(
     books: None, tmp_path: Path, name: str, told: str
 ) -> None:

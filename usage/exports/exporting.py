@@ -32,7 +32,8 @@ MANIFEST, SIGNATURE, PUBLIC_KEY = "manifest.json", "manifest.json.sig", "public-
 COLUMNS = (
     "entry", "kind", "created_at", "generation", "organization_id", "organization", "project_id", "project",
     "api_key_id", "api_key", "model", "outcome", "budget_day", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "reasoning_tokens",    "amount_nanodollars", "amount_usd", "corrects", "reason", "recorded_by", "reference",
+    "completion_tokens", "reasoning_tokens", "amount_nanodollars", "amount_usd", "corrects", "reason",
+    "recorded_by", "reference",
 )  # fmt: skip
 LATE_ENTRIES_WITHIN = timedelta(minutes=1)
 """How long after its end a period may still get entries, from transactions that began within it."""
