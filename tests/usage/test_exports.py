@@ -20,7 +20,7 @@ from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.exports import exporting, signature
-from usage.exports.exporting import InvalidExport, ExportSpec
+from usage.exports.exporting import ExportSpec, InvalidExport
 from usage.models import LedgerEntry
 from usage.verification import seals
 
