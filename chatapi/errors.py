@@ -148,7 +148,7 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_credit:
         money, lacks = "Your organization's prepaid credit", "does not cover"
     else:
-        scope, _, period, _ = error.budget_id.split("/")
+        scope, period = error.budget.scope, error.budget.period
         holder = {"organization": "organization's", "project": "project's", "key": "API key's"}[scope]
         money = f"Your {holder} budget" + ("" if period == "ever" else f" of this {period}")
         lacks = "has no room for"

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 from django.conf import settings
 
-from accounts import client_address
+from accounts import client_ip
 from accounts.authentication import Caller
 from accounts.models import KeyScope
 from chatapi import errors, identity
@@ -86,7 +86,7 @@ class Exchange:
     @property
     def client_ip(self) -> str:
         """The client's IP address, behind any trusted proxies."""
-        return client_address.of_request(self._connection.scope, settings.TRUSTED_PROXIES)
+        return client_ip.of_request(self._connection.scope, settings.TRUSTED_PROXIES)
 
     @property
     def route_arguments(self) -> dict[str, str | None]:
