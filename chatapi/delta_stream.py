@@ -175,6 +175,12 @@ class Frame(NamedTuple):
     """32 hex digits."""
     first_seq: int
     batch: bytes
+    fence: int = 0
+
+    @property
+    def name(self) -> bytes:
+        """The name of its entry in the log."""
+        return b"%d-%d" % (self.fence, self.first_seq)
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -433,8 +439,8 @@ def _cancellation(flag: bytes | str) -> Cancellation:
 def _frames(data: bytes) -> list[Frame]:
     frames, at = [], 0
     while at < len(data):
-        generation_id, _, first_seq, _, length = _FRAME.unpack_from(data, at)
+        generation_id, fence, first_seq, _, length = _FRAME.unpack_from(data, at)
         at += _FRAME.size
-        frames.append(Frame(generation_id, first_seq, data[at : at + length]))
+        frames.append(Frame(generation_id, first_seq, data[at : at + length], fence))
         at += length
     return frames

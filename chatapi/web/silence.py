@@ -73,9 +73,9 @@ class Watch:
         self.finding: Finding | None = None
         self._wake = wake
 
-    def heard(self) -> None:
-        """Call when deltas have come."""
-        self.heard_at = time.monotonic()
+    def heard(self, now: float) -> None:
+        """Call when deltas have come, with `time.monotonic()`."""
+        self.heard_at = now
         self.finding = None
 
     def tell(self, finding: Finding) -> None:

@@ -119,7 +119,7 @@ async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, sett
 async def test_an_end_that_nobody_lives_to_tell_is_not_waited_for_long(
     services: Any, settled: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TELLING_MS", 100)
+    monkeypatch.setattr(module, "PUBLISHING_MS", 100)
     await Line(services.stream.redis).call(*services.stream.keeping(settled, Job("web", b"{}")))
     assert await heard(services, settled) == [LOST]
 
