@@ -68,7 +68,7 @@ class Follower:
         """Let `next` return early."""
 
     async def catch_up(self) -> list[AnyDelta]:
-        """Return all that the log holds beyond `seq`. Raises as `next`, also for a log that ends before `seq`."""
+        """Return all that the log holds beyond `seq`. Raises as `next`, also if the log ends before `seq`."""
         missed = await self._answer(self._stream.replay(self.id, self.seq))
         self.seq += len(missed)
         return missed

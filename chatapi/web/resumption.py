@@ -26,7 +26,7 @@ _POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
 
 
 class Position(NamedTuple):
-    """The last frame that a client has: of which delta, and which of its frames; (0, 0) is before the first."""
+    """The last frame that a client has, as its delta and its number within that delta; 0 is before all."""
 
     seq: int
     frame: int | None

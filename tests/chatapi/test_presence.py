@@ -24,7 +24,7 @@ PROCESS = """
 import asyncio, sys
 from chatapi.presence import Presence
 async def live():
-    presence = Presence(sys.argv[1], sys.argv[2], sys.argv[3], read_up_to=lambda: b"", is_unknown=lambda: None)
+    presence = Presence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
     await presence.start()
     await asyncio.sleep(600)
 asyncio.run(live())
