@@ -383,7 +383,7 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(
     """Of a process to which nothing more comes: the last words of its last answers would stay as long as it
     lives.
     """
-    monkeypatch.setattr(Presence, "SAY_S", 0.02)
+    monkeypatch.setattr(Presence, "RENEW_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
@@ -446,7 +446,7 @@ async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_
     stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of what it takes from now on are lower than those that have been read."""
-    monkeypatch.setattr(Presence, "SAY_S", 0.05)
+    monkeypatch.setattr(Presence, "RENEW_S", 0.05)
     key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()
     await stream.redis.xadd(key, {"b": frame}, id="99999999999999-0")
