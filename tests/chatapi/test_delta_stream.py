@@ -182,6 +182,25 @@ async def test_what_the_inbox_has_missed_comes_from_the_log(stream: DeltaStream,
     assert await to_the_end(follower) == [*texts(1, 4), END]
 
 
+async def test_missing_deltas_are_read_from_where_the_inbox_broke_off(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, tail, read_after = inbox.follow(identity.new_id(), 1), stream.tail, []
+
+    async def recording(
+        generation_id: UUID, after: bytes, seq: int, *, most_entries: int
+    ) -> tuple[bytes, list[AnyDelta]]:
+        read_after.append(after)
+        return await tail(generation_id, after, seq, most_entries=most_entries)
+
+    monkeypatch.setattr(stream, "tail", recording)
+    for seq in range(1, 9):
+        await stream.publish([entry(follower.id, seq, texts(seq, seq), inbox="" if 4 <= seq < 7 else "web")])
+    await stream.publish([entry(follower.id, 9, [END])])
+    assert await to_the_end(follower) == [*texts(1, 8), END]
+    assert read_after[0] == b"1-3"
+
+
 async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(
     stream: DeltaStream, inbox: Inbox
 ) -> None:
