@@ -1,35 +1,61 @@
-"""What a generation's log holds: batches of deltas in order, or the fact that some of them are lost. Pure."""
+"""What the entries of a generation's log hold: batches of deltas in order, or the fact that some are lost.
+Pure.
+"""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
-Entry = tuple[bytes, dict[bytes, bytes]]
-"""As Redis answers it: its name, `<fence>-<first seq>`, and its fields."""
+LogEntry = tuple[bytes, dict[bytes, bytes]]
+"""As Redis returns it: its name, `<fence>-<first seq>`, and its fields."""
 
 
 class StreamUnavailable(Exception):
     """Redis can't be reached, or has lost what should be there."""
 
 
-def batches(entries: Sequence[Entry]) -> list[tuple[int, list[AnyDelta]]]:
-    """The log's entries as (first seq, deltas); a seal carries none. Raises `StreamUnavailable` for what
-    another version has written.
+class Batch(NamedTuple):
+    """Consecutive deltas, and the number of the first one."""
+
+    first_seq: int
+    deltas: list[AnyDelta]
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last one."""
+        return self.first_seq + len(self.deltas) - 1
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """The content of a sealed log."""
+
+    deltas: list[AnyDelta]
+    last_seq: int
+    is_whole: bool
+    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
+    written it.
     """
+
+
+def batches(entries: Sequence[LogEntry]) -> list[Batch]:
+    """Decode the entries, without seals. Raises `StreamUnavailable` for a batch of another version."""
     try:
-        return [(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]]
+        return [
+            Batch(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
+        ]
     except msgspec.DecodeError as error:
         raise StreamUnavailable(f"the log can't be read: {error}") from error
 
 
-def behind(seq: int, held: Sequence[tuple[int, list[AnyDelta]]]) -> list[AnyDelta]:
-    """The deltas after that one, in order; raises `StreamUnavailable` when some of them are lost.
+def behind(seq: int, held: Sequence[Batch]) -> list[AnyDelta]:
+    """Return the deltas after that number, in order; raises `StreamUnavailable` when some of them are lost.
 
-    Only right before a failure may some be missing: what a worker could not publish costs nothing, and the
-    failure tells of it.
+    Only right before a failure may some be missing: deltas that a worker could not publish cost nothing, and
+    the failure is their end.
     """
     found: list[AnyDelta] = []
     for first_seq, batch in held:
@@ -40,18 +66,26 @@ def behind(seq: int, held: Sequence[tuple[int, list[AnyDelta]]]) -> list[AnyDelt
     return found
 
 
-def _first_seq(name: bytes) -> int:
-    return int(name.partition(b"-")[2])
+def sealed(entries: Sequence[LogEntry]) -> Sealed:
+    """Return the content of a whole log. Raises as `batches`."""
+    held = batches(entries)
+    first_seq = held[0].first_seq if held else 0
+    found = [delta for batch in held for delta in batch.deltas]
+    return Sealed(found, max(0, first_seq - 1) + len(found), is_whole=first_seq == 1)
 
 
-def last_seq(entries: Sequence[Entry]) -> int:
-    """The number of the last delta, of which there must be one; also of a log that another version has
-    written.
-
-    How many deltas a batch has is known of any MessagePack.
-    """
-    name, fields = [entry for entry in entries if entry[1][b"d"]][-1]
+def last_seq(entries: Sequence[LogEntry]) -> int:
+    """Return the number of the last delta; 0 if there is none. Another version's batches are counted, too."""
+    name, batch = next(
+        ((name, fields[b"d"]) for name, fields in reversed(entries) if fields[b"d"]), (b"", b"")
+    )
+    if not batch:
+        return 0
     try:
-        return _first_seq(name) + len(msgspec.msgpack.decode(fields[b"d"], type=list[msgspec.Raw])) - 1
+        return _first_seq(name) + len(msgspec.msgpack.decode(batch, type=list[msgspec.Raw])) - 1
     except msgspec.DecodeError:
         return _first_seq(name)
+
+
+def _first_seq(name: bytes) -> int:
+    return int(name.partition(b"-")[2])

@@ -1,16 +1,16 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal. The only module that knows these
 keys.
 
-    job:<id>      what the web asks the worker for; goes with the end
-    log:<id>      stream, the record: one entry a batch, named `<fence>-<first seq>`; expires minutes after the end
-    inbox:<name>  stream, one a web process: the deltas of all its clients, one entry a tick; `presence.py` keeps and trims it
-    cancelled:<id>, channel `cancel`    nobody wants the answer any more
-    channel `worker:<name>`             its subscriber lives: that worker's connection
+    job:<id>            the request, for the worker; deleted with the terminal delta
+    log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
+    inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
+    cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
+    channel `worker:<name>`    its subscriber is that worker's connection, which shows that it lives
 
 Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has
-sealed a log under a newer fence, what an older holder still writes is refused, and in the same script kept
-out of the inbox. It also makes a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a
-reader that sees a gap asks the log.
+sealed a log under a newer fence, entries of an older holder are refused, and the same script keeps them out
+of the inbox. It also makes a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a
+reader that sees a gap reads the log.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from redis.exceptions import NoScriptError
 
 from accounts.rate_limits import Taken
 from chatapi import delta_log
-from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_log import LogEntry, Sealed, StreamUnavailable
 from chatapi.presence import INBOX_TTL_MS
 from chatapi.redis_client import Command, Line, in_time
 from chatapi.wire.deltas import AnyDelta, Failed
@@ -35,33 +35,30 @@ from chatapi.wire.deltas import AnyDelta, Failed
 log = logging.getLogger(__name__)
 
 RUN_TTL_MS = 26 * 3_600_000
-"""How long a job and its log live if nobody ever ends them; longer than any generation may run
-(`models.MAX_TIMEOUT_MS`).
-"""
+"""How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`."""
 PAGE_ENTRIES = 256
 """The most entries of a log that are read at once."""
 
 CANCELLED = Failed(
     "The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409
 )
-"""What those hear who still listen to a cancelled generation: it must not look like a good end."""
+"""The end of a cancelled generation's stream, which must not look like a good end."""
 WORKER_LOST = Failed(
     "The worker was lost while it generated. What was generated is charged; see the receipt.",
     code="worker_lost",
     status=502,
 )
-"""What clients of a generation are told whose worker has died, by the reaper or by their own web process."""
+"""The end when the worker has died, from the reaper or from the client's own web process."""
 NOT_STARTED = Failed(
     "No worker was free in time. Nothing was charged; try again.",
     code="queue_timeout",
     status=503,
     retry_after_ms=1_000,
 )
-"""What clients of a generation are told whose time in the queue is over."""
+"""The end when the time in the queue is over."""
 
-_FRAME = struct.Struct(
-    ">32sQIBI"
-)  # generation in hex, fence, first seq, 1 for a generation's last, length of the batch that follows
+_FRAME = struct.Struct(">32sQIBI")
+"""Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows."""
 
 # ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
 # for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.
@@ -113,8 +110,8 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 _PUBLISH_SHA1 = hashlib.sha1(_PUBLISH.encode(), usedforsecurity=False).hexdigest()
 
-# ARGV: cursor, prefix of all keys, how long a log outlives its end. Answers the next cursor, and which
-# generations are kept as if open.
+# ARGV: cursor, prefix of all keys, how long a log outlives its end. Returns the next cursor, and the
+# generations whose keys are kept as if they were open.
 _LASTING = """
 local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 1000), ARGV[2], {}
 for _, key in ipairs(page[2]) do
@@ -132,22 +129,27 @@ class Cancellation(Enum):
     """Why a generation is to stop."""
 
     CLIENT_LEFT = b"left"
-    """Nobody listens any more; a deployment may let it run on."""
+    """The client has left; a deployment may let the generation run on."""
     ASKED = b"asked"
-    """Its client asked for it: it stops, and whoever listens gets a normal end with the usage."""
+    """The client asked for it: the stream gets a normal end with the usage."""
     STOPPED = b"stopped"
-    """An operator stops it: whoever listens must not take what came for the whole answer."""
+    """An operator stops it: the stream must not look like the whole answer."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Cancellation":
+        return cls.ASKED  # what another version calls it
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
-    """What the web hands to the worker besides the id: where the answer goes, and the request."""
+    """What the web process hands to the worker besides the id."""
 
     inbox: str
+    """Where the answer goes; empty for the log alone."""
     request: bytes
     runs_on: bool = False
-    """It is finished whoever leaves: somebody will come back for the answer."""
+    """The generation is finished even if its client leaves: a client will come back for the answer."""
     taken: Taken | None = None
-    """What it has taken from rate limits, for whoever ends it when its web process is gone."""
+    """What it has taken from rate limits; the worker or the reaper gives it back without the web process."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -161,7 +163,7 @@ class Entry(msgspec.Struct, frozen=True):
     is_last: bool = False
 
     def frame(self) -> bytes:
-        """The entry as it travels."""
+        """Return the entry as `_PUBLISH` reads it."""
         return (
             _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch))
             + self.batch
@@ -175,24 +177,19 @@ class Frame(NamedTuple):
     """32 hex digits."""
     first_seq: int
     batch: bytes
+    fence: int = 0
 
-
-class Sealed(msgspec.Struct, frozen=True):
-    """What a sealed log holds."""
-
-    deltas: list[AnyDelta]
-    last_seq: int
-    is_whole: bool
-    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
-    written it.
-    """
+    @property
+    def name(self) -> bytes:
+        """The name of its entry in the log."""
+        return b"%d-%d" % (self.fence, self.first_seq)
 
 
 class DeltaStream:
     """The Redis side of all generations of a process."""
 
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
-        """`ttl_ms`: how long a log outlives its generation's end, for those who resume."""
+        """`ttl_ms`: how long a log outlives its generation's end, for clients that resume."""
         self.redis = redis
         self.prefix = prefix
         self._ttl_ms = ttl_ms
@@ -201,47 +198,41 @@ class DeltaStream:
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 
     def key(self, kind: str, name: str) -> str:
-        """The full name of a key."""
         return f"{self.prefix}{kind}:{name}"
 
     # ---- the request
 
     def keeping(self, generation_id: UUID, job: Job) -> Command:
-        """The command that keeps the job, so that keeping and enqueueing cost one round trip."""
+        """Return the command that keeps the job, so that keeping and enqueueing cost one round trip."""
         return "SET", self.key("job", generation_id.hex), self._job_encoder.encode(job), "PX", RUN_TTL_MS
 
     async def keep_again(self, generation_id: UUID, job: Job) -> bool:
-        """Keep the job of a generation if Redis has none; returns whether it had none. Raises `RedisError`."""
+        """Keep the job if Redis has none; return whether it had none. Raises `RedisError`."""
         command, key, encoded, *ttl = self.keeping(generation_id, job)
         async with in_time():
             return await self.redis.execute_command(command, key, encoded, *ttl, "NX") is not None  # type: ignore[no-untyped-call]
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
-        """Each one's job, None when it has expired or Redis has lost it; and whether the generation is
-        cancelled already.
-        """
+        """Return each generation's job (None: Redis has lost it) and its cancellation, if any."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         found = await self._asking.call("MGET", *keys)
         jobs = [self._job(data) for data in found[: len(ids)]]
         return [
-            (job, None if flag is None else _cancellation(flag))
+            (job, None if flag is None else Cancellation(flag))
             for job, flag in zip(jobs, found[len(ids) :], strict=True)
         ]
 
     def _job(self, data: bytes | None) -> Job | None:
-        """One that can't be read must not keep those that are asked for with it from theirs: it is as good as
-        lost.
-        """
         try:
             return self._job_decoder.decode(data) if data else None
-        except msgspec.DecodeError as error:
+        except msgspec.DecodeError as error:  # as good as lost; it must not fail those that are read with it
             log.error("a job can't be read: %s", error)
             return None
 
     # ---- deltas
 
     async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
-        """Write all entries in one round trip; answers the generations that a newer fence refused."""
+        """Write all entries in one round trip; return the generations that a newer fence refused."""
         frames: dict[str, list[bytes]] = {}
         for entry in entries:
             frames.setdefault(entry.inbox, []).append(entry.frame())
@@ -256,7 +247,7 @@ class DeltaStream:
         return {UUID(id_hex.decode()) for id_hex in refused}
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
-        """The inbox's entries behind the one named `after`, waiting for the first: their names and frames."""
+        """Return names and frames of the inbox's entries behind `after`; wait for the first."""
         found = await self._reading.call(
             "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
         )
@@ -264,104 +255,86 @@ class DeltaStream:
         return [(entry_name, _frames(frames)) for entry_name, (_, frames) in entries]
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
-        """Shut the log for every older fence and answer what it holds: what the client may have seen."""
+        """Close the log for every older fence; return what it holds, which clients may have seen."""
         key = self.key("log", generation_id.hex)
         async with in_time(), self.redis.pipeline(transaction=True) as pipe:
-            # Entry <fence>-0 comes before the holder's own deltas (their seq is at least 1) and carries no
-            # batch.
+            # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
             await pipe.execute(raise_on_error=False)
-        entries = [entry async for page in self._pages(key) for entry in page]
+        entries = [entry async for page in self._pages(generation_id) for entry in page]
         try:
-            batches = delta_log.batches(entries)
-        except StreamUnavailable as error:
-            # Another version has written it. Whoever seals it has to close the generation all the same.
+            return delta_log.sealed(entries)
+        except StreamUnavailable as error:  # the generation has to be closed all the same
             log.error("%s: %s", generation_id.hex, error)
             return Sealed([], delta_log.last_seq(entries), is_whole=False)
-        held = [delta for _, batch in batches for delta in batch]
-        first_seq = batches[0][0] if batches else 0
-        return Sealed(held, max(0, first_seq - 1) + len(held), is_whole=first_seq == 1)
-
-    async def _pages(self, key: str) -> AsyncIterator[list[delta_log.Entry]]:
-        """The entries of a log from its first on. A long log at once would hold up Redis and this process's
-        event loop.
-        """
-        start = b"-"
-        page: list[delta_log.Entry] = [(b"", {})] * PAGE_ENTRIES
-        while len(page) == PAGE_ENTRIES:
-            async with in_time():
-                page = cast(
-                    list[delta_log.Entry], await self.redis.xrange(key, min=start, count=PAGE_ENTRIES)
-                )
-            yield page
-            start = b"(" + page[-1][0] if page else b""
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
-        """The deltas that the log holds after that seq; raises `StreamUnavailable` when Redis has lost some
-        of them.
+        """Return the deltas that the log holds after `after_seq`; raises `StreamUnavailable` when some of
+        them are lost, or the log ends before `after_seq`.
         """
-        batches: list[tuple[int, list[AnyDelta]]] = []
-        # Backwards, since a reader usually lacks the last ones only.
-        async for page in self._pages_from_the_end(self.key("log", generation_id.hex)):
-            batches = delta_log.batches(page) + batches
-            if batches and batches[0][0] <= after_seq + 1:
+        batches: list[delta_log.Batch] = []
+        # Backwards, because a reader usually lacks only the last ones.
+        async for page in self._pages(generation_id, is_backwards=True):
+            batches = delta_log.batches(page[::-1]) + batches
+            if batches and batches[0].first_seq <= after_seq + 1:
                 break
-        last_seq = batches[-1][0] + len(batches[-1][1]) - 1 if batches else 0
-        if last_seq < after_seq:
+        if (batches[-1].last_seq if batches else 0) < after_seq:
             raise StreamUnavailable("Redis has lost a part of the log")
         return delta_log.behind(after_seq, batches)
-
-    async def _pages_from_the_end(self, key: str) -> AsyncIterator[list[delta_log.Entry]]:
-        """The entries of a log, its last page first; each page in the order of the log."""
-        end = b"+"
-        page: list[delta_log.Entry] = [(b"", {})] * PAGE_ENTRIES
-        while len(page) == PAGE_ENTRIES:
-            async with in_time():
-                page = cast(
-                    list[delta_log.Entry], await self.redis.xrevrange(key, max=end, count=PAGE_ENTRIES)
-                )
-            page.reverse()
-            yield page
-            end = b"(" + page[0][0] if page else b""
-
-    async def last_seq(self, generation_id: UUID) -> int:
-        """The number of the last delta in the log; 0 when there is none."""
-        async for page in self._pages_from_the_end(self.key("log", generation_id.hex)):
-            if any(fields[b"d"] for _, fields in page):
-                return delta_log.last_seq(page)
-        return 0
-
-    async def has_job(self, generation_id: UUID) -> bool:
-        """Whether the end has yet to be published: the job goes in the same script."""
-        async with in_time():
-            return bool(await self.redis.exists(self.key("job", generation_id.hex)))
-
-    async def has_log(self, generation_id: UUID) -> bool:
-        """Whether anything of the log is still kept."""
-        async with in_time():
-            return bool(await self.redis.exists(self.key("log", generation_id.hex)))
 
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
     ) -> tuple[bytes, list[AnyDelta]]:
-        """What the log holds behind the entry named `after` (empty: from the start), of which the reader has
-        the deltas up to `seq`.
+        """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
+        deltas up to `seq`.
 
-        Answers the name of the last entry read, of so many at most, and the deltas. Raises
-        `StreamUnavailable` when some of them are lost.
+        Returns the name of the last entry read and the new deltas. Raises `StreamUnavailable` when some are
+        lost.
         """
+        key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
         async with in_time():
-            key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
-            entries = cast(list[delta_log.Entry], await self.redis.xrange(key, min=start, count=most_entries))
+            entries = cast(list[LogEntry], await self.redis.xrange(key, start, "+", most_entries))
         return (entries[-1][0] if entries else after), delta_log.behind(seq, delta_log.batches(entries))
 
-    # ---- what was said, afterwards
+    async def last_seq(self, generation_id: UUID) -> int:
+        """Return the number of the last delta in the log; 0 when there is none."""
+        async for page in self._pages(generation_id, is_backwards=True):
+            if last_seq := delta_log.last_seq(page[::-1]):
+                return last_seq
+        return 0
+
+    async def _pages(
+        self, generation_id: UUID, *, is_backwards: bool = False
+    ) -> AsyncIterator[list[LogEntry]]:
+        """Yield all entries of the log, page by page, in the order read.
+
+        To read a long log at once would hold up Redis and this process's event loop.
+        """
+        key, start = self.key("log", generation_id.hex), b"+" if is_backwards else b"-"
+        end, read = (b"-", self.redis.xrevrange) if is_backwards else (b"+", self.redis.xrange)
+        while start:
+            async with in_time():
+                page = cast(list[LogEntry], await read(key, start, end, PAGE_ENTRIES))
+            yield page
+            start = b"(" + page[-1][0] if len(page) == PAGE_ENTRIES else b""
+
+    async def has_job(self, generation_id: UUID) -> bool:
+        """Return whether the terminal delta is still to be published: the same script deletes the job."""
+        return await self._has("job", generation_id)
+
+    async def has_log(self, generation_id: UUID) -> bool:
+        """Return whether any part of the log is still kept."""
+        return await self._has("log", generation_id)
+
+    async def _has(self, kind: str, generation_id: UUID) -> bool:
+        async with in_time():
+            return bool(await self.redis.exists(self.key(kind, generation_id.hex)))
+
+    # ---- garbage collection
 
     async def lasting(self) -> AsyncIterator[set[UUID]]:
-        """Page by page, the generations that are kept as if they were open, and may be; or else nobody has
-        told their end.
-        """
+        """Yield, page by page, the generations whose terminal delta was not published, or not yet."""
         cursor = None
         while cursor != b"0":
             async with in_time():
@@ -369,42 +342,36 @@ class DeltaStream:
             yield {UUID(id_hex.decode()) for id_hex in found}
 
     async def forget(self, after_ms: Mapping[UUID, int]) -> None:
-        """Drop the job of each of these generations now, and its log after so long, if that does not go
-        sooner.
-        """
+        """Delete the jobs of these generations, and their logs after that time unless they expire sooner."""
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             for generation_id, log_ms in after_ms.items():
                 pipe.unlink(self.key("job", generation_id.hex))
                 pipe.pexpire(self.key("log", generation_id.hex), log_ms, lt=True)
             await pipe.execute()
 
-    # ---- nobody wants it
+    # ---- cancellation
 
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
-        """Tell whichever worker runs or will run the generation to stop it."""
+        """Tell the worker that runs the generation, or will, to stop it."""
+        key = self.key("cancelled", generation_id.hex)
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
-            # Who asks to stop it often leaves at once: that must not take the wish back.
-            pipe.set(
-                self.key("cancelled", generation_id.hex),
-                why.value,
-                px=ttl_ms,
-                nx=why is Cancellation.CLIENT_LEFT,
-            )
+            # A client that asks to stop often leaves at once: that must not replace its request.
+            pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
             pipe.publish(f"{self.prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
-        """Those that are cancelled: for what the channel's message did not reach."""
+        """Return those that are cancelled, for workers that the channel's message did not reach."""
         async with in_time():
             found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
         return {
-            generation_id: _cancellation(flag)
+            generation_id: Cancellation(flag)
             for generation_id, flag in zip(ids, found, strict=True)
             if flag is not None
         }
 
     async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
-        """Generations that are cancelled, as it happens; ends with `RedisError` when the connection is lost.
+        """Yield generations as they are cancelled; raises `RedisError` when the connection is lost.
 
         The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
         the process dies.
@@ -412,7 +379,7 @@ class DeltaStream:
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(f"{self.prefix}cancel", f"{self.prefix}worker:{worker}")
             async for message in channel.listen():
-                yield UUID(bytes=message["data"][:16]), _cancellation(message["data"][16:])
+                yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
 
     async def connected_workers(self) -> set[str]:
         """Return the names of all workers that listen for cancellations."""
@@ -422,19 +389,11 @@ class DeltaStream:
         return {channel.decode().removeprefix(prefix) for channel in channels}
 
 
-def _cancellation(flag: bytes | str) -> Cancellation:
-    """A word of a later version: whatever it means more exactly, the generation is to stop."""
-    try:
-        return Cancellation(flag)
-    except ValueError:
-        return Cancellation.ASKED
-
-
 def _frames(data: bytes) -> list[Frame]:
     frames, at = [], 0
     while at < len(data):
-        generation_id, _, first_seq, _, length = _FRAME.unpack_from(data, at)
+        generation_id, fence, first_seq, _, length = _FRAME.unpack_from(data, at)
         at += _FRAME.size
-        frames.append(Frame(generation_id, first_seq, data[at : at + length]))
+        frames.append(Frame(generation_id, first_seq, data[at : at + length], fence))
         at += length
     return frames

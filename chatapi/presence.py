@@ -1,12 +1,13 @@
-"""Which web processes live: each says so every second, and keeps a connection to Redis that its death closes.
+"""Shows which web processes live.
 
-    web:<name>               there while the process has said so lately
-    channel alive:<name>     it subscribes to this
+    web:<name>               a key that each process renews every second; it expires after three
+    channel alive:<name>     a subscription that each process holds
 
-The kernel closes the connection of a process that has died, however it died. One that is only late (its event
-loop is blocked, or it is stopped) keeps it, though it says nothing. So it is dead that neither says anything
-nor is connected; and one that has been connected without a word for very long, as it would be whose machine
-has lost its power, is taken for dead, too.
+1. A process that renews its key lives.
+2. One that is only subscribed is late: its event loop is blocked, or it is stopped. The kernel closes the
+   connection of a process that dies, however it dies.
+3. One with neither is dead, and so is one that has been late for very long: a machine that loses its power
+   closes no connection.
 """
 
 import asyncio
@@ -27,40 +28,40 @@ from chatapi.redis_client import connect_from_thread, in_time
 log = logging.getLogger(__name__)
 
 INBOX_TTL_MS = 60_000
-"""How long an inbox lives whose web process is dead; a living one prolongs it all the time."""
+"""How long the inbox of a dead web process lives; a living process renews it."""
 
 
 class Signs(NamedTuple):
-    """What Redis knows of some web processes, by their names."""
+    """The signs of life of some web processes, by their names."""
 
     heard: set[str]
-    """They have said lately that they live."""
+    """Those whose key is there."""
     connected: set[str]
 
 
 async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:
-    """What Redis knows of these; raises `RedisError`."""
+    """Return the signs of life of these processes; raises `RedisError`."""
     if not names:
         return Signs(set(), set())
     async with in_time(), redis.pipeline(transaction=False) as pipe:
         pipe.mget([f"{prefix}web:{name}" for name in names])
-        pipe.pubsub_numsub(*(_channel(prefix, name) for name in names))
+        pipe.pubsub_numsub(*(f"{prefix}alive:{name}" for name in names))
         values, listeners = await pipe.execute()
     heard = {name for name, value in zip(names, values, strict=True) if value is not None}
     return Signs(heard, {name for name, (_, count) in zip(names, listeners, strict=True) if count})
 
 
 class Presence:
-    """This web process's, kept by a thread of its own: a blocked event loop does not stop it.
+    """The signs of life of this web process, from a thread that a blocked event loop does not stop.
 
-    It also trims what the process has read from its inbox, and keeps the inbox itself.
+    The thread also trims what has been read from the process's inbox, and renews the inbox.
     """
 
-    SAY_S = 1.0
-    ABSENT_MS = 3_000
+    RENEW_S = 1.0
+    TTL_MS = 3_000
     RETRY_S = 0.2
     LOOK_S = 0.25
-    """How soon it notices that it is to stop."""
+    """How soon the thread notices that it is to stop."""
 
     def __init__(
         self,
@@ -71,17 +72,14 @@ class Presence:
         read_up_to: Callable[[], bytes],
         is_unknown: Callable[[], None],
     ) -> None:
-        """`read_up_to`: which entry of the inbox was read last. `is_unknown` is called in the thread when
-        Redis did not know this process.
+        """`read_up_to` returns the name of the inbox's entry that was read last. The thread calls
+        `is_unknown` when Redis did not know this process.
 
-        It may have lost the inbox, too: `read_up_to` must answer nothing until the reader has begun anew.
+        Redis may then have lost the inbox, too: `read_up_to` must return nothing until the reader has begun
+        anew.
         """
         self._url = url
-        self._web, self._inbox, self._alive = (
-            f"{prefix}web:{name}",
-            f"{prefix}inbox:{name}",
-            _channel(prefix, name),
-        )
+        self._web, self._inbox, self._alive = (f"{prefix}{kind}:{name}" for kind in ("web", "inbox", "alive"))
         self._read_up_to = read_up_to
         self._is_unknown = is_unknown
         self._stopping = threading.Event()
@@ -93,7 +91,7 @@ class Presence:
         await asyncio.wrap_future(self._begun)
 
     def stop(self) -> None:
-        """Say nothing more, and leave."""
+        """Renew nothing more, and disconnect."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -104,7 +102,7 @@ class Presence:
                     redis.pubsub(ignore_subscribe_messages=True) as channel,
                 ):
                     channel.subscribe(self._alive)
-                    self._say_again_and_again(redis, channel)
+                    self._keep_renewing(redis, channel)
             except Exception as error:
                 if not self._begun.done():
                     self._begun.set_exception(error)
@@ -113,27 +111,30 @@ class Presence:
                     log.warning("presence: %s", error)
                 else:
                     log.exception("presence failed")
-                # A Redis that has lost its data must hear of us before a worker misses us twice.
+                # Soon: a Redis that has lost its data must know this process before a worker misses it twice.
                 self._stopping.wait(self.RETRY_S)
 
-    def _say_again_and_again(self, redis: Redis, channel: PubSub) -> None:
+    def _keep_renewing(self, redis: Redis, channel: PubSub) -> None:
         while not self._stopping.is_set():
-            wait_s = self.SAY_S
+            wait_s = self.RENEW_S
             try:
-                self._say(redis)
-            except ResponseError as error:  # as a Redis that is full: the connection tells that we live
+                self._renew(redis)
+            except ResponseError as error:  # from a full Redis: the connection shows life
                 if not self._begun.done():
                     raise
                 log.warning("presence: %s", error)
                 wait_s = self.RETRY_S
             if not self._begun.done():
                 self._begun.set_result(None)
-            self._listen(channel, time.monotonic() + wait_s)
+            # Nobody publishes here, but reading raises `RedisError` at once when the connection is lost.
+            until = time.monotonic() + wait_s
+            while not self._stopping.is_set() and (left_s := until - time.monotonic()) > 0:
+                channel.get_message(timeout=min(left_s, self.LOOK_S))
 
-    def _say(self, redis: Redis) -> None:
-        # Not SET at once: a Redis that is full refuses it.
-        if not redis.pexpire(self._web, self.ABSENT_MS):
-            redis.set(self._web, b"1", px=self.ABSENT_MS)
+    def _renew(self, redis: Redis) -> None:
+        # Not SET at once: a full Redis refuses it.
+        if not redis.pexpire(self._web, self.TTL_MS):
+            redis.set(self._web, b"1", px=self.TTL_MS)
             self._is_unknown()
         with redis.pipeline(transaction=False) as pipe:
             if read_up_to := self._read_up_to():
@@ -141,12 +142,3 @@ class Presence:
                 pipe.xdel(self._inbox, read_up_to)
             pipe.pexpire(self._inbox, INBOX_TTL_MS)
             pipe.execute()
-
-    def _listen(self, channel: PubSub, until: float) -> None:
-        """Wait; nobody publishes here, but it raises `RedisError` at once when the connection is lost."""
-        while not self._stopping.is_set() and (left_s := until - time.monotonic()) > 0:
-            channel.get_message(timeout=min(left_s, self.LOOK_S))
-
-
-def _channel(prefix: str, name: str) -> str:
-    return f"{prefix}alive:{name}"

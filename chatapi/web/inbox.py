@@ -1,6 +1,4 @@
-"""Where a web process's deltas arrive: one reader for all its clients, and each client's view of its own
-generation.
-"""
+"""The inbox of a web process: one reader of one Redis stream for all its clients."""
 
 import asyncio
 import logging
@@ -17,102 +15,89 @@ from chatapi.delta_stream import DeltaStream, Frame
 from chatapi.fair_turns import FairTurns
 from chatapi.presence import Presence
 from chatapi.redis_client import REPLY_TIMEOUT_S
+from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
-from chatapi.wire.deltas import TERMINAL, AnyDelta
+from chatapi.wire.deltas import AnyDelta
 
 log = logging.getLogger(__name__)
 
 PART_FRAMES = 64
 PART_BYTES = 16_384
-"""The most of a backlog that is decoded at once, and of a log's entries, so that other streams have their
-turn in between.
-"""
+"""The most of a backlog that is decoded at once, so that other streams have their turn in between."""
 DELTA_BYTES = 32
 """The usual size of a delta: how much work a batch is can be estimated before it is decoded."""
 MOST_WAITING_BYTES = 1 << 16
-"""So much waits here for a client that does not read. The log holds it, too: beyond this, it is read from
-there.
-"""
+"""The most that waits here for a client that does not read. Beyond this, the log has it."""
 
 
-class Follower:
-    """One client's view of one generation: its deltas in order, without gap or duplicate."""
+class InboxFollower(Follower):
+    """The follower of the client that sent the request: the inbox feeds it, and it reads the log only where
+    frames are missing.
+    """
 
-    def __init__(self, generation_id: UUID, stream: DeltaStream, turns: FairTurns, party: int) -> None:
-        """`party`: the organization whose turn each batch takes."""
-        self.id = generation_id
-        self._turns = turns
-        self._party = party
+    is_owner = True
+
+    def __init__(self, generation_id: UUID, organization_id: int, inbox: "Inbox") -> None:
+        super().__init__(generation_id, organization_id, inbox.stream, inbox.turns)
         self.began_at = loop_clock.monotonic()
-        self.seq = 0
-        """The last delta handed out."""
-        self._stream = stream
+        self.tick_s = inbox.tick_s
+        self._inbox = inbox
         self._arrived: list[Frame] = []
         self._waiting_bytes = 0
-        """Of all that has arrived but the first, which as a rule is all."""
-        self._is_behind = False
-        """What has arrived was too much, and comes from the log instead."""
-        self._read_up_to = b""
+        """Of all that has arrived but the first frame, which is usually the only one."""
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
-        """Take what the inbox received."""
-        if self._arrived or self._is_behind:
-            self._feed_more(frame)
-        else:
+        """Take a frame of this generation from the inbox."""
+        if not self._arrived:
             self._arrived.append(frame)
             self.wake()
-
-    def _feed_more(self, frame: Frame) -> None:
-        if self._is_behind:
             return
-        self._arrived.append(frame)
         self._waiting_bytes += len(frame.batch)
         if self._waiting_bytes > MOST_WAITING_BYTES:
-            self._fall_behind()
-
-    def _fall_behind(self) -> None:
-        self._is_behind = True
-        self._arrived, self._waiting_bytes = [], 0
+            # The newest frame stays: its number shows that others are missing.
+            self._arrived.clear()
+            self._waiting_bytes = 0
+        self._arrived.append(frame)
 
     def wake(self) -> None:
-        """Let `next` return, with nothing if nothing is there."""
+        """Let `next` return early."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def next(self) -> list[AnyDelta]:
-        """The deltas that have come since, of a backlog its next part; empty when the inbox's tick passes in
-        silence.
-
-        Raises `RedisError` or `StreamUnavailable` when some are missing and can't be had; then none of those
-        is handed out.
+        """Return the deltas that have come since the last call, of a backlog a part; nothing when the inbox
+        ticks or `wake` is called. Raises as `Follower.next`.
         """
-        if self._is_behind and (missed := await self._from_log()):
-            return missed
         if not self._arrived:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        seq, arrived, self._arrived, self._waiting_bytes = self.seq, self._arrived, [], 0
+        if not self._arrived:
+            self._inbox.check(self)
+            return []
+        if self._arrived[0].first_seq > self.seq + 1:
+            if missed := await self._next_page():
+                return missed
+            # A frame is in the log before it is in the inbox.
+            raise StreamUnavailable("Redis has lost a part of the log")
+        part = self._take_part()
+        units = len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
+        if not self._turns.try_take(units):
+            await self._turns.wait(self._organization_id, units)
         found: list[AnyDelta] = []
-        try:
-            if arrived:
-                arrived = self._part_of(arrived)
-                units = len(arrived) + sum(len(frame.batch) for frame in arrived) // DELTA_BYTES
-                if not self._turns.try_take(units):
-                    await self._turns.wait(self._party, units)
-            for frame in arrived:
-                found += await self._in_order(frame.first_seq, deltas.decode(frame.batch))
-                if found and isinstance(found[-1], TERMINAL):
-                    break  # where deltas before a failure are lost, its own frame looks like one more gap
-        except BaseException:
-            # What is not handed out must not count as such: whoever asks the log for the rest would miss it.
-            self.seq = seq
-            self._put_back(arrived)
-            raise
+        for number, frame in enumerate(part):
+            if frame.first_seq > self.seq + 1:
+                self._put_back(part[number:])
+                break
+            fresh = deltas.decode(frame.batch)[self.seq + 1 - frame.first_seq :]
+            self.seq += len(fresh)
+            self._read_up_to = frame.name
+            found += fresh
         return found
 
-    def _part_of(self, backlog: list[Frame]) -> list[Frame]:
-        """Return the first frames of the backlog, and put the others back."""
+    def _take_part(self) -> list[Frame]:
+        """Remove and return the first frames of the backlog."""
+        backlog, self._arrived, self._waiting_bytes = self._arrived, [], 0
         if len(backlog) == 1:
             return backlog
         sizes = accumulate(len(frame.batch) for frame in backlog[:PART_FRAMES])
@@ -121,41 +106,8 @@ class Follower:
         return backlog[:count]
 
     def _put_back(self, frames: list[Frame]) -> None:
-        self._arrived = frames + self._arrived
+        self._arrived[:0] = frames
         self._waiting_bytes += sum(len(frame.batch) for frame in frames)
-
-    async def _from_log(self) -> list[AnyDelta]:
-        """The next part of what the log holds; nothing when all of it was handed out."""
-        while self._is_behind:
-            # What comes from now on is kept. If this reads the log's end, that is all that it may lack.
-            self._is_behind, after = False, self._read_up_to
-            try:
-                await self._turns.take(self._party, PART_FRAMES)
-                self._read_up_to, missed = await self._stream.tail(
-                    self.id, after, self.seq, most_entries=PART_FRAMES
-                )
-            except BaseException:
-                self._fall_behind()
-                raise
-            if self._read_up_to != after:
-                self._fall_behind()
-            if missed:
-                self.seq += len(missed)
-                return missed
-        return []
-
-    async def catch_up(self) -> list[AnyDelta]:
-        """What the log holds beyond what was handed out: for a reader whose inbox has gone silent."""
-        missed = await self._stream.replay(self.id, self.seq)
-        self.seq += len(missed)
-        return missed
-
-    async def _in_order(self, first_seq: int, batch: list[AnyDelta]) -> list[AnyDelta]:
-        if first_seq > self.seq + 1:
-            return await self.catch_up()
-        fresh = batch[self.seq + 1 - first_seq :]
-        self.seq += len(fresh)
-        return fresh
 
 
 class Inbox:
@@ -164,19 +116,16 @@ class Inbox:
     """
 
     RETRY_S = 0.2
-    PROBE_S = 1.0
-    """How long Redis may take to answer when it has just failed to."""
-    LOST_AFTER_S = 4.0
 
     def __init__(self, stream: DeltaStream, name: str, *, url: str, turns: FairTurns, tick_s: float) -> None:
-        """`url` of the stream's Redis. `tick_s`: how often a follower that hears nothing returns; one timer
-        for all, for each would cost more than its delta.
+        """`url` of the stream's Redis. `tick_s`: the longest silence after which a follower's `next` returns;
+        one timer serves all, because a timer for each would cost more than its delta.
         """
         self.name = name
         self.tick_s = tick_s
         self.turns = turns
-        self._stream = stream
-        self._followers: dict[bytes, Follower] = {}
+        self.stream = stream
+        self._followers: dict[bytes, InboxFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_s = 0.0
         """How long Redis has been failing to answer; 0 when it did answer last."""
@@ -186,26 +135,24 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._presence = Presence(url, stream.prefix, name, read_up_to=self._position, is_unknown=self._lost)
 
-    def follow(self, generation_id: UUID, party: int) -> Follower:
-        """Begin to follow for that organization; call before the generation is enqueued, and `leave` in the
-        end.
-        """
-        follower = Follower(generation_id, self._stream, self.turns, party)
+    def follow(self, generation_id: UUID, organization_id: int) -> InboxFollower:
+        """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
+        follower = InboxFollower(generation_id, organization_id, self)
         self._followers[generation_id.hex.encode()] = follower
         return follower
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: InboxFollower) -> None:
         """Stop following."""
         self._followers.pop(follower.id.hex.encode(), None)
 
-    def check(self, follower: Follower) -> None:
+    def check(self, follower: InboxFollower) -> None:
         """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this
         follower has waited.
         """
-        # Who has come meanwhile got its request into a Redis that is back; that this reader hasn't noticed
+        # A request that has come meanwhile has reached a Redis that is back: that this reader has not noticed
         # yet must not end it.
         waited_s = loop_clock.monotonic() - follower.began_at
-        if min(self._failing_s, waited_s) > self.LOST_AFTER_S:
+        if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
             raise StreamUnavailable("Redis is out of reach")
 
     async def start(self) -> None:
@@ -224,14 +171,14 @@ class Inbox:
         while True:
             is_failing = self._failing_s > 0
             # After an error the first answer is to come at once: until then new requests are refused.
-            block_ms, reply_s = (1, self.PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
+            block_ms, reply_s = (1, PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
             began = loop_clock.monotonic()
             try:
                 async with loop_clock.timeout(reply_s):
-                    entries = await self._stream.read_inbox(
+                    entries = await self.stream.read_inbox(
                         self.name, after=self._read_up_to, block_ms=block_ms
                     )
-            except (RedisError, OSError, TimeoutError) as error:
+            except (RedisError, OSError) as error:
                 log.warning("inbox: %r", error)
                 took_s = loop_clock.monotonic() - began
                 self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S
@@ -240,13 +187,9 @@ class Inbox:
                 continue
             self._failing_s = 0.0
             for self._read_up_to, frames in entries:
-                self._dispatch(frames)
-
-    def _dispatch(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            follower = self._followers.get(frame.id)
-            if follower is not None:
-                follower.feed(frame)
+                for frame in frames:
+                    if follower := self._followers.get(frame.id):
+                        follower.feed(frame)
 
     async def _keep_time(self) -> None:
         while True:
@@ -261,7 +204,7 @@ class Inbox:
     # ---- called by the thread of `presence`
 
     def _position(self) -> bytes:
-        """What was read last; nothing while that is another inbox's."""
+        """Return the name of the entry that was read last; nothing while that is another inbox's."""
         return b"" if self._is_to_begin_anew else self._read_up_to
 
     def _lost(self) -> None:
@@ -270,7 +213,6 @@ class Inbox:
             self._loop.call_soon_threadsafe(self._begin_anew)
 
     def _begin_anew(self) -> None:
-        """What comes now may have lower names, where the clock that makes them is another one. Nothing is
-        handed out twice.
-        """
+        # The clock of a Redis that has lost its data may be behind, so names may be lower now. Followers drop
+        # what they have had.
         self._read_up_to, self._is_to_begin_anew = b"0", False

@@ -1,19 +1,23 @@
-"""From a follower's deltas to one answer's end, whatever dies on the way: pings in silence, the row where the
-end does not come.
+"""Streams a follower's deltas up to the terminal one, with keep-alives in silence.
+
+If the terminal delta never comes, the log and the row tell the end (`silence.py` notices). A generation whose
+process has died or whose log is lost gets an error as its end.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import cast
-from uuid import UUID
 
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
+from accounts.errors import AccountsError
+from chatapi import errors
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST
-from chatapi.web.inbox import Follower
+from chatapi.web.follower import Follower
 from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
@@ -32,128 +36,137 @@ CLOSING = Failed(
     code="server_shutting_down",
     status=503,
 )
-TELLING_MS = 2_000
-"""How long after a settlement its end may still come: far longer than a worker takes that lives."""
+PUBLISHING_MS = 2_000
+"""How long after a settlement its terminal delta may still come: far longer than a living worker takes."""
 LAST_LOOK_S = 1.0
 """How long the row and the log are looked at for an end, when either may be out of reach."""
+ASK_RIGHTS_S = 2.0
+"""How often a follower's rights are checked: a revoked key's streams end within 5 s."""
+RIGHTS_ANSWER_S = 1.0
+"""How long that check may take; without an answer the stream goes on until the next check."""
+
+Authorize = Callable[[], Awaitable[None]]
+"""Raises an `AccountsError` when the caller may not read the stream any more."""
 
 
-async def relay(services: Services, follower: Follower, ping_ms: int) -> AsyncIterator[list[AnyDelta]]:
-    """The generation's batches up to and including a terminal delta; an empty one means: the client has
-    waited for a ping.
+async def relay(
+    services: Services, follower: Follower, ping_ms: int, authorize: Authorize | None = None
+) -> AsyncIterator[list[AnyDelta]]:
+    """Yield the generation's batches up to and including a terminal delta; an empty one is a keep-alive.
 
-    With `ping_ms` 0 the client is never pinged. Silence is noticed at the inbox's ticks: it is the last one
-    before this that counts.
+    A keep-alive comes before the silence exceeds `ping_ms`; with 0 there is none. Without `authorize` nobody
+    is asked, because the generation itself ends with its key.
     """
     watch = services.silence.watch(follower.id, follower.wake)
-    pinged = time.monotonic()
+    sent_at = asked_at = time.monotonic()
     while True:
+        if authorize is not None and time.monotonic() - asked_at > ASK_RIGHTS_S:
+            if refusal := await _refusal(authorize):
+                yield [refusal]
+                return
+            # Set after the answer: streams that began together drift apart, and find a cached answer.
+            asked_at = time.monotonic()
         batch = await _next(services, follower, watch)
         now = time.monotonic()
         if batch:
-            watch.heard()
-            pinged = now
+            sent_at = now
+            watch.heard(now)
             yield batch
             if isinstance(batch[-1], TERMINAL):
                 return
-        elif ping_ms and now + services.inbox.tick_s - pinged > ping_ms / 1_000:
-            pinged = now
+        elif ping_ms and (now + follower.tick_s - sent_at) * 1_000 >= ping_ms:
+            sent_at = now
             yield []
 
 
+async def _refusal(authorize: Authorize) -> Failed | None:
+    try:
+        async with asyncio.timeout(RIGHTS_ANSWER_S):
+            await authorize()
+    except (DatabaseUnavailable, TimeoutError):
+        return None
+    except AccountsError as error:
+        return errors.from_exception(error).failure
+    return None
+
+
 async def _next(services: Services, follower: Follower, watch: Watch) -> list[AnyDelta]:
-    """What has come, or the failure that ends the stream when nothing can come any more."""
+    """Return the next deltas, with the stream's end if the log will not have it; nothing in silence."""
     try:
         batch = await follower.next()
-        if not batch:
-            services.inbox.check(follower)
-    except (StreamUnavailable, RedisError):
-        return await _in_time(_from_row(services, follower)) or _given_up(services, follower, LOST)
+        if not batch and (finding := watch.take()) is not None:
+            batch = await _end_after(services, follower, finding)
+    except StreamUnavailable:
+        batch = await _end_without_log(services, follower)
+    except (RedisError, OSError, DatabaseUnavailable):
+        batch = []
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
-        return [*batch, *_given_up(services, follower, CLOSING)]
-    if not batch and (finding := watch.take()) is not None:
-        return await _found(services, follower, finding)
+        return [*batch, *_give_up(services, follower, CLOSING)]
     return batch
 
 
-async def _found(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
-    """The end of a stream whose generation is in that state; nothing while it is about to be told by somebody
-    else.
+async def _end_after(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
+    """Return the end of a stream that `silence.py` has looked into; nothing while it may still be published.
+
+    Raises `StreamUnavailable`, `RedisError`, `DatabaseUnavailable` or `TimeoutError`.
     """
     if finding is Finding.SETTLED:
-        return await _in_time(_from_row(services, follower))
+        async with loop_clock.timeout(LAST_LOOK_S):
+            return await _end_of_settled(services, follower)
     if finding is Finding.EXPIRED:
         return [NOT_STARTED] if await services.expire(follower.id) else []
     if finding is Finding.WORKER_LOST:
-        missed = await _in_time(_missed(follower))
+        missed: list[AnyDelta] = []
+        with suppress(StreamUnavailable, RedisError, TimeoutError):
+            async with loop_clock.timeout(LAST_LOOK_S):
+                missed = await follower.catch_up()
         has_ended = bool(missed) and isinstance(missed[-1], TERMINAL)
-        return missed if has_ended else [*missed, *_given_up(services, follower, WORKER_LOST)]
-    return _given_up(services, follower, LOST)
+        return missed if has_ended else [*missed, *_give_up(services, follower, WORKER_LOST)]
+    if finding is Finding.NO_ROW and not follower.is_owner:
+        return [errors.generation_not_found().failure]
+    return _give_up(services, follower, LOST)
 
 
-async def _missed(follower: Follower) -> list[AnyDelta]:
-    """What the log holds beyond what was handed out, as far as Redis can tell."""
-    try:
-        return await follower.catch_up()
-    except (StreamUnavailable, RedisError):
-        return []
-
-
-async def _in_time(looking: Awaitable[list[AnyDelta]]) -> list[AnyDelta]:
-    """What is found within `LAST_LOOK_S`; else nothing, because a client that has waited for long must hear
-    its end.
-    """
-    with suppress(TimeoutError):
-        async with loop_clock.timeout(LAST_LOOK_S):
-            return await looking
-    return []
-
-
-def _given_up(services: Services, follower: Follower, failure: Failed) -> list[AnyDelta]:
-    """The failure that ends this stream before its generation has ended, which nobody waits for any more."""
-    services.abandon(follower.id)
+def _give_up(services: Services, follower: Follower, failure: Failed) -> list[AnyDelta]:
+    """Return the failure that ends this stream before its generation has ended."""
+    if follower.is_owner:
+        services.abandon(follower.id)
     return [failure]
 
 
-async def _from_row(services: Services, follower: Follower) -> list[AnyDelta]:
-    """When the books say that the generation has ended: the rest of its log, or at least its end; else
-    nothing.
-    """
-    try:
-        end = await services.commits.read(reports.end_of, follower.id)
-    except DatabaseUnavailable:
-        return []
+async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDelta]:
+    """Return the rest of the log and, if that has no end, the row's; nothing if the row is not settled."""
+    end = await services.commits.read(reports.end_of, follower.id)
     if end is None:
         return []
-    try:
-        missed = await follower.catch_up()
-        if not follower.seq and await is_to_be_told(services, follower.id, end):
-            return []
-    except (StreamUnavailable, RedisError):
-        return end_of_broken(end)
+    missed = await follower.catch_up()
     if missed and isinstance(missed[-1], TERMINAL):
         return missed
-    # A log that is not there can't be told from one to which nothing was written.
-    return [*missed, *terminal_of(end)] if follower.seq else end_of_broken(end)
+    if follower.seq:
+        return [*missed, *_terminal_of(end)]
+    if end.settled_ms_ago < PUBLISHING_MS and await services.stream.has_job(follower.id):
+        return []  # the job goes with the terminal delta, which is about to be published
+    # A log that is gone can't be told from one to which nothing was written.
+    return _end_of_broken(end)
 
 
-async def is_to_be_told(services: Services, generation_id: UUID, end: reports.End) -> bool:
-    """Whether it has been settled just now, and whoever did has yet to publish its end, or dies in this
-    moment. Raises `RedisError`.
-    """
-    return end.settled_ms_ago < TELLING_MS and await services.stream.has_job(generation_id)
+async def _end_without_log(services: Services, follower: Follower) -> list[AnyDelta]:
+    """Return the end of a stream whose log is lost or out of reach."""
+    end = None
+    with suppress(DatabaseUnavailable, TimeoutError):
+        async with loop_clock.timeout(LAST_LOOK_S):
+            end = await services.commits.read(reports.end_of, follower.id)
+    return _give_up(services, follower, LOST) if end is None else _end_of_broken(end)
 
 
-def end_of_broken(end: reports.End) -> list[AnyDelta]:
-    """The end as the row tells it; but a good one must not follow a text that may lack its last words."""
-    told = terminal_of(end)
-    return [LOST] if isinstance(told[-1], Usage) else told
+def _end_of_broken(end: reports.End) -> list[AnyDelta]:
+    """Return the row's end; but a good one must not follow a text that may lack its last words."""
+    deltas = _terminal_of(end)
+    return [LOST] if isinstance(deltas[-1], Usage) else deltas
 
 
-def terminal_of(end: reports.End) -> list[AnyDelta]:
-    """The end as the row tells it: content is in the log before it is charged, so nothing but the end can be
-    missing.
-    """
+def _terminal_of(end: reports.End) -> list[AnyDelta]:
+    """Return the row's end. Content is in the log before it is charged, so only the end can be missing."""
     if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
         return [CANCELLED]
     if end.error_code == STOPPED.code:

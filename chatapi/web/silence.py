@@ -1,17 +1,15 @@
-"""Finds out why clients hear nothing: asks the database once a second about all silent clients of the
-process.
+"""Finds out why streams are silent: asks the database once a second about all silent ones of the process.
 
-What a client is told depends on the state of its generation:
+What happens to a silent stream depends on the state of its generation:
 
-1. It waits in the queue, or its worker lives: nothing, the client waits on.
-2. It is settled, but its end did not arrive: the end, from the log and the row.
-3. Its time in the queue is over and nobody has closed it: `queue_timeout`, and it is voided here.
-4. Its worker has died: `worker_lost`. The reaper closes the books later.
+1. It waits in the queue, or its worker lives: the client waits on.
+2. It is settled, but its terminal delta did not arrive: the log and the row have the end.
+3. Its time in the queue is over and nobody has closed it: the end is `queue_timeout`, and it is voided here.
+4. Its worker has died: the end is `worker_lost`. The reaper closes the books later.
 
 A worker has died if the reaper has taken its generation over, or if its lease has run out and it has no
 connection to Redis although Redis answers. A late heartbeat alone proves nothing, because the database may
-have been locked. While the database can't be read, the missing connection has to do, if it has been missing
-for longer.
+have been locked. While the database can't be read, a connection that is missing for longer is the proof.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 SILENT_S = 2.0
-"""How long a client hears nothing before the database is asked."""
+"""The silence after which the database is asked."""
 READ_S = 1.0
 """How long a query may take before the database counts as out of reach."""
 BATCH = 500
@@ -51,7 +49,7 @@ MISSING_UNREAD_S = 4.0
 
 
 class Finding(Enum):
-    """What is known about a silent generation whose client must not simply wait on."""
+    """Why a silent stream must not simply wait on."""
 
     SETTLED = auto()
     EXPIRED = auto()
@@ -69,20 +67,14 @@ class Watch:
         self.id = generation_id
         self.heard_at = time.monotonic()
         self.standing: GenerationStatus | None = None
-        """As of the last look."""
+        """The row as the database had it last."""
         self.finding: Finding | None = None
-        self._wake = wake
+        self.wake = wake
 
-    def heard(self) -> None:
-        """Call when deltas have come."""
-        self.heard_at = time.monotonic()
+    def heard(self, now: float) -> None:
+        """Note that deltas have come; `now` is `time.monotonic()`."""
+        self.heard_at = now
         self.finding = None
-
-    def tell(self, finding: Finding) -> None:
-        """Let the client's task know."""
-        self.finding = finding
-        if self._wake is not None:
-            self._wake()
 
     def take(self) -> Finding | None:
         """Return what was found since the last call."""
@@ -91,39 +83,36 @@ class Watch:
 
 
 class MissingWorkers:
-    """How long workers have been without a connection to Redis, as far as Redis answered.
+    """How long each worker has been without a connection to Redis while Redis answered.
 
-    Time counts only as often as somebody looked, so that a late event loop finds no worker missing.
+    Only time between two looks counts, and little of a long one: a late event loop finds no worker missing.
     """
 
     def __init__(self) -> None:
         self.none_connected_s = 0.0
-        """How long no worker at all has been connected; 0 until one was, because earlier versions do not say
-        that they are there.
+        """How long no worker at all has been connected; 0 until one was, because workers of earlier versions
+        do not show their connection.
         """
         self._missing_s: dict[str, float] = {}
         self._looked_at = time.monotonic()
         self._has_seen_any = False
 
     def missing_s(self, worker: str) -> float:
-        """How long that worker has been missing."""
+        """Return how long that worker has been missing, and begin to count for one that is new."""
         return self._missing_s.setdefault(worker, 0.0)
 
     def look(self, connected: set[str]) -> None:
-        """Take note of the workers that Redis knows."""
+        """Count the time since the last look for all workers that are not connected."""
         now = time.monotonic()
         passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_S), now
         self._has_seen_any |= bool(connected)
-        self.none_connected_s = (
-            self.none_connected_s + passed_s if self._has_seen_any and not connected else 0.0
-        )
-        known = self._missing_s.keys() | connected
-        self._missing_s = {
-            worker: 0.0 if worker in connected else self.missing_s(worker) + passed_s for worker in known
-        }
+        are_all_missing = self._has_seen_any and not connected
+        self.none_connected_s = self.none_connected_s + passed_s if are_all_missing else 0.0
+        missing_s = {worker: before_s + passed_s for worker, before_s in self._missing_s.items()}
+        self._missing_s = missing_s | dict.fromkeys(connected, 0.0)
 
     def start_again(self) -> None:
-        """Redis did not answer: everybody gets the time to connect again."""
+        """Forget all counts after Redis failed to answer: every worker gets the time to connect again."""
         self.none_connected_s = 0.0
         self._missing_s = {}
 
@@ -138,7 +127,7 @@ class Silence:
         self._watches: WeakSet[Watch] = WeakSet()
 
     def watch(self, generation_id: UUID, wake: Callable[[], None] | None = None) -> Watch:
-        """Watch a generation for as long as the returned object is kept; `wake` is called after each finding."""
+        """Watch a generation for as long as the returned object is kept; calls `wake` after each finding."""
         watch = Watch(generation_id, wake)
         self._watches.add(watch)
         return watch
@@ -154,14 +143,14 @@ class Silence:
             await asyncio.sleep(LOOK_S)
 
     async def ask_books(self) -> None:
-        """Look into the silence every second, for ever."""
+        """Look into all silent watches every second, for ever."""
         while True:
             began = time.monotonic()
             await self.look()
             await asyncio.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
 
     async def look(self) -> None:
-        """Tell all silent watches what is found out about them."""
+        """Look into all silent watches, and wake those about which something is found."""
         silent_since = time.monotonic() - SILENT_S
         silent = [watch for watch in self._watches if watch.heard_at <= silent_since]
         for start in range(0, len(silent), BATCH):
@@ -179,7 +168,9 @@ class Silence:
                 self._unread_finding(watch) if found is None else self._finding(watch, found.get(watch.id))
             )
             if finding is not None:
-                watch.tell(finding)
+                watch.finding = finding
+                if watch.wake is not None:
+                    watch.wake()
 
     def _finding(self, watch: Watch, standing: GenerationStatus | None) -> Finding | None:
         last, watch.standing = watch.standing, standing
@@ -191,16 +182,14 @@ class Silence:
             return Finding.EXPIRED if standing.overdue_ms > 2 * settings.REAPER_MS + 1_000 else None
         if not standing.was_claimed:
             return None  # the reaper has it, and needs no Redis to close it
-        # Seen twice: a reaper that can reach Redis closes it at once and tells everybody.
+        # Only when seen twice: a reaper that can reach Redis publishes the end at once.
         is_left = standing.fence > CLAIM_FENCE and last is not None and last.fence > CLAIM_FENCE
         is_dead = standing.overdue_ms > 0 and self._workers.missing_s(standing.worker) >= MISSING_S
         return Finding.WORKER_LOST if is_left or is_dead else None
 
     def _unread_finding(self, watch: Watch) -> Finding | None:
+        """Return what follows from missing connections alone."""
         if watch.standing is not None and watch.standing.worker:
-            return (
-                Finding.WORKER_LOST
-                if self._workers.missing_s(watch.standing.worker) >= MISSING_UNREAD_S
-                else None
-            )
+            is_dead = self._workers.missing_s(watch.standing.worker) >= MISSING_UNREAD_S
+            return Finding.WORKER_LOST if is_dead else None
         return Finding.UNKNOWN if self._workers.none_connected_s >= MISSING_UNREAD_S else None

@@ -18,7 +18,8 @@ from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.presence import Presence, signs
 from chatapi.redis_client import Line, connect
 from chatapi.web import inbox as module
-from chatapi.web.inbox import PART_FRAMES, Follower, Inbox
+from chatapi.web.follower import Follower
+from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
 from tests.chatapi.worker.processes import Valkey
@@ -49,7 +50,7 @@ async def inbox(stream: DeltaStream, url: str) -> AsyncIterator[Inbox]:
 
 
 @pytest.fixture
-async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> Follower:
+async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> InboxFollower:
     """One for whom hardly anything can wait."""
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
     return inbox.follow(identity.new_id(), 1)
@@ -134,8 +135,9 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 1_000)
     follower = inbox.follow(identity.new_id(), 1)
     entries = [entry(follower.id, seq, texts(seq, seq), inbox="") for seq in range(1, 1_000)]
-    await stream.publish([*entries, entry(follower.id, 1_000, [END], inbox="")])
-    for each in entries:  # and nothing comes after the end, which was too much as well
+    entries.append(entry(follower.id, 1_000, [END], inbox=""))
+    await stream.publish(entries)
+    for each in entries:  # and nothing comes after the end
         follower.feed(Frame(b"", each.first_seq, each.batch))
     parts = await parts_to_the_end(follower)
     assert [delta for part in parts for delta in part] == [*texts(1, 999), END]
@@ -143,12 +145,15 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
 
 
 async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
-    stream: DeltaStream, slow_follower: Follower
+    stream: DeltaStream, slow_follower: InboxFollower
 ) -> None:
     for seq in range(1, 10):
         await stream.publish([entry(slow_follower.id, seq, texts(seq, seq), inbox="")])
         slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
-    assert await slow_follower.next() == texts(1, 9)
+    found: list[AnyDelta] = []
+    while len(found) < 9:
+        found += await slow_follower.next()
+    assert found == texts(1, 9)
     assert await slow_follower.next() == []
     await stream.redis.delete(stream.key("log", slow_follower.id.hex))
     slow_follower.feed(Frame(b"", 10, deltas.encode(texts(10, 10))))
@@ -156,7 +161,7 @@ async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
 
 
 async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(
-    stream: DeltaStream, slow_follower: Follower
+    stream: DeltaStream, slow_follower: InboxFollower
 ) -> None:
     for seq in range(1, 10):
         slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
@@ -175,6 +180,25 @@ async def test_what_the_inbox_has_missed_comes_from_the_log(stream: DeltaStream,
     await stream.publish([entry(follower.id, 3, texts(3, 4), inbox="")])
     await stream.publish([entry(follower.id, 5, [END])])
     assert await to_the_end(follower) == [*texts(1, 4), END]
+
+
+async def test_missing_deltas_are_read_from_where_the_inbox_broke_off(
+    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, tail, read_after = inbox.follow(identity.new_id(), 1), stream.tail, []
+
+    async def recording(
+        generation_id: UUID, after: bytes, seq: int, *, most_entries: int
+    ) -> tuple[bytes, list[AnyDelta]]:
+        read_after.append(after)
+        return await tail(generation_id, after, seq, most_entries=most_entries)
+
+    monkeypatch.setattr(stream, "tail", recording)
+    for seq in range(1, 9):
+        await stream.publish([entry(follower.id, seq, texts(seq, seq), inbox="" if 4 <= seq < 7 else "web")])
+    await stream.publish([entry(follower.id, 9, [END])])
+    assert await to_the_end(follower) == [*texts(1, 8), END]
+    assert read_after[0] == b"1-3"
 
 
 async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(
@@ -199,7 +223,7 @@ async def test_a_failure_behind_lost_deltas_is_handed_out_once(stream: DeltaStre
     )
     for first_seq in (1, 3, 9):  # the inbox has missed the second
         follower.feed(Frame(b"", first_seq, deltas.encode(batches[first_seq])))
-    assert await follower.next() == [*texts(1, 3), lost]
+    assert await to_the_end(follower) == [*texts(1, 3), lost]
 
 
 async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream: DeltaStream) -> None:
@@ -212,31 +236,33 @@ async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream
     assert await stream.cancelled_among([other]) == {other: Cancellation.ASKED}
 
 
-async def test_what_arrived_before_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(
+async def test_what_arrived_behind_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(
     stream: DeltaStream, inbox: Inbox
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 5, texts(5, 6), inbox="")])
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
     follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
+    assert await follower.next() == texts(1, 2)
     with pytest.raises(StreamUnavailable):
         await follower.next()
     await stream.redis.delete(stream.key("log", follower.id.hex))
     await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
-    assert await follower.catch_up() == texts(1, 6)
+    assert await follower.catch_up() == texts(3, 6)
     assert await follower.next() == []
 
 
-async def test_what_arrived_before_a_gap_is_handed_out_with_what_fills_it_later(
+async def test_what_arrived_before_a_gap_is_handed_out_and_what_fills_it_later_follows(
     stream: DeltaStream, inbox: Inbox
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
     follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
+    assert await follower.next() == texts(1, 2)
     with pytest.raises(StreamUnavailable):
         await follower.next()
     await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
-    assert await follower.next() == texts(1, 6)
+    assert await follower.next() == texts(3, 6)
 
 
 async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStream, inbox: Inbox) -> None:
@@ -376,7 +402,7 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(
     """Of a process to which nothing more comes: the last words of its last answers would stay as long as it
     lives.
     """
-    monkeypatch.setattr(Presence, "SAY_S", 0.02)
+    monkeypatch.setattr(Presence, "RENEW_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
@@ -439,7 +465,7 @@ async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_
     stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of what it takes from now on are lower than those that have been read."""
-    monkeypatch.setattr(Presence, "SAY_S", 0.05)
+    monkeypatch.setattr(Presence, "RENEW_S", 0.05)
     key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()
     await stream.redis.xadd(key, {"b": frame}, id="99999999999999-0")
@@ -452,7 +478,7 @@ async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_
 async def test_the_inbox_says_when_valkey_stays_away(
     valkey: Valkey, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
+    monkeypatch.setattr(Follower, "LOST_AFTER_S", 0.3)
 
     follower = inbox.follow(identity.new_id(), 1)
 
@@ -496,7 +522,7 @@ async def test_a_late_event_loop_takes_no_living_valkey_for_a_dead_one(
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await asyncio.sleep(0.1)  # the inbox waits for its next entry
-    time.sleep(Inbox.LOST_AFTER_S + 1)  # noqa: ASYNC251  it is the whole loop that stands still
+    time.sleep(Follower.LOST_AFTER_S + 1)  # noqa: ASYNC251  it is the whole loop that stands still
     for _ in range(20):
         inbox.check(follower)
         await asyncio.sleep(0.05)

@@ -24,7 +24,7 @@ PROCESS = """
 import asyncio, sys
 from chatapi.presence import Presence
 async def live():
-    presence = Presence(sys.argv[1], sys.argv[2], sys.argv[3], read_up_to=lambda: b"", is_unknown=lambda: None)
+    presence = Presence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
     await presence.start()
     await asyncio.sleep(600)
 asyncio.run(live())
@@ -82,7 +82,7 @@ async def test_of_a_process_that_is_killed_redis_knows_at_once(
     await becomes(redis, ALIVE)
     process.kill()
     await becomes(redis, Signs({NAME}, set()), timeout_s=2)
-    await becomes(redis, DEAD, timeout_s=Presence.ABSENT_MS / 1_000)
+    await becomes(redis, DEAD, timeout_s=Presence.TTL_MS / 1_000)
 
 
 async def test_nobody_is_asked_about_nobody(redis: Redis) -> None:
@@ -92,7 +92,7 @@ async def test_nobody_is_asked_about_nobody(redis: Redis) -> None:
 async def test_a_blocked_loop_does_not_keep_it_silent(redis: Redis, url: str) -> None:
     presence = presence_of(url)
     await presence.start()
-    block(Presence.ABSENT_MS / 1_000 + 1)
+    block(Presence.TTL_MS / 1_000 + 1)
     assert await signs(redis, PREFIX, [NAME]) == ALIVE
     presence.stop()
 
@@ -112,7 +112,7 @@ async def test_a_valkey_that_has_lost_all_knows_it_again_though_the_loop_is_bloc
 async def test_a_full_valkey_that_has_forgotten_it_still_has_its_connection(
     redis: Redis, url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Presence, "SAY_S", 0.05)
+    monkeypatch.setattr(Presence, "RENEW_S", 0.05)
     presence = presence_of(url)
     await presence.start()
     valkey.client.config_set("maxmemory", "1")

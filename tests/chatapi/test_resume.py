@@ -1,4 +1,4 @@
-"""Resuming a stream: from its beginning or behind any event, while it runs and after its end, byte for byte."""
+"""Resuming a stream from its beginning or behind any event, while it runs and afterwards, byte for byte."""
 
 import json
 from collections.abc import Iterator

@@ -17,7 +17,10 @@ CHANGES = {
     "revoked": ("key.revoked_at = timezone.now()", "invalid_api_key"),
     "narrowed": ("key.scopes = ['completions']", "permission_denied"),
 }
-FIND = "from django.utils import timezone; from accounts.models import APIKey; key = APIKey.objects.get(public={public!r}); "
+FIND = (
+    "from django.utils import timezone; from accounts.models import APIKey; "
+    "key = APIKey.objects.get(public={public!r}); "
+)
 
 
 def told(response: HTTPResponse) -> Iterator[str]:

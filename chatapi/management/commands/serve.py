@@ -9,6 +9,12 @@ from django.core.management.base import BaseCommand, CommandParser
 from chatapi.serving import all_in_one, preflight
 from chatapi.serving.preflight import CannotStart
 
+PROCESSES = {
+    "web": "chatapi.serving.web_process",
+    "worker": "chatapi.worker.worker_process",
+    "reaper": "chatapi.worker.reaper.process",
+}
+
 
 class Command(BaseCommand):
     """Runs the service."""
@@ -53,11 +59,11 @@ class Command(BaseCommand):
         role = preflight.role(only)
         preflight.check_settings()
         preflight.check_services()
-        # Imported here: each process loads only what it runs.
+        # Imported here, so that each process loads only what it runs.
         if role != "web":
-            return import_module(f"chatapi.worker.{role}_process").run() or 0
+            return import_module(PROCESSES[role]).run() or 0
         try:
-            import_module("chatapi.serving.web_process").run(host=host, port=port)
+            import_module(PROCESSES[role]).run(host=host, port=port)
         except (OSError, OverflowError) as error:
             raise preflight.cannot_listen(host, port, error) from error
         return 0

@@ -11,7 +11,8 @@ from redis.exceptions import RedisError
 
 from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.concurrency import shield_until_done
-from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
+from chatapi.delta_log import Sealed
+from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.requests import ChatRequest, TextRequest

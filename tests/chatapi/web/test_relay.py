@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
@@ -95,6 +96,25 @@ async def test_it_pings_at_the_last_tick_before_the_silence_would_be_too_long(
     assert looked <= 6, "the first tick may come early; at every other one it has to ping"
 
 
+async def test_missing_deltas_come_when_valkey_answers_again(
+    services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "SILENT_S", 60.0)
+    tail, failures = services.stream.tail, [RedisConnectionError("away")] * 3
+
+    async def unreliable(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await tail(*arguments, **named)
+
+    monkeypatch.setattr(services.stream, "tail", unreliable)
+    follower = services.inbox.follow(identity.new_id(), 1)
+    await services.stream.publish([Entry(follower.id, 1, 1, deltas.encode(TOLD))])
+    await services.stream.publish([Entry(follower.id, 1, 4, deltas.encode(GOOD_END), "web", is_last=True)])
+    assert [delta async for batch in relay(services, follower, 0) for delta in batch] == [*TOLD, *GOOD_END]
+    assert not failures
+
+
 async def test_the_row_tells_an_end_that_was_never_published(services: Any, settled: UUID) -> None:
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode(TOLD))])
     assert await heard(services, settled) == [*TOLD, *GOOD_END]
@@ -119,7 +139,7 @@ async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, sett
 async def test_an_end_that_nobody_lives_to_tell_is_not_waited_for_long(
     services: Any, settled: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TELLING_MS", 100)
+    monkeypatch.setattr(module, "PUBLISHING_MS", 100)
     await Line(services.stream.redis).call(*services.stream.keeping(settled, Job("web", b"{}")))
     assert await heard(services, settled) == [LOST]
 

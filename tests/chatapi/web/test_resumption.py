@@ -15,9 +15,9 @@ from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Line, connect
-from chatapi.web import resumption, silence
+from chatapi.web import relay, resumption, silence
 from chatapi.web.failures import send_failure
-from chatapi.web.inbox import Inbox
+from chatapi.web.follower import Follower
 from chatapi.web.relay import CLOSING, LOST
 from chatapi.web.resumption import Position
 from chatapi.web.silence import Silence
@@ -76,7 +76,7 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     """What following needs: a log in Valkey and the books, which are asked soon."""
     monkeypatch.setattr(silence, "SILENT_S", 0.1)
     monkeypatch.setattr(silence, "LOOK_S", 0.05)
-    monkeypatch.setattr(resumption, "ASK_RIGHTS_S", 0.1)
+    monkeypatch.setattr(relay, "ASK_RIGHTS_S", 0.1)
     redis, commits = connect(f"unix://{valkey.socket}"), Books()
     stream = Stream(redis, "test:", ttl_ms=5_000)
     watching = Silence(commits, stream)
@@ -203,7 +203,7 @@ async def test_a_valkey_that_is_away_for_a_while_ends_no_stream(
 async def test_a_stream_ends_when_valkey_stays_away(
     services: Any, valkey: Valkey, waiting: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Inbox, "LOST_AFTER_S", 0.3)
+    monkeypatch.setattr(Follower, "LOST_AFTER_S", 0.3)
     await publish(services, waiting.pk, 1, *TOLD)
     following = resumption.follow(services, waiting)
     assert await anext(following) == TOLD
