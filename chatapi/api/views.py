@@ -20,7 +20,7 @@ from chatapi.api.openapi import describe
 from chatapi.errors import APIError
 from chatapi.models import ServedModel
 from usage.books import credit, spending
-from usage.database.away import is_away
+from usage.errors import is_unavailable
 from usage.models import Generation
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
 
 
 def _told(error: Exception) -> APIError:
-    if is_away(error):
+    if is_unavailable(error):
         log.warning("the database is not available: %s", error)
         return errors.unavailable("The service can't read its books right now.")
     return errors.from_exception(error)

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from usage.database.away import is_away, sqlstate
 from usage.database.clock import database_now
 from usage.database.sqlite_write_lock import WriteTurn, database_file
 from usage.database.watchdog import watchdog
-from usage.errors import DatabaseUnavailable, UsageError
+from usage.errors import DatabaseUnavailable, UsageError, is_unavailable, sqlstate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -172,7 +171,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
         with watchdog.watching():
             return function()
     except Error as error:
-        if not is_away(error):
+        if not is_unavailable(error):
             raise
         connection.close()
         log.warning("the database is away, or too slow: %s", error)

@@ -15,7 +15,7 @@ from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import StartOf, Width
+from usage.database.trunc_utc import TruncUTC, Width
 from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 
@@ -86,7 +86,7 @@ def buckets(query: BucketQuery) -> list[Bucket]:
 def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str, Any]]]:
     """The sums by bucket and group; each bucket's are all in one of them."""
     if query.width == "minute":
-        yield _added_up(_fitting(_entries(query, end), query), StartOf("minute", "created_at"), query)
+        yield _added_up(_fitting(_entries(query, end), query), TruncUTC("minute", "created_at"), query)
         return
     mine = {"organization_id": query.organization_id}
     spans = (
@@ -99,7 +99,7 @@ def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str,
         yield _added_up(_fitting(days, query), F("day"), query)
     for start, stop in spans.open:
         hours = HourlyUsage.objects.filter(**mine, hour__gte=start, hour__lt=stop)
-        yield _added_up(_fitting(hours, query), StartOf(query.width, "hour"), query)
+        yield _added_up(_fitting(hours, query), TruncUTC(query.width, "hour"), query)
 
 
 def _entries(query: BucketQuery, end: datetime) -> QuerySet[LedgerEntry]:

@@ -8,7 +8,7 @@ from django.db.models import F, OuterRef, Subquery, Sum
 
 from accounts.models import APIKey
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import StartOf
+from usage.database.trunc_utc import TruncUTC
 from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
 from usage.rollups import closed_days
 
@@ -77,7 +77,7 @@ def _open_days(keys: Sequence[APIKey], start: datetime, end: datetime) -> Iterat
     rows = HourlyUsage.objects.filter(
         organization_id__in=organizations, hour__gte=start, hour__lt=end, api_key_id__in=keys
     )
-    by_day = rows.annotate(start=StartOf("day", "hour")).order_by().values_list("api_key_id", "start")
+    by_day = rows.annotate(start=TruncUTC("day", "hour")).order_by().values_list("api_key_id", "start")
     for key_id, midnight, *numbers in by_day.annotate(**_SUMS):
         yield (key_id, midnight.date(), *numbers)
 

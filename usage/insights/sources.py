@@ -15,7 +15,7 @@ from django.db.models import F, Model, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from accounts.models import Organization, Project
-from usage.database.trunc_utc import StartOf
+from usage.database.trunc_utc import TruncUTC
 from usage.insights.range import Range
 from usage.models import DailyTotals, DailyUsage, Dimension, HourlyUsage
 from usage.models.outcomes import FAILED
@@ -86,7 +86,7 @@ def sources(
 
 def _hours(over: Range, start: datetime, end: datetime, group_by: GroupBy | None, filters: Filters) -> Source:
     rows = _of_organizations(HourlyUsage.objects.filter(hour__gte=start, hour__lt=end), filters)
-    bar = StartOf("day" if over.has_utc_days else "hour", "hour")
+    bar = TruncUTC("day" if over.has_utc_days else "hour", "hour")
     return Source(rows, bar, _column(group_by), {"sum_failed_requests": _FAILED, **_SUMS})
 
 

@@ -9,7 +9,7 @@ from operator import add
 from django.db.models import Count, Q, QuerySet, Sum
 
 from usage.books import budgets
-from usage.database.trunc_utc import StartOf
+from usage.database.trunc_utc import TruncUTC
 from usage.models import (
     SPENT,
     Budget,
@@ -165,7 +165,7 @@ def _ledger_by_hour(first_hour: datetime | None) -> dict[Group, list[int]]:
     entries = LedgerEntry.objects.filter(kind__in=SPENT)
     if first_hour:
         entries = entries.filter(created_at__gte=first_hour)
-    rows = entries.annotate(hour=StartOf("hour", "created_at")).order_by().values_list(*keys)
+    rows = entries.annotate(hour=TruncUTC("hour", "created_at")).order_by().values_list(*keys)
     summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
     return {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed}
 
@@ -189,7 +189,7 @@ def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
         if closed
         else HourlyUsage.objects.none()
     )
-    rows = hours.annotate(day=StartOf("day", "hour")).order_by().values_list(*_BY_DAY)
+    rows = hours.annotate(day=TruncUTC("day", "hour")).order_by().values_list(*_BY_DAY)
     summed = rows.annotate(*(Sum(name) for name in closed_days.SUMS))
     return {
         (row[0].date(), *row[1 : len(_BY_DAY)]): list(row[len(_BY_DAY) :])
