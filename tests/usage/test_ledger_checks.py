@@ -19,7 +19,7 @@ from usage import insights
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
-from usage.rollups import closed_days
+from usage.rollups import closing
 from usage.verification import checks, ledger_checks, seals
 from usage.verification.differences import Difference
 from usage.verification.ledger_checks import Found
@@ -236,7 +236,7 @@ def test_a_duty_of_the_house_that_fails_keeps_no_other_from_being_done(
     one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(alice)
-    monkeypatch.setattr(closed_days, "close_next", [].pop)
+    monkeypatch.setattr(closing, "close_next", [].pop)
     keep_house(times=1)
     assert LedgerCheck.objects.get().differences == 0
     assert "housekeeping: _close_days failed" in caplog.messages

@@ -211,8 +211,7 @@ def leave_one_open() -> None:
 
 
 def reopen_a_day() -> None:
-    hour = HourlyUsage.objects.filter(hour__lt=midnight(BEFORE))[0]
-    HourlyUsage.objects.filter(pk=hour.pk).update(requests=hour.requests)
+    ClosedDay.objects.filter(pk=BEFORE - DAY).delete()
 
 
 def leave_one_unsealed() -> None:

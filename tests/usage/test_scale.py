@@ -23,7 +23,7 @@ from usage.books import reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, overage, series, top
 from usage.models import Generation, LedgerEntry, Outcome
-from usage.rollups import closed_days, daily_first_tokens
+from usage.rollups import closing
 
 TABLES = ("usage_generation", "usage_ledgerentry")
 
@@ -44,9 +44,8 @@ def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyP
     run(alice, outcome=Outcome.FAILED)
     admit(alice)
     tomorrow = database_now() + timedelta(days=1, hours=2)
-    monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
-    assert closed_days.close_next()
-    assert daily_first_tokens.count_next()
+    monkeypatch.setattr(closing, "database_now", lambda: tomorrow)
+    assert closing.close_next()
     return run(alice)
 
 

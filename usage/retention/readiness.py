@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice
 
 from usage import verification
 from usage.exports.exporting import Wish
-from usage.models import OPEN, ClosedDay, Generation, Kind, LedgerEntry, LedgerSeal
+from usage.models import OPEN, Generation, Kind, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
 
@@ -44,10 +43,8 @@ def _not_added_up(wish: Wish) -> Iterator[str]:
     first = charges.order_by("created_at").first()
     if first is None:
         return
-    counted = ClosedDay.objects.filter(has_first_tokens=True)
-    for start, end in islice(
-        closed_days.spans(midnight(first.created_at.date()), wish.until, counted).open, MAX_SHOWN
-    ):
+    not_closed = closed_days.spans(midnight(first.created_at.date()), wish.until).open
+    for start, end in not_closed[:MAX_SHOWN]:
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
         yield f"{days}: not added up by day yet, times to first token included. A running reaper does it, or `manage.py rollup`."
 
