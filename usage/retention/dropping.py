@@ -25,7 +25,7 @@ from accounts.audit import commands, recorder
 from usage.database.clock import database_now
 from usage.database.snapshot import pages, snapshot
 from usage.database.sql import db_value
-from usage.database.sqlite_write_lock import WriteTurn, database_file
+from usage.database.sqlite_write_lock import SQLiteWriteLock, database_file
 from usage.errors import NotDropped
 from usage.exports import durable_files, exporting
 from usage.exports.exporting import Wish
@@ -175,18 +175,18 @@ def drop(row: RetentionHorizon, progress: Progress) -> None:
     """
     since, until = row.dropped_until or midnight(row.after), midnight(row.day)
     charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=since, created_at__lt=until)
-    turn = WriteTurn(database_file())
+    write_lock = SQLiteWriteLock(database_file())
     try:
         for page in pages(charges, BATCH):
             began = time.monotonic()
-            with turn.taken(), transaction.atomic():
+            with write_lock.held(), transaction.atomic():
                 _drop(row, page)
             row.refresh_from_db()
             progress(row.dropped_count)
             # As long as it took others have the database to themselves.
             time.sleep(time.monotonic() - began)
     finally:
-        turn.close()
+        write_lock.close()
     RetentionHorizon.objects.filter(pk=row.pk, finished_at=None).update(finished_at=database_now())
 
 

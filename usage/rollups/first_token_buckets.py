@@ -20,7 +20,7 @@ def ms_of(bucket: int) -> int:
 
 
 def percentile(counts: Mapping[int, float], percent: int) -> int:
-    """Return the nearest-rank percentile in milliseconds of counts by bucket, of which there is at least one."""
+    """Return the nearest-rank percentile, in milliseconds, of counts by bucket (at least one)."""
     rank, reached = sum(counts.values()) * percent / 100, 0.0
     for bucket in sorted(counts):
         reached += counts[bucket]
