@@ -9,7 +9,7 @@ from django.db.models import Sum
 from usage.database.time_limit import time_limit
 from usage.insights.generation_list import newest_first_token_ms
 from usage.insights.range import Range
-from usage.insights.sources import Filters, only_dimension, wanted
+from usage.insights.sources import Filters, single_dimension
 from usage.insights.sums import totals
 from usage.models import DailyFirstTokens, Dimension
 from usage.rollups import closed_days
@@ -35,7 +35,7 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     all of them.
     """
     filters = filters or Filters()
-    dimension = only_dimension(None, filters)
+    dimension = single_dimension(None, filters)
     spans = closed_days.spans(over.start, over.end) if dimension else Spans([], [(over.start, over.end)])
     parts = [(_counted(first, last, dimension, filters), 1.0) for first, last in spans.closed if dimension]
     # A sample with nothing to weigh it against needs no weight, which costs a read.
@@ -57,6 +57,6 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
 
 def _counted(first: date, last: date, dimension: Dimension, filters: Filters) -> Counter[int]:
     rows = DailyFirstTokens.objects.filter(dimension=dimension, day__gte=first, day__lt=last)
-    for member in wanted(filters).values():
+    for member in filters.by_column().values():
         rows = rows.filter(member=str(member))
     return Counter(dict(rows.order_by().values_list("bucket").annotate(Sum("requests"))))
