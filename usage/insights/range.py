@@ -88,8 +88,8 @@ def parse_range(query: Mapping[str, str], now: datetime) -> Range:
     """Parse a page's query; raises `ValueError` with a message for the reader.
 
     `days=7` (the default) is the last days including today. `start=` and `end=` are dates (`end` is included)
-    or times such as `2026-11-21T13:00` (`end` is not). `bucket=hour|day` and `time_zone=Europe/Berlin` go with
-    both.
+    or times such as `2026-11-21T13:00` (`end` is not). `bucket=hour|day` and `time_zone=Europe/Berlin` go
+    with both.
     """
     zone, bucket = _time_zone(query.get("time_zone") or "UTC"), _bucket(query.get("bucket") or None)
     if query.get("start") or query.get("end"):
