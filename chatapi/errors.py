@@ -167,7 +167,7 @@ def unsupported_content_coding(coding: str) -> APIError:
 def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_credit:
         return _credit_exceeded(error)
-    scope, _, period, _ = error.budget_id.split("/")
+    scope, period = error.budget.scope, error.budget.period
     of = {"organization": "organization's", "project": "project's", "key": "API key's"}[scope]
     budget = f"Your {of} budget {'' if period == 'ever' else f'of this {period} '}"
     if error.is_in_flight:

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
-from accounts import client_address
+from accounts import client_ip
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
 
@@ -37,7 +37,7 @@ class ForwardedProtoMiddleware(MiddlewareMixin):
 
     def process_request(self, request: HttpRequest) -> None:
         """Before anything asks whether the request is secure."""
-        if not client_address.is_trusted(request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES):
+        if not client_ip.is_trusted(request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES):
             request.META.pop("HTTP_X_FORWARDED_PROTO", None)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from django.conf import settings
 
-from accounts import client_address
+from accounts import client_ip
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.models import KeyScope
@@ -158,7 +158,7 @@ class Endpoint(EventStreamConsumer):
     @property
     def client_address(self) -> str:
         """Where the request comes from, behind any proxies that are trusted."""
-        return client_address.of_request(self.scope, settings.TRUSTED_PROXIES)
+        return client_ip.of_request(self.scope, settings.TRUSTED_PROXIES)
 
     @property
     def route_arguments(self) -> dict[str, str | None]:

@@ -20,6 +20,7 @@ from tests.cast import Person, admit, run
 from tests.installation import ROOT
 from usage import insights
 from usage.books import corrections, ledger
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.models import (
     BudgetLimit,
@@ -70,8 +71,8 @@ def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
         run(alice, outcome=outcome)
     run(charlie, tokens=Tokens(1_000, 90_000, reasoning_tokens=7))
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE).earliest("id")
-    corrections.correct(charge.pk, -20, reason="cut off", recorded_by="alice")
-    corrections.correct(charge.pk, 5, reason="not so much", recorded_by="alice")
+    corrections.correct(charge.pk, -20, Note("cut off", "alice"))
+    corrections.correct(charge.pk, 5, Note("not so much", "alice"))
     running = admit(alice)
     ledger.claim(database_now(), [ledger.Claim(running.pk, "worker-1", 6_000)])
     return admit(alice)

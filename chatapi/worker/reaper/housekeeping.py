@@ -50,7 +50,7 @@ async def _close_days(commits: GroupCommit) -> None:
 
 
 async def _forget_old(commits: GroupCommit) -> None:
-    await commits.write(idempotency.forget_old, None)
+    await commits.write(idempotency.delete_expired, None)
     await commits.write(refused_requests.forget_old, None)
 
 

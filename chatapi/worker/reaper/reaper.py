@@ -90,8 +90,8 @@ class Reaper:
         finally:
             if not is_prompt:
                 self._was_blind_at = time.monotonic()
-        self._looked_at = None if orphans.rows else asked_at
-        return orphans.rows
+        self._looked_at = None if orphans else asked_at
+        return orphans
 
     def _has_leapt(self, asked_at: datetime) -> bool:
         """Whether so much time has passed since the last look that leases may have run out which nobody could

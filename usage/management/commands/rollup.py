@@ -1,4 +1,4 @@
-"""`manage.py rollup`: rebuild the usage by hour and by day from the ledger."""
+"""`manage.py rollup`: rebuild the hourly and daily usage from the ledger."""
 
 from typing import Any
 
@@ -8,15 +8,12 @@ from usage import rollups
 
 
 class Command(BaseCommand):
-    """Rebuilds the rollups."""
-
     help = (
         "Rebuild the hourly usage from the ledger in one transaction; settlements wait meanwhile. "
         "Then add up all days that are over, with their times to first token. Safe to repeat."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Rebuild and say how many rows there were and are."""
         done = rollups.rebuild()
         self.stdout.write(
             f"Rebuilt the hourly usage from the ledger: {done.hours_before} rows before, {done.hours} now. "
