@@ -137,7 +137,8 @@ def spend(
     start = {"day": str(day), "month": str(day.replace(day=1)), "ever": "1970-01-01"}[period]
     BudgetLimit.objects.get_or_create(scope=scope, scope_id=scope_id, period=period, limit_nanodollars=limit)
     Budget.objects.create(
-        id=f"{scope}/{scope_id}/{period}/{start}", scope=scope, scope_id=scope_id, period=period, period_start=start,
+        id=f"{scope}/{scope_id}/{period}/{start}",
+        scope=scope, scope_id=scope_id, period=period, period_start=start,
         posted_nanodollars=posted, pending_nanodollars=pending,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Requests in keyset pages: complete, in order, of the right owner, and never by looking through the table."""
+"""Requests in keyset pages: complete, in order, of the right owner, and without a scan of the table."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -8,7 +8,8 @@ from pytest_django.fixtures import Settings
 
 from usage.database.time_limit import time_limit
 
-ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT COUNT(*) FROM numbers"
+NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers)"
+ENDLESS = f"{NUMBERS} SELECT COUNT(*) FROM numbers"
 
 
 @pytest.mark.skipif(

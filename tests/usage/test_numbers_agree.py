@@ -59,8 +59,9 @@ def use(chance: random.Random, person: Person, moment: datetime) -> None:
         else pricing.discounted(PRICE, 1_250 if caller.organization_id % 2 else 0)
     )
     admission = ledger.Admission(
-        identity.new_id(), caller.organization_id, caller.project_id, caller.api_key_id, "Europe/Berlin", caller.is_test,
-        chance.choice(["small", "large"]), "chat.completions", "openai", True, 1, 1, 300, 1_000, price, 60_000,
+        identity.new_id(), caller.organization_id, caller.project_id, caller.api_key_id, "Europe/Berlin",
+        caller.is_test, chance.choice(["small", "large"]), "chat.completions", "openai", True, 1, 1, 300,
+        1_000, price, 60_000,
     )  # fmt: skip
     outcome, source = chance.choice(ENDS)
     # Now and then more than was held: an upstream that does not keep to its cap.

@@ -121,10 +121,10 @@ def test_rebuilding_makes_the_same_tables_without_the_generations(books: None, t
 def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
     books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, order = tables(), dropping.Order(BEFORE, tmp_path / "export", "alice")
-    ready = dropping.prepare(order)
+    before, job = tables(), dropping.DropJob(BEFORE, tmp_path / "export", "alice")
+    ready = dropping.prepare(job)
     assert ready is not None
-    manifest = dropping.export(ready.spec, order.folder)
+    manifest = dropping.export(ready.spec, job.folder)
     rollups.rebuild()  # by someone else, when all was found to be ready
     ask = retention_horizon.horizon
 
@@ -132,7 +132,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
         """With the drop between the question and what is done then."""
         monkeypatch.setattr(retention_horizon, "horizon", ask)
         horizon = ask()
-        dropping.drop(dropping.record(order, ready.spec, manifest), lambda done: None)
+        dropping.drop(dropping.record(job, ready.spec, manifest), lambda done: None)
         return horizon
 
     monkeypatch.setattr(retention_horizon, "horizon", ask_and_drop)
@@ -296,8 +296,8 @@ PLACES: list[tuple[Any, str, int]] = [
     (durable_files, "sync_folder", 1),  # it is whole, and has not its name yet
     (durable_files, "sync_folder", 2),  # nothing knows of it yet
     (dropping, "record", 1),  # nothing is dropped yet
-    (dropping, "_drop", 1),  # a batch was not committed
-    (dropping, "_drop", 3),
+    (dropping, "_drop_batch", 1),  # a batch was not committed
+    (dropping, "_drop_batch", 3),
 ]
 
 
@@ -400,7 +400,7 @@ def test_re_rating_refuses_also_what_is_dropped_meanwhile(
     books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_page_read: bool, is_dry_run: bool
 ) -> None:
     def read_and_drop(charges: Any, size: int) -> Iterator[list[LedgerEntry]]:
-        """With the drop between a page's read and its locks, or before a page that then has nothing to lock."""
+        """Drop between a page's read and its locks, or before a page that then has nothing to lock."""
         read = pages(charges, size)
         first = [next(read)] if is_page_read else []
         drop(tmp_path / "export")

@@ -59,7 +59,8 @@ def schema() -> list[tuple[str, str]]:
     found = {
         "sqlite": "SELECT name, sql FROM sqlite_master WHERE tbl_name = 'usage_ledgerentry' ORDER BY name",
         "postgresql": """SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'usage_ledgerentry'
-            UNION SELECT tgname, '' FROM pg_trigger WHERE tgrelid = 'usage_ledgerentry'::regclass AND NOT tgisinternal ORDER BY 1""",
+            UNION SELECT tgname, '' FROM pg_trigger
+            WHERE tgrelid = 'usage_ledgerentry'::regclass AND NOT tgisinternal ORDER BY 1""",
     }
     with connection.cursor() as cursor:
         cursor.execute(found[connection.vendor])

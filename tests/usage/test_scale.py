@@ -199,7 +199,8 @@ def test_what_was_settled_since_can_be_found_by_its_time(used: Generation) -> No
     with connection.cursor() as cursor:
         # So that of all ways only this index is left: with these few rows the others are as good.
         cursor.execute(
-            "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off"
+            "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; "
+            "SET LOCAL enable_indexonlyscan = off"
         )
         cursor.execute("EXPLAIN SELECT id FROM usage_generation WHERE settled_at >= now()")
         assert "generations_by_time" in str(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""Whether a period's generations may be dropped: what speaks against it, for the operator to read."""
+"""Reasons why a period's generations cannot be dropped yet, as messages for the operator."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,16 +10,14 @@ from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
 
 MIN_AGE = timedelta(days=35)
-"""Longer than a month and some days: what still moves money of a month by its requests, such as re-rating, a
-bill to reconcile or a correction, is done by then. No lease, idempotency key or open day is nearly as old.
+"""A month and some days, by which re-rating, reconciliation and corrections of a month are done. No lease,
+idempotency key or open day is nearly as old.
 """
 MAX_SHOWN = 3
 
 
 def reasons_against(spec: ExportSpec) -> Iterator[str]:
-    """What must be put right first, the cheapest to find out first; nothing: what was settled in the period
-    may be dropped.
-    """
+    """Yield the reasons against dropping the period's generations, those that are cheap to find first."""
     yield from _open(spec)
     yield from _not_added_up(spec)
     yield from _not_sealed(spec)
@@ -31,8 +29,8 @@ def _open(spec: ExportSpec) -> Iterator[str]:
     if count := rows.count():
         first = rows.order_by("admitted_at")[0]
         yield (
-            f"{count} requests of before are not settled, such as {first} of {first.admitted_at:%Y-%m-%d %H:%M}. A running reaper settles "
-            f"them: is `serve` running?"
+            f"{count} requests of before are not settled, such as {first} of "
+            f"{first.admitted_at:%Y-%m-%d %H:%M}. A running reaper settles them: is `serve` running?"
         )
 
 
@@ -46,7 +44,10 @@ def _not_added_up(spec: ExportSpec) -> Iterator[str]:
     not_closed = closed_days.spans(midnight(first.created_at.date()), spec.until).open
     for start, end in not_closed[:MAX_SHOWN]:
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
-        yield f"{days}: not added up by day yet, times to first token included. A running reaper does it, or `manage.py rollup`."
+        yield (
+            f"{days}: not added up by day yet, times to first token included. "
+            "A running reaper does it, or `manage.py rollup`."
+        )
 
 
 def _not_sealed(spec: ExportSpec) -> Iterator[str]:
