@@ -74,7 +74,7 @@ class GroupCommit:
         return await future
 
     def write_from_thread(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """`write` from a thread without an event loop; blocks until the commit."""
+        """Run `write` from a thread without an event loop; blocks until the commit."""
         future: Future[Result] = Future()
         self._queue.put(_Waiting(operation, item, partial(_resolve, future)))
         return future.result()

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from operator import add
 from typing import Any
 
@@ -143,15 +143,11 @@ def _sums_by_bucket(
             rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
         for row in rows.order_by().values_list(*groups).annotate(**source.sums):
             group = row[1] if group_by is not None else None
-            key = (_bucket(starts, row[0]), int(group) if source.is_text and group is not None else group)
+            moment = row[0] if isinstance(row[0], datetime) else closed_days.midnight(row[0])
+            bucket = max(bisect_right(starts, moment) - 1, 0)
+            key = (bucket, int(group) if source.is_text and group is not None else group)
             sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
     return {key: Totals.of(numbers) for key, numbers in sums.items()}
-
-
-def _bucket(starts: list[datetime], moment: datetime | date) -> int:
-    """Return the index of the bucket that the moment or the day's beginning lies in."""
-    begin = moment if isinstance(moment, datetime) else closed_days.midnight(moment)
-    return max(bisect_right(starts, begin) - 1, 0)
 
 
 def _group(source: Source, named: list[Any]) -> Combinable:

@@ -18,46 +18,32 @@ MAX_SHOWN = 3
 
 def reasons_against(spec: ExportSpec) -> Iterator[str]:
     """Yield the reasons against dropping the period's generations, those that are cheap to find first."""
-    yield from _open(spec)
-    yield from _not_added_up(spec)
-    yield from _not_sealed(spec)
-    yield from _differences()
-
-
-def _open(spec: ExportSpec) -> Iterator[str]:
-    rows = Generation.objects.filter(OPEN, admitted_at__lt=spec.until)
-    if count := rows.count():
-        first = rows.order_by("admitted_at")[0]
+    not_settled = Generation.objects.filter(OPEN, admitted_at__lt=spec.until).order_by("admitted_at")
+    if first := not_settled.first():
         yield (
-            f"{count} requests of before are not settled, such as {first} of "
+            f"{not_settled.count()} requests of before are not settled, such as {first} of "
             f"{first.admitted_at:%Y-%m-%d %H:%M}. A running reaper settles them: is `serve` running?"
         )
+    yield from _not_closed(spec)
+    seal = LedgerSeal.objects.order_by("-id").first()
+    if LedgerEntry.objects.filter(created_at__lt=spec.until, id__gt=seal.last_id if seal else 0).exists():
+        yield "Not all ledger entries of before are sealed yet. A running reaper seals them within minutes."
+    found = verification.verify().differences
+    yield from (f"The books are not right: {difference}." for difference in found[:MAX_SHOWN])
+    if len(found) > MAX_SHOWN:
+        yield f"And {len(found) - MAX_SHOWN} differences more: see `manage.py verifyledger`."
 
 
-def _not_added_up(spec: ExportSpec) -> Iterator[str]:
+def _not_closed(spec: ExportSpec) -> Iterator[str]:
     charges = LedgerEntry.objects.filter(
         kind=Kind.CHARGE, created_at__gte=spec.since, created_at__lt=spec.until
     )
     first = charges.order_by("created_at").first()
     if first is None:
         return
-    not_closed = closed_days.spans(midnight(first.created_at.date()), spec.until).open
-    for start, end in not_closed[:MAX_SHOWN]:
+    for start, end in closed_days.spans(midnight(first.created_at.date()), spec.until).open[:MAX_SHOWN]:
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
         yield (
             f"{days}: not added up by day yet, times to first token included. "
             "A running reaper does it, or `manage.py rollup`."
         )
-
-
-def _not_sealed(spec: ExportSpec) -> Iterator[str]:
-    seal = LedgerSeal.objects.order_by("-id").first()
-    if LedgerEntry.objects.filter(created_at__lt=spec.until, id__gt=seal.last_id if seal else 0).exists():
-        yield "Not all ledger entries of before are sealed yet. A running reaper seals them within minutes."
-
-
-def _differences() -> Iterator[str]:
-    found = verification.verify().differences
-    yield from (f"The books are not right: {difference}." for difference in found[:MAX_SHOWN])
-    if len(found) > MAX_SHOWN:
-        yield f"And {len(found) - MAX_SHOWN} differences more: see `manage.py verifyledger`."

@@ -42,7 +42,9 @@ class Found:
 
 def begin(now: datetime, items: Sequence[None]) -> list[LedgerCheck | None]:
     """Return the hour's new check, None if there is one already; an operation of `GroupCommit`."""
-    return [_begin(now) for _ in items]
+    hour = now - (now - _EPOCH) % EVERY
+    found = [LedgerCheck.objects.get_or_create(hour=hour, defaults={"checked_at": now}) for _ in items]
+    return [row if is_new else None for row, is_new in found]
 
 
 def look(check: Check) -> list[Difference]:
@@ -71,25 +73,15 @@ def record(now: datetime, items: Sequence[Found]) -> list[None]:
     An operation of `GroupCommit`.
     """
     for found in items:
-        _write(found)
+        row = found.check
+        row.since, row.generations, row.differences = found.since, found.generations, len(found.differences)
+        row.first_difference = str(found.differences[0])[:500] if found.differences else ""
+        row.save()
         if not found.differences:
             _resolve(now, found)
     _delete_old(_OPEN)
     _delete_old(~_OPEN)
     return [None for _ in items]
-
-
-def _begin(now: datetime) -> LedgerCheck | None:
-    hour = now - (now - _EPOCH) % EVERY
-    row, is_ours = LedgerCheck.objects.get_or_create(hour=hour, defaults={"checked_at": now})
-    return row if is_ours else None
-
-
-def _write(found: Found) -> None:
-    row = found.check
-    row.since, row.generations, row.differences = found.since, found.generations, len(found.differences)
-    row.first_difference = str(found.differences[0])[:500] if found.differences else ""
-    row.save()
 
 
 def _resolve(now: datetime, found: Found) -> None:

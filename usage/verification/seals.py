@@ -48,8 +48,10 @@ def seal(every: timedelta = EVERY) -> LedgerSeal | None:
     Any number of processes may call it at the same time, outside of transactions: one of them seals.
     """
     last = LedgerSeal.objects.order_by("-id").first()
-    if last is not None and last.entries_count < BLOCK and _is_young(last, every):
-        return None
+    if last is not None and last.entries_count < BLOCK:
+        age = database_now() - last.sealed_at
+        if timedelta(0) <= age < every:  # negative if the clock was ahead when the seal was made
+            return None
     last_id, previous = (last.last_id, last.digest) if last else (0, BEGINNING)
     try:
         entries = _entries(last_id, _last_stable_id())[:BLOCK]
@@ -86,11 +88,6 @@ def canonical(entry: Sequence[Any]) -> bytes:
     Times are in UTC, with microseconds.
     """
     return json.dumps([_plain(value) for value in entry], separators=(",", ":")).encode()
-
-
-def _is_young(last: LedgerSeal, every: timedelta) -> bool:
-    """Return whether it is too early for the next seal; not if the clock was ahead when it was made."""
-    return timedelta(0) <= database_now() - last.sealed_at < every
 
 
 def _plain(value: Any) -> Any:

@@ -35,8 +35,11 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
 
     With `since`, posted is checked only in days and months that began after it.
     """
-    first_day = _first_whole_day(since) if since else None
-    posted = by_budget(_spent(since, first_day), "amount_nanodollars")
+    # The first day that begins after `since` in every time zone: all its entries are newer.
+    first_day = (since + timedelta(hours=14 + 24)).date() if since else None
+    spent = LedgerEntry.objects.filter(kind__in=SPENT)
+    spent = spent.filter(created_at__gte=since, budget_day__gte=first_day) if since else spent
+    posted = by_budget(spent, "amount_nanodollars")
     pending = by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
     for budget in Budget.objects.order_by("id").iterator():
         is_whole = first_day is None or budget.period_start >= first_day
@@ -114,16 +117,6 @@ def over_limit() -> Iterator[str]:
         for budget in same.filter(posted_nanodollars__gt=limit.limit_nanodollars).order_by("id"):
             spent = f"{budget.id} has spent {budget.posted_nanodollars} n$"
             yield f"{spent}, its limit is {limit.limit_nanodollars} n$"
-
-
-def _first_whole_day(since: datetime) -> date:
-    """Return the first day that begins after `since` in every time zone; all its entries are newer."""
-    return (since + timedelta(hours=14 + 24)).date()
-
-
-def _spent(since: datetime | None, first_day: date | None) -> QuerySet[LedgerEntry]:
-    rows = LedgerEntry.objects.filter(kind__in=SPENT)
-    return rows.filter(created_at__gte=since, budget_day__gte=first_day) if since else rows
 
 
 def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
