@@ -171,7 +171,7 @@ def test_verification_misses_a_trigger_that_does_something_else(db: None, name: 
         "ALTER TABLE usage_ledgerentry DISABLE TRIGGER usage_ledgerentry_never_changes",
     ],
 )
-def test_verification_misses_what_a_trigger_does(db: None, change: str) -> None:
+def test_verification_notices_a_disabled_or_hollow_trigger(db: None, change: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(change)
     (difference,) = verify().differences

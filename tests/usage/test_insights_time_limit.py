@@ -26,7 +26,7 @@ def test_an_endless_statement_is_ended(db: None, settings: Settings) -> None:
         assert cursor.fetchone() == (1,)
 
 
-def test_what_follows_has_no_limit(db: None, settings: Settings) -> None:
+def test_later_statements_have_no_limit(db: None, settings: Settings) -> None:
     settings.DATABASE_TIMEOUT_MS = 1
     with time_limit():
         pass

@@ -93,7 +93,7 @@ def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(books: Non
 @pytest.mark.skipif(
     connection.vendor != "postgresql", reason="SQLite has one writer, and readers that keep nobody waiting"
 )
-def test_an_index_waits_for_those_who_read_longer_than_a_request_may(books: None) -> None:
+def test_an_index_waits_for_reads_beyond_the_time_limit(books: None) -> None:
     migrate("usage", "0007")
     execute("SET statement_timeout = 200")
     with psycopg.connect(

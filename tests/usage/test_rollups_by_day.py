@@ -74,7 +74,7 @@ def read() -> list[object]:
     return found
 
 
-def test_days_that_are_over_are_closed_and_say_what_their_hours_said(busy: None) -> None:
+def test_closed_days_have_the_sums_of_their_hours(busy: None) -> None:
     before = read()
     assert close() == [FIRST.date() + timedelta(days=number) for number in range(3)]
     assert DailyUsage.objects.count() < HourlyUsage.objects.count()
@@ -102,7 +102,7 @@ def rows(table: type[Model], *names: str) -> list[object]:
     return list(table._default_manager.order_by(*names).values_list(*names, *closed_days.SUMS))
 
 
-def test_what_a_fast_clock_has_closed_is_open_again_once_it_is_right(
+def test_days_closed_by_a_fast_clock_are_opened_again(
     used: Callable[..., None], monkeypatch: pytest.MonkeyPatch, key: APIKey
 ) -> None:
     now = database_now()
@@ -161,7 +161,7 @@ def test_a_late_hour_is_found_by_verification_and_put_right_by_rollup(
     assert verify().differences == []
 
 
-def test_a_day_that_an_older_version_has_not_finished_is_read_by_the_hour_and_closed(busy: None) -> None:
+def test_a_day_that_an_older_version_has_not_finished_is_closed_anew(busy: None) -> None:
     close()
     before = read()
     ClosedDay.objects.filter(day=FIRST.date()).update(has_first_tokens=False)
@@ -216,7 +216,7 @@ def counted(busy: None) -> None:
     assert len(close()) == 3
 
 
-def test_percentiles_of_counted_days_are_close_to_what_was_measured(counted: None) -> None:
+def test_percentiles_of_closed_days_are_close_to_the_measured_ones(counted: None) -> None:
     found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
     assert found is not None
     measured = sorted(10 * (hours + 1) for hours in range(0, 72, 2))

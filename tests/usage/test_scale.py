@@ -195,7 +195,7 @@ def test_a_scan_would_be_noticed(used: Generation) -> None:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no BRIN")
-def test_what_was_settled_since_can_be_found_by_its_time(used: Generation) -> None:
+def test_generations_settled_since_are_found_by_an_index(used: Generation) -> None:
     with connection.cursor() as cursor:
         # So that of all ways only this index is left: with these few rows the others are as good.
         cursor.execute(
