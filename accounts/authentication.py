@@ -67,7 +67,7 @@ def look_up(key: str) -> Caller:
         raise NotAuthenticated("malformed key")
     row = _keys().filter(Q(public=parsed.public) | Q(previous_public=parsed.public)).first()
     known_digest = row.digest_for(parsed.public, timezone.now()) if row else ""
-    # Compared even when there is no row, so that the time taken does not tell known keys from unknown ones.
+    # Compared even when there is no row, so that the time taken does not distinguish known keys.
     is_right = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
     return _caller(row if is_right else None)
 

@@ -103,9 +103,8 @@ def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
     output, reasoning = price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars
     inputs = (price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
     outputs = (output, output if reasoning is None else reasoning)
-    held_for_input = max(
-        _most(prompt_tokens, *inputs), int(any(inputs))
-    )  # an empty prompt is not free where prompts are not
+    # An empty prompt is not free where prompts are not.
+    held_for_input = max(_most(prompt_tokens, *inputs), int(any(inputs)))
     return held_for_input + _most(output_tokens, *outputs, is_split=reasoning is not None)
 
 
@@ -125,17 +124,15 @@ def discounted(price: Price, basis_points: int) -> Price:
 def from_usd(text: str) -> int:
     """Return US dollars, such as "0.15", in nanodollars; raises `ValueError` if inexact or out of range."""
     try:
-        if (
-            "_" in text or not text.isascii()
-        ):  # a slip to a person, digits to Python: 1_50 is 150 and not 1.50
+        # Python reads the slip 1_50 as 150, not as 1.50, and takes digits of all scripts.
+        if "_" in text or not text.isascii():
             raise InvalidOperation
         usd = Decimal(text)
     except InvalidOperation:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
     if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
         raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
-    # Compared as decimals: a fraction or an integer of 1e-999999999 has so many digits, and would be computed
-    # for minutes.
+    # Compared as decimals: as a fraction, 1e-999999999 has a billion digits, and would take minutes.
     cut = usd.quantize(_NANODOLLAR)
     if cut != usd:
         raise ValueError(f"{text!r} has more than 9 decimal places")

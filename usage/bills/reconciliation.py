@@ -163,16 +163,17 @@ def _ours(spec: ReconciliationSpec, *, names_models: bool) -> dict[Group, Booked
         found[row["day"].date(), model if names_models else ANY_MODEL].append(
             Booked(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
         )
-    return {group: _sum(parts) for group, parts in found.items()}
+    # Several of our models may be one of the upstream's.
+    return {
+        group: Booked(
+            {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)},
+            sum(part.counted for part in parts),
+        )
+        for group, parts in found.items()
+    }
 
 
 def _entries(spec: ReconciliationSpec) -> "QuerySet[LedgerEntry]":
     """Return all entries that were charged in the period, without tests."""
     period = {"created_at__gte": spec.since, "created_at__lt": spec.until}
     return LedgerEntry.objects.filter(kind__in=CHARGED, generation__is_test=False, **period)
-
-
-def _sum(parts: list[Booked]) -> Booked:
-    """Add up our models that are one model of the upstream."""
-    amounts = {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)}
-    return Booked(amounts, sum(part.counted for part in parts))

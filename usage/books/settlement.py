@@ -90,7 +90,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
     insert("usage_ledgerentry", Entry._fields, entries)
     _update_budgets(now, postings)
     rollups.add(entries)
-    # Last, so that a repeated request that waits for this row holds no budget's lock meanwhile.
+    # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
     idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)
     failpoint("settle.in_tx")
     return results

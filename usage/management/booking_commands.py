@@ -32,7 +32,7 @@ def book(
             raise CommandError(str(error)) from error
         after = credit.balance(organization)
         if booking.is_new:
-            # Not read before: somebody else may have booked until this one had the row for itself. Grants are
+            # Computed, because a balance read before the row's lock may miss another booking. Grants are
             # negative in the ledger.
             before_nanodollars = after.nanodollars + booking.entry.amount_nanodollars
             moved: Changes = {
