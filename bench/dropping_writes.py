@@ -18,7 +18,7 @@ from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Generation, Outcome, UsageSource
 from usage.pricing import Price, Tokens
-from usage.rollups import closed_days, daily_first_tokens
+from usage.rollups import closed_days, closing
 
 PACE_S = 0.02
 ALONE_S = 15.0
@@ -29,7 +29,7 @@ def measure(generations: int, folder: str) -> None:
     """Fill the database and print how long writes take, alone and beside the command."""
     call_command("migrate", verbosity=0)
     call_command("seedusage", generations=generations)
-    while closed_days.close_next() or daily_first_tokens.count_next():
+    while closing.close_next():
         pass
     os.sync()  # what filling has left to the disk is not the writes' affair
     before = database_now().date() - timedelta(days=KEPT_DAYS)

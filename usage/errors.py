@@ -14,6 +14,8 @@ UsageError
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from django.db import Error, InterfaceError, OperationalError
+
 if TYPE_CHECKING:
     from usage.books.budgets import BudgetKey
 
@@ -80,3 +82,23 @@ class Dropped(UsageError):
 
 class DatabaseUnavailable(UsageError):
     """The database could not be reached or did not answer in time."""
+
+
+READ_ONLY, IDLE_TOO_LONG, TRANSACTION_TOO_LONG = "25006", "25P03", "25P04"
+"""From PostgreSQL's documentation, appendix A. The server is a standby or was made read-only because its disk
+is full, or it ended a transaction that stood still. psycopg reports these as internal errors.
+"""
+
+
+def is_unavailable(error: Exception) -> bool:
+    """Return whether Django's error says that the database cannot serve now, rather than that the statement
+    was wrong, so that the statement may succeed later.
+    """
+    if isinstance(error, OperationalError | InterfaceError):
+        return True
+    return isinstance(error, Error) and sqlstate(error) in {READ_ONLY, IDLE_TOO_LONG, TRANSACTION_TOO_LONG}
+
+
+def sqlstate(error: Error) -> str | None:
+    """Return PostgreSQL's code of the error; None on SQLite."""
+    return getattr(error.__cause__, "sqlstate", None)

@@ -20,7 +20,7 @@ from chatapi.api import resources
 from chatapi.api.error_pages import envelope
 from chatapi.models import ServedModel
 from usage.books import credit, spending
-from usage.database.away import is_away
+from usage.errors import is_unavailable
 from usage.models import Generation
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
     """Return an envelope for anything that a view raised (DRF's `EXCEPTION_HANDLER`)."""
-    if is_away(error):
+    if is_unavailable(error):
         log.warning("the database is not available: %s", error)
         return envelope(errors.unavailable("The service can't read its books right now."))
     api_error = errors.from_exception(error)

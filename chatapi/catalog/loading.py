@@ -19,7 +19,7 @@ from chatapi.catalog.file import Deployment as FileDeployment
 from chatapi.models import Deployment, ServedModel
 from usage import pricing
 from usage.books import prices
-from usage.database.away import sqlstate
+from usage.errors import sqlstate
 
 LOCK_NOT_AVAILABLE, QUERY_CANCELED = "55P03", "57014"
 """PostgreSQL's documentation, appendix A: what it says to who has waited as long as he may."""

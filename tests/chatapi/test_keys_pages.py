@@ -18,7 +18,7 @@ from chatapi.models import ServedModel
 from tests.cast import Person, join, run
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, HourlyUsage
-from usage.rollups import closed_days
+from usage.rollups import closing
 
 LIST, ADD = "/admin/accounts/apikey/", "/admin/accounts/apikey/add/"
 EMPTY = {"default_dialect": "", "expires_at_0": "", "expires_at_1": ""}
@@ -321,7 +321,7 @@ def test_activity_is_the_rollups_by_day(alice: Person, bob: Person, are_closed: 
         book(alice, days_ago, requests)
     book(bob, 3, 50)
     if are_closed:
-        while closed_days.close_next():
+        while closing.close_next():
             pass
     found = key_activity([alice.api_key, bob.api_key], timezone.now())
     mine = found[alice.api_key.pk]

@@ -33,7 +33,7 @@ from usage.models import (
     Outcome,
 )
 from usage.pricing import FREE, Tokens
-from usage.rollups import closed_days
+from usage.rollups import closing
 
 TOKEN = "a-token-of-16-or-more"
 Samples = dict[tuple[str, frozenset[str]], float]
@@ -164,8 +164,8 @@ def test_what_is_counted_stays_when_its_day_is_closed(
         return {name: value for name, value in found.items() if name[0].endswith("_total")}
 
     before, tomorrow = counters(samples()), database_now() + timedelta(days=1, hours=2)
-    monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
-    assert closed_days.close_next()
+    monkeypatch.setattr(closing, "database_now", lambda: tomorrow)
+    assert closing.close_next()
     assert counters(samples()) == before
 
 
@@ -192,8 +192,8 @@ def test_what_test_keys_do_is_not_counted(
         run(tester, outcome=outcome, price=FREE)
     if closes_the_day:
         tomorrow = database_now() + timedelta(days=1, hours=2)
-        monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
-        assert closed_days.close_next()
+        monkeypatch.setattr(closing, "database_now", lambda: tomorrow)
+        assert closing.close_next()
     assert {name: value for name, value in samples().items() if name[0].endswith("_total")} == before
 
 

@@ -31,7 +31,7 @@ def drop_elsewhere(folder: Path) -> None:
         connection.close()
 
 
-def test_what_is_dropped_while_a_bill_is_compared_is_compared(
+def test_generations_dropped_during_a_reconciliation_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Generation.objects.update(deployment="theirs")

@@ -160,7 +160,7 @@ async def test_a_waiter_that_is_cancelled_does_not_take_its_write_back(commits: 
     ]
 
 
-async def test_closing_finishes_what_is_queued() -> None:
+async def test_closing_finishes_queued_operations() -> None:
     commits = GroupCommit()
     writing = [asyncio.ensure_future(commits.write(write_limits, number)) for number in range(20)]
     await asyncio.sleep(0)
@@ -169,7 +169,7 @@ async def test_closing_finishes_what_is_queued() -> None:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
-async def test_who_loses_a_deadlock_tries_again() -> None:
+async def test_a_deadlocked_batch_is_retried() -> None:
     have_met = threading.Barrier(2)
 
     def add_to_both(now: datetime, items: Sequence[tuple[int, int]]) -> list[None]:
@@ -190,7 +190,7 @@ async def test_who_loses_a_deadlock_tries_again() -> None:
         await door.close()
 
 
-def test_exactly_as_many_are_admitted_as_fit_whatever_the_processes(key: APIKey, ask: Ask) -> None:
+def test_several_processes_admit_exactly_as_many_as_fit(key: APIKey, ask: Ask) -> None:
     """I5, the key's first requests of all included."""
     limit("key", key.pk, "month", 7 * HELD + 1)
     results = asyncio.run(_admit_by_two([ask() for _ in range(50)]))

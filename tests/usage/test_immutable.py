@@ -72,14 +72,18 @@ REPLACED = {
     "id": "REPLACE INTO usage_ledgerentry SELECT * FROM usage_ledgerentry",
     "generation": "REPLACE INTO usage_ledgerentry ({columns}) SELECT {columns} FROM usage_ledgerentry",
     "seal": "REPLACE INTO usage_ledgerseal SELECT * FROM usage_ledgerseal",
-    "seal after another": """REPLACE INTO usage_ledgerseal (first_id, last_id, entries_count, sum_nanodollars, previous_digest, digest,
-        fingerprints, sealed_at) SELECT first_id, last_id + 1, 0, 0, previous_digest, digest, fingerprints, sealed_at
+    "seal after another": """REPLACE INTO usage_ledgerseal
+        (first_id, last_id, entries_count, sum_nanodollars, previous_digest, digest, fingerprints, sealed_at)
+        SELECT first_id, last_id + 1, 0, 0, previous_digest, digest, fingerprints, sealed_at
         FROM usage_ledgerseal""",
-    "seal of the same": """REPLACE INTO usage_ledgerseal (first_id, last_id, entries_count, sum_nanodollars, previous_digest, digest,
-        fingerprints, sealed_at) SELECT first_id, last_id, 0, 0, 'x', digest, fingerprints, sealed_at FROM usage_ledgerseal""",
+    "seal of the same": """REPLACE INTO usage_ledgerseal
+        (first_id, last_id, entries_count, sum_nanodollars, previous_digest, digest, fingerprints, sealed_at)
+        SELECT first_id, last_id, 0, 0, 'x', digest, fingerprints, sealed_at FROM usage_ledgerseal""",
     "request": "REPLACE INTO usage_generation SELECT * FROM usage_generation",
-    "request by its place": """REPLACE INTO usage_generation (rowid, {generation}) SELECT rowid, 'x', {rest} FROM usage_generation""",
-    "request that gets its id": "UPDATE OR REPLACE usage_generation SET id = (SELECT max(id) FROM usage_generation)",
+    "request by its place": """REPLACE INTO usage_generation (rowid, {generation})
+        SELECT rowid, 'x', {rest} FROM usage_generation""",
+    "request that gets its id": """UPDATE OR REPLACE usage_generation
+        SET id = (SELECT max(id) FROM usage_generation)""",
 }
 
 
@@ -115,7 +119,8 @@ def test_a_payment_can_not_be_replaced(key: APIKey) -> None:
     columns = ", ".join(
         name for name in _names("usage_ledgerentry") if name not in ("id", "amount_nanodollars")
     )
-    statement = f"REPLACE INTO usage_ledgerentry ({columns}, amount_nanodollars) SELECT {columns}, -99 FROM usage_ledgerentry"
+    values = f"SELECT {columns}, -99 FROM usage_ledgerentry"
+    statement = f"REPLACE INTO usage_ledgerentry ({columns}, amount_nanodollars) {values}"
     with (
         pytest.raises(IntegrityError, match="never changed"),
         transaction.atomic(),
@@ -127,27 +132,25 @@ def test_a_payment_can_not_be_replaced(key: APIKey) -> None:
 
 SQLITE_DUMMIES = {
     "usage_ledgerentry_never_updates": "BEFORE update ON usage_ledgerentry BEGIN SELECT 1; END",
-    "usage_ledgerentry_never_replaces": "BEFORE INSERT ON usage_ledgerentry WHEN 0 BEGIN SELECT RAISE(ABORT, 'never'); END",
-    "usage_generation_never_deletes": "BEFORE DELETE ON usage_ledgerseal BEGIN SELECT RAISE(ABORT, 'never'); END",
-    "usage_hourlyusage_update_reopens_its_day": "AFTER update ON usage_hourlyusage BEGIN SELECT 1; END",
+    "usage_ledgerentry_never_replaces": """BEFORE INSERT ON usage_ledgerentry WHEN 0
+        BEGIN SELECT RAISE(ABORT, 'never'); END""",
+    "usage_generation_never_deletes": """BEFORE DELETE ON usage_ledgerseal
+        BEGIN SELECT RAISE(ABORT, 'never'); END""",
 }
 POSTGRESQL_DUMMIES = {
-    "usage_ledgerentry_never_changes": "BEFORE UPDATE ON usage_ledgerentry FOR EACH STATEMENT EXECUTE FUNCTION usage_refuse_change()",
+    "usage_ledgerentry_never_changes": """BEFORE UPDATE ON usage_ledgerentry FOR EACH STATEMENT
+        EXECUTE FUNCTION usage_refuse_change()""",
     "usage_generation_never_deletes": """BEFORE DELETE ON usage_generation FOR EACH ROW WHEN (FALSE)
         EXECUTE FUNCTION usage_keep_generation()""",
-    "usage_ledgerseal_never_changes": """BEFORE UPDATE OR DELETE OR TRUNCATE ON usage_ledgerseal FOR EACH STATEMENT
-        EXECUTE FUNCTION suppress_redundant_updates_trigger()""",
-    "usage_hourlyusage_reopens_its_day": """AFTER INSERT OR UPDATE ON usage_hourlyusage FOR EACH ROW
-        WHEN (NEW.hour <= clock_timestamp() - interval '2 years') EXECUTE FUNCTION usage_reopen_day()""",
+    "usage_ledgerseal_never_changes": """BEFORE UPDATE OR DELETE OR TRUNCATE ON usage_ledgerseal
+        FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()""",
 }
 DUMMIES = {"sqlite": SQLITE_DUMMIES, "postgresql": POSTGRESQL_DUMMIES}[connection.vendor]
 
 
 @pytest.mark.parametrize("name", DUMMIES)
 def test_verification_misses_a_trigger_that_does_something_else(db: None, name: str) -> None:
-    table = (
-        name.partition("_never")[0].partition("_reopens")[0].removesuffix("_insert").removesuffix("_update")
-    )
+    table = name.partition("_never")[0]
     of_table = "" if connection.vendor == "sqlite" else f" ON {table}"
     with connection.cursor() as cursor:
         cursor.execute(f"DROP TRIGGER {name}{of_table}")
@@ -162,12 +165,13 @@ def test_verification_misses_a_trigger_that_does_something_else(db: None, name: 
 @pytest.mark.parametrize(
     "change",
     [
-        "CREATE OR REPLACE FUNCTION usage_refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE OR REPLACE FUNCTION usage_refuse_change() RETURNS trigger LANGUAGE plpgsql "
+        "AS 'BEGIN RETURN NULL; END'",
         "ALTER TABLE usage_ledgerentry ENABLE REPLICA TRIGGER usage_ledgerentry_never_changes",
         "ALTER TABLE usage_ledgerentry DISABLE TRIGGER usage_ledgerentry_never_changes",
     ],
 )
-def test_verification_misses_what_a_trigger_does(db: None, change: str) -> None:
+def test_verification_notices_a_disabled_or_hollow_trigger(db: None, change: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(change)
     (difference,) = verify().differences
@@ -180,10 +184,3 @@ def test_verification_misses_triggers_that_do_not_fire_for_a_replica(db: None) -
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
     assert "I6 immutable" in {difference.invariant for difference in verify().differences}
-
-
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no such setting")
-def test_verification_does_not_depend_on_how_a_session_shows_intervals(db: None) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL intervalstyle = 'iso_8601'")
-    assert verify().differences == []

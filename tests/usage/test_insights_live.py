@@ -19,7 +19,7 @@ def claim(row: Generation) -> None:
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
 
 
-def test_an_open_generation_is_shown_with_what_it_holds_and_how_fast_it_runs(alice: Person) -> None:
+def test_an_open_generation_is_shown_with_its_hold_and_speed(alice: Person) -> None:
     row = admit(alice)
     claim(row)
     ten_seconds_ago = database_now() - timedelta(seconds=10)
@@ -44,7 +44,7 @@ def test_an_open_generation_is_shown_with_what_it_holds_and_how_fast_it_runs(ali
     assert 0 < shown.tokens_per_second <= 50
 
 
-def test_what_waits_or_has_ended_does_not_run(alice: Person) -> None:
+def test_queued_and_settled_generations_do_not_run(alice: Person) -> None:
     run(alice)
     waiting = admit(alice)
     (shown,) = running()
@@ -83,7 +83,7 @@ def test_open_generations_are_found_through_their_own_index(alice: Person) -> No
             assert "open_generations" in str(cursor.fetchall())
 
 
-def test_health_counts_the_queue_and_what_the_reaper_closed(alice: Person) -> None:
+def test_health_counts_the_queue_and_the_lost_requests(alice: Person) -> None:
     for outcome in (Outcome.WORKER_LOST, Outcome.NOT_STARTED, Outcome.NOT_STARTED, Outcome.COMPLETED):
         run(alice, outcome=outcome)
     claim(admit(alice))
@@ -137,7 +137,8 @@ def spend(
     start = {"day": str(day), "month": str(day.replace(day=1)), "ever": "1970-01-01"}[period]
     BudgetLimit.objects.get_or_create(scope=scope, scope_id=scope_id, period=period, limit_nanodollars=limit)
     Budget.objects.create(
-        id=f"{scope}/{scope_id}/{period}/{start}", scope=scope, scope_id=scope_id, period=period, period_start=start,
+        id=f"{scope}/{scope_id}/{period}/{start}",
+        scope=scope, scope_id=scope_id, period=period, period_start=start,
         posted_nanodollars=posted, pending_nanodollars=pending,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Requests in keyset pages: complete, in order, of the right owner, and never by looking through the table."""
+"""Requests in keyset pages: complete, in order, of the right owner, and without a scan of the table."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_a_page_knows_whether_there_is_more(alice: Person) -> None:
     ],
 )
 @pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
-def test_filters_leave_what_fits(
+def test_filters_leave_matching_rows(
     alice: Person, owner: str | None, filters: dict[str, Any], minutes: list[int]
 ) -> None:
     at(alice, 0, settled_at=BEGIN + timedelta(hours=5))
@@ -183,7 +183,7 @@ def test_a_search_stops_after_so_many_rows_and_is_continued(
 @pytest.mark.parametrize(
     "cursor", ["0", "x-y", "1-" + "g" * 32, "f" * 15 + "-" + "0" * 32, "1-" + "0" * 32 + "\n"]
 )
-def test_what_is_no_cursor_is_refused(db: None, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(db: None, cursor: str) -> None:
     with pytest.raises(ValueError, match="after: "):
         requests_page(RequestFilters(), cursor)
 
@@ -258,7 +258,7 @@ def test_percentiles_look_at_the_newest_only(alice: Person, monkeypatch: pytest.
     assert percentiles(day, Filters(model="even")) == [160, 180, 2]
 
 
-def test_what_runs_through_the_books_is_found_by_its_time(alice: Person) -> None:
+def test_generations_of_the_ledger_are_found_by_their_time(alice: Person) -> None:
     run(alice, tokens=Tokens(10, 5))
     today = Range.last(1, database_now())
     found = requests_page(RequestFilters(since=today.start, until=today.end)).rows

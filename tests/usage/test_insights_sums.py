@@ -48,7 +48,7 @@ def test_the_sums_are_the_ledgers(alice: Person, bob: Person, charlie: Person) -
     assert (found.total_tokens, found.error_rate) == (4_800, 0.0)
 
 
-def test_only_what_broke_here_is_an_error(alice: Person) -> None:
+def test_a_client_that_left_is_no_error(alice: Person) -> None:
     run(alice)
     run(alice, outcome=Outcome.CLIENT_CANCELLED)
     run(alice, outcome=Outcome.FAILED, tokens=Tokens(), usage_source=UsageSource.NONE)
@@ -61,7 +61,7 @@ def test_only_what_broke_here_is_an_error(alice: Person) -> None:
     ("name", "expected"),
     [("organization_id", 3), ("project_id", 2), ("api_key_id", 2), ("model", 4), ("outcome", 4)],
 )
-def test_filters_leave_what_fits(
+def test_filters_leave_matching_rows(
     alice: Person, bob: Person, charlie: Person, name: str, expected: int
 ) -> None:
     for person in (alice, alice, bob, charlie):
@@ -85,7 +85,8 @@ def test_a_range_begins_with_its_first_hour_and_ends_before_its_last(key: APIKey
 
 
 @pytest.mark.parametrize(("group_by", "label"), [
-    ("organization", "Acme"), ("project", "Acme / default"), ("key", "alice (ck_live_"), ("model", "small"), ("outcome", "Completed"),
+    ("organization", "Acme"), ("project", "Acme / default"), ("key", "alice (ck_live_"), ("model", "small"),
+    ("outcome", "Completed"),
 ])  # fmt: skip
 def test_groups_are_called_by_their_names(alice: Person, group_by: GroupBy, label: str) -> None:
     run(alice)

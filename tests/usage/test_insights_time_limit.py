@@ -8,7 +8,8 @@ from pytest_django.fixtures import Settings
 
 from usage.database.time_limit import time_limit
 
-ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT COUNT(*) FROM numbers"
+NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers)"
+ENDLESS = f"{NUMBERS} SELECT COUNT(*) FROM numbers"
 
 
 @pytest.mark.skipif(
@@ -25,7 +26,7 @@ def test_an_endless_statement_is_ended(db: None, settings: Settings) -> None:
         assert cursor.fetchone() == (1,)
 
 
-def test_what_follows_has_no_limit(db: None, settings: Settings) -> None:
+def test_later_statements_have_no_limit(db: None, settings: Settings) -> None:
     settings.DATABASE_TIMEOUT_MS = 1
     with time_limit():
         pass

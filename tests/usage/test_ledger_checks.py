@@ -19,7 +19,7 @@ from usage import insights
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
-from usage.rollups import closed_days
+from usage.rollups import closing
 from usage.verification import checks, ledger_checks, seals
 from usage.verification.differences import Difference
 from usage.verification.ledger_checks import Found
@@ -71,7 +71,7 @@ def test_verifyledger_of_a_part_says_of_which(alice: Person) -> None:
     assert (row.since, row.generations) == (since, 0)
 
 
-def test_what_verifyledger_finds_is_on_record_until_it_finds_nothing(alice: Person) -> None:
+def test_differences_stay_on_record_until_verifyledger_finds_none(alice: Person) -> None:
     run(alice)
     posted = Budget.objects.get(scope="key", period="day").posted_nanodollars
     set_budget(posted + 1)
@@ -93,7 +93,7 @@ def test_a_seal_that_is_gone_is_on_record_too(alice: Person) -> None:
 
 
 @pytest.mark.parametrize("digest", ["abc", "", "f" * 63, "f" * 65, "g" * 64, "٣" * 64, " " + "f" * 63])
-def test_what_is_no_digest_is_a_wrong_usage_and_no_difference(alice: Person, digest: str) -> None:
+def test_an_invalid_digest_is_a_usage_error_and_no_difference(alice: Person, digest: str) -> None:
     with pytest.raises(CommandError, match=r"--seal: .* is not a digest, which has 64 hexadecimal digits"):
         call_command("verifyledger", "--seal", digest)
     assert not LedgerCheck.objects.exists()
@@ -161,7 +161,7 @@ def test_an_older_check_resolves_nothing(db: None) -> None:
     assert found() == (1, str(WRONG))
 
 
-def test_the_newest_checks_are_kept_and_what_is_open(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_checks_and_the_open_ones_are_kept(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_checks, "KEEP", 3)
     record(WRONG, age=timedelta(hours=10))
     for hours in range(9, 1, -1):
@@ -236,13 +236,13 @@ def test_a_duty_of_the_house_that_fails_keeps_no_other_from_being_done(
     one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(alice)
-    monkeypatch.setattr(closed_days, "close_next", [].pop)
+    monkeypatch.setattr(closing, "close_next", [].pop)
     keep_house(times=1)
     assert LedgerCheck.objects.get().differences == 0
     assert "housekeeping: _close_days failed" in caplog.messages
 
 
-def test_the_housekeeping_tells_the_log_what_is_wrong(
+def test_the_housekeeping_logs_differences(
     one_hour: None, alice: Person, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(alice)
@@ -254,7 +254,7 @@ def test_the_housekeeping_tells_the_log_what_is_wrong(
     assert row.first_difference in error.getMessage()
 
 
-def test_what_takes_too_long_is_checked_for_a_shorter_time(
+def test_a_slow_invariant_is_checked_for_a_shorter_time(
     one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(alice)
@@ -299,7 +299,7 @@ def root(db: None) -> Client:
     ("differences", "said"),
     [(None, "never"), ((), "no difference"), ((WRONG,), '<span class="badge bad">1 difference</span>')],
 )
-def test_the_overview_says_what_the_last_check_found(
+def test_the_overview_shows_the_result_of_the_last_check(
     root: Client, differences: tuple[Difference, ...] | None, said: str
 ) -> None:
     if differences is not None:

@@ -103,7 +103,7 @@ async def test_while_the_database_is_away_counts_are_kept() -> None:
     assert door.written == [{Refusal(1, 429, "a"): 2}]
 
 
-async def test_memory_is_bounded_and_what_exceeds_it_is_counted_together() -> None:
+async def test_memory_is_bounded_and_further_refusals_are_counted_together() -> None:
     door: Any = Door()
     counter = RefusedRequestCounter(max_entries=2)
     for code in "abcd":
@@ -119,7 +119,7 @@ async def test_memory_is_bounded_and_what_exceeds_it_is_counted_together() -> No
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_process_that_ends_writes_what_it_has_counted() -> None:
+async def test_a_process_that_ends_writes_its_counts() -> None:
     door: Any = Door()
     counter = RefusedRequestCounter()
     counter.count(Refusal(1, 429, "a"))

@@ -121,10 +121,10 @@ def test_rebuilding_makes_the_same_tables_without_the_generations(books: None, t
 def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
     books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, order = tables(), dropping.Order(BEFORE, tmp_path / "export", "alice")
-    ready = dropping.prepare(order)
+    before, job = tables(), dropping.DropJob(BEFORE, tmp_path / "export", "alice")
+    ready = dropping.prepare(job)
     assert ready is not None
-    manifest = dropping.export(ready.spec, order.folder)
+    manifest = dropping.export(ready.spec, job.folder)
     rollups.rebuild()  # by someone else, when all was found to be ready
     ask = retention_horizon.horizon
 
@@ -132,7 +132,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
         """With the drop between the question and what is done then."""
         monkeypatch.setattr(retention_horizon, "horizon", ask)
         horizon = ask()
-        dropping.drop(dropping.record(order, ready.spec, manifest), lambda done: None)
+        dropping.drop(dropping.record(job, ready.spec, manifest), lambda done: None)
         return horizon
 
     monkeypatch.setattr(retention_horizon, "horizon", ask_and_drop)
@@ -169,7 +169,7 @@ def test_a_changed_byte_of_the_export_is_found(books: None, tmp_path: Path) -> N
         path.write_bytes(written)
 
 
-def test_it_is_known_who_dropped_what(books: None, tmp_path: Path) -> None:
+def test_the_audit_log_says_who_dropped_which_generations(books: None, tmp_path: Path) -> None:
     count = len(old())
     drop(tmp_path / "export", BEFORE, "--by=alice")
     row, entry = RetentionHorizon.objects.get(), AuditEntry.objects.get(object_type="usage.retentionhorizon")
@@ -212,8 +212,7 @@ def leave_one_open() -> None:
 
 
 def reopen_a_day() -> None:
-    hour = HourlyUsage.objects.filter(hour__lt=midnight(BEFORE))[0]
-    HourlyUsage.objects.filter(pk=hour.pk).update(requests=hour.requests)
+    ClosedDay.objects.filter(pk=BEFORE - DAY).delete()
 
 
 def leave_one_unsealed() -> None:
@@ -252,7 +251,7 @@ def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("\udcff", "not UTF-8 text"), ("x/" * 500, "at most 1000")])
-def test_a_folder_whose_name_no_column_holds_is_refused_at_once(
+def test_a_folder_name_that_fits_no_column_is_refused_at_once(
     books: None, tmp_path: Path, name: str, told: str
 ) -> None:
     with pytest.raises(CommandError, match=told):
@@ -297,15 +296,15 @@ PLACES: list[tuple[Any, str, int]] = [
     (durable_files, "sync_folder", 1),  # it is whole, and has not its name yet
     (durable_files, "sync_folder", 2),  # nothing knows of it yet
     (dropping, "record", 1),  # nothing is dropped yet
-    (dropping, "_drop", 1),  # a batch was not committed
-    (dropping, "_drop", 3),
+    (dropping, "_drop_batch", 1),  # a batch was not committed
+    (dropping, "_drop_batch", 3),
 ]
 
 
 @pytest.mark.parametrize(
     ("module", "name", "hit"), PLACES, ids=lambda each: str(getattr(each, "__name__", each))
 )
-def test_whatever_kills_it_the_next_run_finishes(
+def test_the_next_run_finishes_after_a_crash_at_any_step(
     books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, hit: int
 ) -> None:
     real, hits, count = getattr(module, name), 0, len(old())
@@ -342,7 +341,7 @@ def test_half_an_export_is_written_anew(books: None, tmp_path: Path) -> None:
 # ---- what is missing that should not be
 
 
-def test_the_database_lets_nobody_delete_what_was_settled_since(books: None, tmp_path: Path) -> None:
+def test_the_database_refuses_to_delete_generations_after_the_horizon(books: None, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="retention horizon"), transaction.atomic():
         Generation.objects.filter(pk=old()[0])._raw_delete("default")
     drop(tmp_path / "export")
@@ -378,7 +377,7 @@ def test_a_generation_that_was_not_exported_is_missed(books: None, tmp_path: Pat
 # ---- what needs the rows
 
 
-def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
+def test_operations_that_need_dropped_rows_refuse(books: None, tmp_path: Path) -> None:
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
     drop(tmp_path / "export")
     with pytest.raises(NotBooked, match="Grant credit instead"):
@@ -397,11 +396,11 @@ def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_dry_run", [True, False])
 @pytest.mark.parametrize("is_page_read", [True, False])
-def test_re_rating_refuses_also_what_is_dropped_meanwhile(
+def test_re_rating_refuses_generations_that_are_dropped_meanwhile(
     books: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_page_read: bool, is_dry_run: bool
 ) -> None:
     def read_and_drop(charges: Any, size: int) -> Iterator[list[LedgerEntry]]:
-        """With the drop between a page's read and its locks, or before a page that then has nothing to lock."""
+        """Drop between a page's read and its locks, or before a page that then has nothing to lock."""
         read = pages(charges, size)
         first = [next(read)] if is_page_read else []
         drop(tmp_path / "export")

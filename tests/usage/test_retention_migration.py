@@ -59,7 +59,8 @@ def schema() -> list[tuple[str, str]]:
     found = {
         "sqlite": "SELECT name, sql FROM sqlite_master WHERE tbl_name = 'usage_ledgerentry' ORDER BY name",
         "postgresql": """SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'usage_ledgerentry'
-            UNION SELECT tgname, '' FROM pg_trigger WHERE tgrelid = 'usage_ledgerentry'::regclass AND NOT tgisinternal ORDER BY 1""",
+            UNION SELECT tgname, '' FROM pg_trigger
+            WHERE tgrelid = 'usage_ledgerentry'::regclass AND NOT tgisinternal ORDER BY 1""",
     }
     with connection.cursor() as cursor:
         cursor.execute(found[connection.vendor])
@@ -92,7 +93,7 @@ def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(books: Non
 @pytest.mark.skipif(
     connection.vendor != "postgresql", reason="SQLite has one writer, and readers that keep nobody waiting"
 )
-def test_an_index_waits_for_those_who_read_longer_than_a_request_may(books: None) -> None:
+def test_an_index_waits_for_reads_beyond_the_time_limit(books: None) -> None:
     migrate("usage", "0007")
     execute("SET statement_timeout = 200")
     with psycopg.connect(

@@ -32,7 +32,7 @@ def root(db: None) -> Client:
     return client
 
 
-def test_pages_say_what_was_dropped(books: None, tmp_path: Path, root: Client) -> None:
+def test_pages_name_the_dropped_period(books: None, tmp_path: Path, root: Client) -> None:
     charge = LedgerEntry.objects.filter(
         generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0
     ).order_by("created_at")[0]
@@ -75,7 +75,7 @@ def test_the_form_says_why_a_dropped_charge_is_not_corrected(
         assert "Grant credit instead" in root.post(url, form | {"step": step}).content.decode()
 
 
-def test_clients_get_no_receipt_of_what_was_dropped(books: None, tmp_path: Path) -> None:
+def test_clients_get_no_receipt_of_dropped_requests(books: None, tmp_path: Path) -> None:
     charge = LedgerEntry.objects.filter(generation__in=old()).order_by("created_at")[0]
     key: APIKey = APIKey.objects.get(pk=charge.api_key_id or 0)
     _, secret = keys.create_key(key.project, name="reader")
@@ -85,7 +85,7 @@ def test_clients_get_no_receipt_of_what_was_dropped(books: None, tmp_path: Path)
     assert client.get(f"/v1/generations/{charge.request_id}").status_code == 404
 
 
-def test_a_stranger_sees_nothing_of_what_was_dropped(books: None, tmp_path: Path, charlie: Any) -> None:
+def test_a_stranger_sees_nothing_of_dropped_requests(books: None, tmp_path: Path, charlie: Any) -> None:
     charge = LedgerEntry.objects.filter(generation__in=old()).order_by("created_at")[0]
     drop(tmp_path / "export")
     client = Client()
@@ -94,7 +94,7 @@ def test_a_stranger_sees_nothing_of_what_was_dropped(books: None, tmp_path: Path
     assert Organization.objects.filter(pk=charge.organization_id).exists()
 
 
-def test_what_is_kept_begins_at_the_horizon(books: None, tmp_path: Path) -> None:
+def test_kept_generations_begin_at_the_horizon(books: None, tmp_path: Path) -> None:
     assert retention_horizon.horizon() is None
     drop(tmp_path / "export")
     assert retention_horizon.horizon() == midnight(BEFORE)

@@ -23,7 +23,7 @@ from usage.books import reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, overage, series, top
 from usage.models import Generation, LedgerEntry, Outcome
-from usage.rollups import closed_days, daily_first_tokens
+from usage.rollups import closing
 
 TABLES = ("usage_generation", "usage_ledgerentry")
 
@@ -44,9 +44,8 @@ def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyP
     run(alice, outcome=Outcome.FAILED)
     admit(alice)
     tomorrow = database_now() + timedelta(days=1, hours=2)
-    monkeypatch.setattr(closed_days, "database_now", lambda: tomorrow)
-    assert closed_days.close_next()
-    assert daily_first_tokens.count_next()
+    monkeypatch.setattr(closing, "database_now", lambda: tomorrow)
+    assert closing.close_next()
     return run(alice)
 
 
@@ -196,11 +195,12 @@ def test_a_scan_would_be_noticed(used: Generation) -> None:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no BRIN")
-def test_what_was_settled_since_can_be_found_by_its_time(used: Generation) -> None:
+def test_generations_settled_since_are_found_by_an_index(used: Generation) -> None:
     with connection.cursor() as cursor:
         # So that of all ways only this index is left: with these few rows the others are as good.
         cursor.execute(
-            "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off"
+            "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off; "
+            "SET LOCAL enable_indexonlyscan = off"
         )
         cursor.execute("EXPLAIN SELECT id FROM usage_generation WHERE settled_at >= now()")
         assert "generations_by_time" in str(cursor.fetchall())

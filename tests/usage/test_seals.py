@@ -198,7 +198,7 @@ def test_only_seals_since_then_are_recomputed(charge: Callable[[int], Sequence[i
     assert len(list(seals.check())) == 1
 
 
-def test_what_is_hashed_is_the_same_on_every_database() -> None:
+def test_the_hashed_bytes_are_the_same_on_every_database() -> None:
     """The bytes are a promise: a seal of today must be right in ten years."""
     from datetime import UTC, date
     from uuid import UUID

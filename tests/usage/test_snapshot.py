@@ -33,7 +33,7 @@ def test_writers_go_on_meanwhile_and_the_reader_does_not_see_it(is_fresh: bool) 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's limit is another one")
 @pytest.mark.django_db(transaction=True)
-def test_it_may_take_its_time_unless_it_is_for_someone_who_waits() -> None:
+def test_a_snapshot_has_no_time_limit_unless_requested() -> None:
     limits = []
     for has_time_limit in (False, True):
         with snapshot(has_time_limit=has_time_limit), connection.cursor() as cursor:

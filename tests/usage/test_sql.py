@@ -48,7 +48,7 @@ def test_a_transaction_that_is_broken_is_not_used() -> None:
 
 
 @pytest.mark.django_db
-def test_who_watches_sees_them() -> None:
+def test_query_logging_sees_the_statements() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert fetch_all("SELECT %s", [1]) == [(1,)]
     assert len(queries) == 1

@@ -1,4 +1,4 @@
-"""The database's clock: the only one that stamps rows, so that no machine's own clock matters."""
+"""The database's clock, which stamps all rows, so that no other machine's clock matters."""
 
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
@@ -9,7 +9,7 @@ from usage.database.sql import fetch_all
 
 
 def database_now() -> datetime:
-    """The database's time now, in UTC; SQLite has none of its own, as it runs in this process."""
+    """Return the database's time in UTC. SQLite runs in this process and has its clock."""
     if connection.vendor == "sqlite":
         return datetime.now(UTC)
     now: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
@@ -17,5 +17,5 @@ def database_now() -> datetime:
 
 
 def local_day(now: datetime, time_zone: str) -> date:
-    """The calendar day at `now` in that IANA time zone."""
+    """Return the calendar day at `now` in the IANA time zone."""
     return now.astimezone(ZoneInfo(time_zone)).date()

@@ -1,8 +1,8 @@
 """The one door from asyncio to the database: concurrent writes share a transaction, reads run in threads.
 
-A single thread takes whatever operations have queued up, runs them in one transaction, commits, and only then
-wakes those who wait. Under load the batches grow by themselves, so a commit is shared by many generations;
-alone, nothing waits.
+A single thread takes all operations that are queued, runs them in one transaction, commits, and only then
+resolves their futures. Under load the batches grow by themselves, so many generations share a commit; alone,
+an operation never waits.
 """
 
 import asyncio
@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from usage.database.away import is_away, sqlstate
 from usage.database.clock import database_now
-from usage.database.sqlite_write_lock import WriteTurn, database_file
+from usage.database.sqlite_write_lock import SQLiteWriteLock, database_file
 from usage.database.watchdog import watchdog
-from usage.errors import DatabaseUnavailable, UsageError
+from usage.errors import DatabaseUnavailable, UsageError, is_unavailable, sqlstate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,16 +34,16 @@ DEADLOCK_DETECTED = "40P01"
 """PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes"."""
 DEADLOCK_RETRIES = 3
 IDLE_S = 1.0
-"""A connection that nobody has used for so long is asked whether it still works."""
+"""A connection that was idle for longer is checked before it is used."""
 log = logging.getLogger(__name__)
-_used = threading.local()
-"""`at`: when this thread last used its connection."""
+_last_use = threading.local()
+"""`at`: the monotonic time at which this thread last used its connection."""
 
 
 class _Waiting(NamedTuple):
     operation: Operation[Any, Any]
     item: Any
-    tell: Callable[[Any], object]
+    resolve: Callable[[Any], object]
     """Called in the writer's thread with the result."""
 
 
@@ -57,15 +56,15 @@ class GroupCommit:
             read_threads, thread_name_prefix="database-read", initializer=self._begin_to_read
         )
         self._read_connections: list[BaseDatabaseWrapper] = []
-        self._turn = WriteTurn(database_file())
+        self._write_lock = SQLiteWriteLock(database_file())
         self._writer = threading.Thread(target=self._run, name="group-commit", daemon=True)
         self._writer.start()
 
     async def write(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """Run `operation` on this item in the next transaction; returns after its commit.
+        """Run `operation` on the item in the next transaction and return its result after the commit.
 
-        Raises the `UsageError` that the operation answered for the item, or `DatabaseUnavailable` when the
-        transaction could not be committed (then nothing of it happened).
+        Raises the `UsageError` that the operation returned for the item, or `DatabaseUnavailable` when the
+        transaction could not be committed and nothing was written.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -75,20 +74,21 @@ class GroupCommit:
         return await future
 
     def write_from_thread(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """As `write`, for a thread that no event loop is to keep waiting."""
+        """Run `write` from a thread without an event loop; blocks until the commit."""
         future: Future[Result] = Future()
         self._queue.put(_Waiting(operation, item, partial(_resolve, future)))
         return future.result()
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run a function in a thread with its own connection; raises `DatabaseUnavailable`. One that writes
-        brings its own transactions.
+        """Run a function in a thread with its own connection; raises `DatabaseUnavailable`.
+
+        The function may write in transactions of its own.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, lambda: _guarded(lambda: function(*args, **kwargs)))
 
     async def close(self) -> None:
-        """Finish what is queued and end the threads; nothing may be submitted afterwards."""
+        """Finish all queued operations and end the threads; nothing may be submitted afterwards."""
         self._queue.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._end_threads)
 
@@ -99,7 +99,7 @@ class GroupCommit:
             each.close()
 
     def _begin_to_read(self) -> None:
-        """A reading thread keeps its connection and can't know when it ends: `_end_threads` closes it."""
+        """Keep this reading thread's connection, so that `_end_threads` can close it."""
         own = connections[DEFAULT_DB_ALIAS]
         own.inc_thread_sharing()
         self._read_connections.append(own)
@@ -108,13 +108,13 @@ class GroupCommit:
         try:
             while batch := self._next_batch():
                 for waiting, result in self._commit(batch):
-                    waiting.tell(result)
+                    waiting.resolve(result)
         finally:
             connection.close()
-            self._turn.close()
+            self._write_lock.close()
 
     def _next_batch(self) -> list[_Waiting]:
-        """All that is waiting, at least one; empty at the end."""
+        """Wait for an operation, and return all that are queued; empty after `close`."""
         batch: list[_Waiting] = []
         item = self._queue.get()
         while item is not None:
@@ -135,12 +135,13 @@ class GroupCommit:
             if len(batch) == 1:
                 log.exception("a database operation failed")
                 return [(batch[0], error)]
-            # One item spoils the whole transaction: each in its own, so that only that one fails.
+            # One item has failed the whole transaction: retry each alone, so that only that one fails.
             return [pair for waiting in batch for pair in self._commit([waiting])]
 
     def _transact_again(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
-        """Each operation locks rows in order, but two that share a transaction need not: who loses a deadlock
-        tries again.
+        """Run the batch, again after a deadlock.
+
+        An operation locks its rows in order, but two operations that share a transaction may not.
         """
         for _ in range(DEADLOCK_RETRIES):
             try:
@@ -156,7 +157,7 @@ class GroupCommit:
         for waiting in batch:
             groups.setdefault(waiting.operation, []).append(waiting)
         results: list[tuple[_Waiting, Any]] = []
-        with self._turn.taken(), transaction.atomic():
+        with self._write_lock.held(), transaction.atomic():
             now = database_now()
             for operation, group in groups.items():
                 results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
@@ -164,28 +165,28 @@ class GroupCommit:
 
 
 def _guarded(function: Callable[[], Result]) -> Result:
-    """Run it on this thread's connection, which stays open; a database that is gone, locked, too slow or only
-    to be read becomes `DatabaseUnavailable`, and the next call connects anew.
+    """Run the function on this thread's connection, which stays open.
+
+    Raises `DatabaseUnavailable` if the database is down, locked, too slow or read-only; the next call then
+    makes a new connection.
     """
     try:
-        _leave_if_dead()
+        _close_if_dead()
         with watchdog.watching():
             return function()
     except Error as error:
-        if not is_away(error):
+        if not is_unavailable(error):
             raise
         connection.close()
         log.warning("the database is away, or too slow: %s", error)
         raise DatabaseUnavailable(str(error)) from error
 
 
-def _leave_if_dead() -> None:
-    """A connection that has died while it was idle says nothing about the database of now: leave it for a new
-    one.
-    """
+def _close_if_dead() -> None:
+    """Close a connection that has died while it was idle, so that the call makes a new one."""
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
-    is_idle = now - getattr(_used, "at", now) > IDLE_S
-    _used.at = now
+    is_idle = now - getattr(_last_use, "at", now) > IDLE_S
+    _last_use.at = now
     if is_idle and own.connection is not None:
         with watchdog.watching(statements=1):
             is_usable = own.is_usable()
@@ -194,7 +195,7 @@ def _leave_if_dead() -> None:
 
 
 def _resolve(future: asyncio.Future[Any] | Future[Any], result: Any) -> None:
-    if future.done():  # whoever waited has been cancelled; the work is done all the same
+    if future.done():  # the caller was cancelled; the write is committed all the same
         return
     if isinstance(result, Exception):
         future.set_exception(result)

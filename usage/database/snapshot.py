@@ -1,4 +1,4 @@
-"""Long reads of the books: all of one moment, in pages, and in nobody's way."""
+"""Consistent long reads of the books, which block no writer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +14,9 @@ PAGE = 2_000
 
 @contextmanager
 def snapshot(*, has_time_limit: bool = False) -> Iterator[None]:
-    """All reads inside see the same moment, and writers don't wait for them (inside a transaction of the
-    caller: that one's).
+    """Make all reads inside see one moment without blocking writers; in a transaction already, do nothing.
 
-    They may take as long as they need, unless `has_time_limit`: then each has the service's usual time.
+    Reads may take any time, unless `has_time_limit`: then each has the service's usual limit.
     """
     if connection.in_atomic_block:
         yield
@@ -35,7 +34,7 @@ def snapshot(*, has_time_limit: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _deferred() -> Iterator[None]:
-    """SQLite's transactions are IMMEDIATE here, which keeps writers out; one that only reads need not be."""
+    """Make SQLite's transactions deferred: the usual IMMEDIATE ones lock writers out."""
     database: Any = connection
     if connection.vendor != "sqlite":
         yield
@@ -50,15 +49,13 @@ def _deferred() -> Iterator[None]:
 
 
 def pages(entries: QuerySet[LedgerEntry], size: int = PAGE) -> Iterator[list[LedgerEntry]]:
-    """The entries in the order of their time, a page in memory at once; each page begins where the last one
-    ended.
-    """
+    """Yield the entries by time, a page at once; each page begins where the last one ended."""
     page = list(_in_order(entries)[:size])
     while page:
         yield page
         last = page[-1]
         later = Q(created_at__gt=last.created_at) | Q(created_at=last.created_at, id__gt=last.pk)
-        # The first condition says nothing new, but it is what an index can begin with.
+        # The first condition is implied by the second, but it is the one that an index can use.
         page = list(_in_order(entries.filter(created_at__gte=last.created_at).filter(later))[:size])
 
 

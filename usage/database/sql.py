@@ -1,8 +1,7 @@
-"""Batches of values as one SQL statement, the same text for SQLite and PostgreSQL.
+"""SQL statements on the driver's own connection, the same text for SQLite and PostgreSQL.
 
-The ORM costs several times what the database does for these rows, and Django's cursor, which looks for
-placeholders with a regular expression, as much as SQLite; all that is hot in the books goes through here, on
-the driver's own connection.
+For the hot statements of the books: the ORM takes several times as long as the database, and Django's cursor,
+which looks for placeholders with a regular expression, as long as SQLite itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,16 +13,16 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 
 def rows_of_values(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
-    """`WITH name (columns) AS (VALUES …)` and its parameters: a batch as a table to join with.
+    """Return `WITH name (columns) AS (VALUES …)` and its parameters: a batch as a table to join with.
 
-    No column may be called like one of the table that is updated: SQLite's RETURNING takes bare names only,
-    and PostgreSQL would find them ambiguous.
+    No column may have the name of one in the table that is updated: SQLite's RETURNING takes bare names only,
+    which PostgreSQL would find ambiguous.
     """
     return f"WITH {name} ({', '.join(columns)}) AS (VALUES {_placeholders(columns, rows)})", _adapted(rows)
 
 
 def insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str = "") -> None:
-    """Insert all rows with one statement; columns that are not named get their default in the database."""
+    """Insert all rows with one statement; other columns get their default from the database."""
     execute(
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES {_placeholders(columns, rows)} {conflict}",  # noqa: S608  the text is ours
         _adapted(rows),
@@ -31,13 +30,12 @@ def insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], co
 
 
 def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Run one statement and return its rows; none when it returns nothing.
+    """Run one statement and return its rows, if it returns any. Raises the errors of `django.db`.
 
-    `%s` stands for a parameter wherever it is, and no other `%` may be in the text. Raises the errors of
-    `django.db`.
+    Every `%s` in the text is a parameter, and it has no other `%`.
     """
     own: Any = connections[DEFAULT_DB_ALIAS]
-    if own.queries_logged or own.execute_wrappers:  # somebody watches what Django runs
+    if own.queries_logged or own.execute_wrappers:  # someone logs Django's queries
         with own.cursor() as cursor:
             cursor.execute(sql, parameters)
             return _rows(cursor)
@@ -50,27 +48,27 @@ def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]
 
 
 def execute(sql: str, parameters: Sequence[Any] = ()) -> None:
-    """Run one statement whose rows nobody wants; see `fetch_all`."""
+    """Run one statement and ignore its rows; see `fetch_all`."""
     fetch_all(sql, parameters)
 
 
 def db_value(value: Any) -> Any:
-    """The value as this database's driver takes it."""
+    """Return the value as this database's driver takes it."""
     return _adapted([[value]])[0]
 
 
 def to_uuid(value: Any) -> UUID:
-    """A UUID column's value, which SQLite keeps as text."""
+    """Return the value of a UUID column, which SQLite stores as text."""
     return value if isinstance(value, UUID) else UUID(value)
 
 
 def to_date(value: Any) -> date:
-    """A date column's value, which SQLite keeps as text."""
+    """Return the value of a date column, which SQLite stores as text."""
     return value if isinstance(value, date) else date.fromisoformat(value)
 
 
 _ADAPTERS: Mapping[str, Mapping[type, Callable[[Any], Any]]] = {
-    # What Django writes into these columns.
+    # As Django writes them into these columns.
     "sqlite": {
         UUID: lambda value: value.hex,
         datetime: lambda value: str(value.astimezone(UTC).replace(tzinfo=None)),

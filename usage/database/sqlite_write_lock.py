@@ -1,8 +1,8 @@
-"""Whose turn it is to write to SQLite: processes queue here in steps of a fraction of a millisecond.
+"""An advisory lock around writes to SQLite, for which processes wait in steps of 0.3 ms.
 
-SQLite has one writer at a time and no queue: a connection that finds it busy sleeps 1, 2, 5 … 100 ms and
-looks again, so whoever asks often gets in and the others starve; requests then start in bursts. The turn is a
-courtesy between our processes and guards nothing: whoever waits in vain for it goes on, and SQLite's own lock
+SQLite has one writer at a time and no queue. A connection that finds it busy sleeps 1, 2, 5 … 100 ms and
+tries again, so processes that try often starve the others, and requests start in bursts. This lock makes the
+waiting fair and guards nothing: after `PATIENCE_S` a process goes on without it, and SQLite's own lock
 decides.
 """
 
@@ -18,55 +18,50 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 
 STEP_S = 0.000_3
 PATIENCE_S = 1.0
-"""Longer than any transaction of ours; a process that is stopped in the middle of one is SQLite's timeout's
-business.
-"""
+"""Longer than any transaction. A process that is stopped inside one is left to SQLite's timeout."""
 log = logging.getLogger(__name__)
 
 
-class WriteTurn:
-    """One thread's place in the queue for a database file."""
+class SQLiteWriteLock:
+    """One thread's handle of the lock of a database file."""
 
     def __init__(self, database: str, patience_s: float = PATIENCE_S) -> None:
-        """`database`: the file's path; empty for a database that has its own queue, where every turn comes at
-        once.
-        """
+        """Open nothing yet. `database` is the file's path; if it is empty, the lock is always free."""
         self._database = database
         self._patience_s = patience_s
         self._file: int | None = None
 
     @contextmanager
-    def taken(self) -> Iterator[bool]:
-        """Wait for the turn, keep it inside, pass it on; yields False when the wait was in vain."""
+    def held(self) -> Iterator[bool]:
+        """Wait for the lock and hold it inside; yield False if it was not free in time."""
         if self._database and self._file is None:
             self._open()
         if self._file is None:
             yield True
             return
-        is_mine = self._take(self._file)
+        is_held = self._acquire(self._file)
         try:
-            yield is_mine
+            yield is_held
         finally:
-            if is_mine:
+            if is_held:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Leave the queue."""
+        """Close the lock's file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _open(self) -> None:
-        # A file of its own: to close any descriptor of the database's file would drop SQLite's locks in this
-        # process.
+        # A separate file: closing any descriptor of the database's file drops SQLite's locks in this process.
         path = f"{self._database}-turn"
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:  # somebody else's file, or no descriptor is left: no reason to write nothing
-            log.warning("writing without a turn from now on, so under load some wait longer: %s", error)
+        except OSError as error:  # another user's file, or no descriptor is left: neither should stop writes
+            log.warning("writing without the lock from now on, so under load some wait longer: %s", error)
             self._database = ""
 
-    def _take(self, file: int) -> bool:
+    def _acquire(self, file: int) -> bool:
         give_up_at = time.monotonic() + self._patience_s
         while True:
             try:
@@ -80,7 +75,7 @@ class WriteTurn:
 
 
 def database_file() -> str:
-    """The file that the default database is in; empty for a server's, and for one in memory."""
+    """Return the path of the default database; empty for PostgreSQL and for a database in memory."""
     database = connections[DEFAULT_DB_ALIAS]
     if not isinstance(database, DatabaseWrapper) or database.is_in_memory_db():
         return ""

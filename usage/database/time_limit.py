@@ -1,6 +1,4 @@
-"""The time that a read of the operator's pages may take: where the database has no limit of its own, we end
-the statement.
-"""
+"""The time limit of reads for pages, on SQLite, which has no limit of its own."""
 
 import time
 from collections.abc import Iterator
@@ -11,16 +9,15 @@ from django.conf import settings
 from django.db import connection
 
 _STEPS = 100_000
-"""SQLite's steps between two looks at the clock: a few milliseconds."""
+"""SQLite's instructions between two looks at the clock: a few milliseconds."""
 _is_running: ContextVar[bool] = ContextVar("time limit", default=False)
 
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """`DATABASE_TIMEOUT_MS` for all statements inside, then Django's `OperationalError`. PostgreSQL has its
-    `statement_timeout`.
+    """Raise Django's `OperationalError` when all statements inside take more than `DATABASE_TIMEOUT_MS`.
 
-    Inside another one it is that one's time.
+    PostgreSQL has its `statement_timeout` instead. Inside another `time_limit`, that one counts.
     """
     if connection.vendor != "sqlite" or not settings.DATABASE_TIMEOUT_MS or _is_running.get():
         yield

@@ -1,8 +1,8 @@
 """Cuts the connection of a thread whose database has stopped to answer.
 
-PostgreSQL ends what takes too long, but its time limits stop with it: where a backend, its disk or its host
-hangs, or the network swallows everything, nobody but us ends the wait. The socket is shut down under the
-waiting thread, which then gets the error of any lost connection.
+PostgreSQL's own time limits do not help when its backend, disk or host hangs, or when the network loses every
+packet. The watchdog shuts the socket of the waiting thread down, which then gets the error of a lost
+connection.
 """
 
 import logging
@@ -17,30 +17,30 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 STATEMENTS = 3
-"""A transaction may take as long as so many of the longest statements."""
+"""The time limit of a transaction, in time limits of a statement."""
 CHECKS = 10
-"""How often the watchdog looks in the time that one statement may take."""
+"""Rounds of the watchdog in the time limit of one statement."""
 
 log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Watches the threads of this process; its own begins with the first of them."""
+    """Watches the threads of this process, from a thread that the first of them starts."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[int, BaseDatabaseWrapper]] = {}
         self._rounds = 0
-        """A process that was stopped for a while has missed the time, but no rounds: what it waits for may be
-        there.
+        """Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its
+        answer may have arrived meanwhile.
         """
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def watching(self, *, statements: int = STATEMENTS) -> Iterator[None]:
-        """Around what this thread asks of the database, which may take as long as so many statements.
+        """Cut this thread's connection when the block takes longer than `statements` time limits.
 
-        SQLite, which is no server, needs no watching.
+        SQLite is no server and needs no watching.
         """
         database = connections[DEFAULT_DB_ALIAS]
         if database.vendor == "sqlite":
@@ -63,7 +63,7 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             time.sleep(settings.DATABASE_TIMEOUT_MS / 1_000 / CHECKS)
-            with self._lock:  # so that a connection is not cut just as its thread has got its answer
+            with self._lock:  # a thread leaves under the lock, so no connection is cut after its answer
                 self._rounds += 1
                 for last_round, database in self._waiting.values():
                     if self._rounds > last_round:
@@ -71,11 +71,11 @@ class Watchdog:
 
 
 def _cut(database: BaseDatabaseWrapper) -> None:
-    """Shut the socket down; closing it is left to its thread. Connecting has a time limit of its own."""
+    """Shut the socket down, and leave closing it to its thread."""
     connection = database.connection
     if connection is None:
-        return
-    # It may end by itself at this very moment.
+        return  # it is connecting, which has a time limit of its own
+    # The connection may end by itself at the same moment.
     with suppress(OSError, Error), database.wrap_database_errors:
         with socket.fromfd(connection.fileno(), socket.AF_UNSPEC, socket.SOCK_STREAM) as found:
             found.shutdown(socket.SHUT_RDWR)
@@ -83,4 +83,4 @@ def _cut(database: BaseDatabaseWrapper) -> None:
 
 
 watchdog = Watchdog()
-"""Of this process."""
+"""The watchdog of this process."""

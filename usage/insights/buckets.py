@@ -1,23 +1,23 @@
-"""One organization's usage in minutes, hours or days of UTC, grouped by any of its dimensions: what its usage
-API reads.
+"""One organization's usage by UTC minute, hour or day, grouped by any dimension: the reads of the usage API.
 
-Days that are over and hours are the rollups'. Minutes are the ledger's, counted like the rollup but from a
-bounded number of entries: when there are more, the buckets end early and the reader goes on from there.
+Hours and days come from the rollups. Minutes come from a bounded number of ledger entries, counted as in the
+rollups; if there are more entries, the buckets end early and the reader continues from there.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import StartOf, Width
+from usage.database.trunc_utc import TruncUTC, Width
 from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
+from usage.rollups.closed_days import Spans
 
 WIDTHS: dict[Width, timedelta] = {
     "minute": timedelta(minutes=1),
@@ -25,16 +25,16 @@ WIDTHS: dict[Width, timedelta] = {
     "day": timedelta(days=1),
 }
 MAX_ENTRIES = 30_000
-"""Ledger entries that one answer by the minute adds up."""
+"""Ledger entries that one answer by the minute adds up at most."""
 _TOKENS_AND_MONEY = ("prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars")
 
 
 @dataclass(frozen=True, slots=True)
 class BucketQuery:
-    """What to add up: from `start` up to `end`, both on the width's full UTC minute, hour or day.
+    """A question about the time from `start` up to `end`, both on a full UTC minute, hour or day.
 
-    `group_by` are columns: project_id, api_key_id, model. Filters that are None leave everything, empty ones
-    nothing.
+    `group_by` has columns: project_id, api_key_id, model. A filter that is None matches everything, an empty
+    one nothing.
     """
 
     organization_id: int
@@ -49,7 +49,7 @@ class BucketQuery:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What one group used in one bucket; `group` has a value for each column of `group_by`."""
+    """The usage of one group in one bucket; `group` has a value for each column of `group_by`."""
 
     group: dict[str, Any]
     requests: int
@@ -61,9 +61,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One minute, hour or day, from `start` up to `end`, and what each group used in it: nothing, if nobody
-    used anything.
-    """
+    """One minute, hour or day, with the sums of each group that used something in it."""
 
     start: datetime
     end: datetime
@@ -72,34 +70,34 @@ class Bucket:
 
 @time_limit()
 def buckets(query: BucketQuery) -> list[Bucket]:
-    """Every bucket from the query's start to its end, or to where `MAX_ENTRIES` end."""
+    """Return every bucket from the start to the end, or to the one that `MAX_ENTRIES` do not cover."""
     end = _readable_end(query) if query.width == "minute" else query.end
     found: defaultdict[datetime, list[Sums]] = defaultdict(list)
     for rows in _rows(query, end):
         for row in rows:
-            found[_moment(row["start"])].append(_sums(row, query.group_by))
+            start = row["start"]
+            moment = start if isinstance(start, datetime) else closed_days.midnight(start)
+            numbers = {name: row[f"sum_{name}"] for name in ("requests", *_TOKENS_AND_MONEY)}
+            found[moment].append(Sums({column: row[column] for column in query.group_by}, **numbers))
     width = WIDTHS[query.width]
     starts = [query.start + number * width for number in range((end - query.start) // width)]
     return [Bucket(start, start + width, found.get(start, [])) for start in starts]
 
 
 def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str, Any]]]:
-    """The sums by bucket and group; each bucket's are all in one of them."""
+    """Yield querysets of sums by bucket and group; each bucket is in one of them."""
     if query.width == "minute":
-        yield _added_up(_fitting(_entries(query, end), query), StartOf("minute", "created_at"), query)
+        yield _added_up(_fitting(_entries(query, end), query), TruncUTC("minute", "created_at"), query)
         return
     mine = {"organization_id": query.organization_id}
-    spans = (
-        closed_days.spans(query.start, end)
-        if query.width == "day"
-        else closed_days.Spans([], [(query.start, end)])
-    )
+    is_by_day = query.width == "day"
+    spans = closed_days.spans(query.start, end) if is_by_day else Spans([], [(query.start, end)])
     for first, last in spans.closed:
         days = DailyUsage.objects.filter(**mine, day__gte=first, day__lt=last)
         yield _added_up(_fitting(days, query), F("day"), query)
     for start, stop in spans.open:
         hours = HourlyUsage.objects.filter(**mine, hour__gte=start, hour__lt=stop)
-        yield _added_up(_fitting(hours, query), StartOf(query.width, "hour"), query)
+        yield _added_up(_fitting(hours, query), TruncUTC(query.width, "hour"), query)
 
 
 def _entries(query: BucketQuery, end: datetime) -> QuerySet[LedgerEntry]:
@@ -109,7 +107,7 @@ def _entries(query: BucketQuery, end: datetime) -> QuerySet[LedgerEntry]:
 
 
 def _readable_end(query: BucketQuery) -> datetime:
-    """Where the entries that may be read end, on a full minute; one minute is read, however many it has."""
+    """Return the full minute up to which entries are read, at least one minute after the start."""
     beyond = (
         _entries(query, query.end)
         .order_by("created_at")
@@ -133,20 +131,10 @@ def _fitting(rows: QuerySet[Any], query: BucketQuery) -> QuerySet[Any]:
 def _added_up(rows: QuerySet[Any], start: Combinable, query: BucketQuery) -> QuerySet[Any, dict[str, Any]]:
     requests: Aggregate = Sum("requests")
     if rows.model is LedgerEntry:
-        # As in the rollup: what else is spent is more or less money for a request that its charge has
-        # counted.
+        # As in the rollups: overages and corrections change the amount of a request that its charge counts.
         rows, requests = rows.filter(kind__in=SPENT), Count("id", filter=Q(kind=Kind.CHARGE))
     sums = {f"sum_{name}": Sum(name) for name in _TOKENS_AND_MONEY}
     columns = ("start", *query.group_by)
     rows = rows.annotate(start=start).order_by(*columns)
     found: QuerySet[Any, dict[str, Any]] = rows.values(*columns).annotate(sum_requests=requests, **sums)
     return found
-
-
-def _moment(start: datetime | date) -> datetime:
-    return start if isinstance(start, datetime) else closed_days.midnight(start)
-
-
-def _sums(row: dict[str, Any], columns: tuple[str, ...]) -> Sums:
-    numbers = {name: row[f"sum_{name}"] for name in ("requests", *_TOKENS_AND_MONEY)}
-    return Sums({column: row[column] for column in columns}, **numbers)

@@ -1,4 +1,4 @@
-"""The budgets that are nearest their limit, each in its current period."""
+"""The budgets that are nearest to their limit, each in its current period."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from usage.database.time_limit import time_limit
 from usage.models import Period, Scope
 
 NEAR_LIMIT = 0.8
-"""The share of its limit from which a budget is near it."""
+"""The share of its limit from which a budget counts as near it."""
 _MAX_CANDIDATES = 1_000
-"""Budgets that are looked at: organizations in other time zones can have a period that is over already."""
+"""Budgets that are read at most: in some time zones, their period may be over already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,15 @@ class BudgetUse:
     label: str
     period: str
     first_day: date
-    """Of the period, by the organization's clock."""
+    """Of the period, in the organization's time zone."""
     time_zone: str
-    """The organization's."""
     posted_nanodollars: int
     pending_nanodollars: int
     limit_nanodollars: int
 
     @property
     def last_day(self) -> date | None:
-        """Of the period; None: it has no end."""
+        """The last day of the period; None if it has no end."""
         match Period(self.period):
             case Period.DAY:
                 return self.first_day
@@ -47,15 +46,13 @@ class BudgetUse:
 
     @property
     def share(self) -> float:
-        """How much of the limit is spent or held, from 0; above 1 after a limit was lowered."""
+        """The share of the limit that is spent or held; above 1 after the limit was lowered."""
         return (self.posted_nanodollars + self.pending_nanodollars) / self.limit_nanodollars
 
 
 @time_limit()
 def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> list[BudgetUse]:
-    """The `n` budgets of the current periods that are nearest their limit, the nearest first: of these
-    limits, by id, or of all.
-    """
+    """Return the `n` budgets nearest to their limit, the nearest first, of these limits (by id) or of all."""
     rows = _fullest(limits)
     owners = {scope: _owners(scope, {row.scope_id for row in rows if row.scope == scope}) for scope in Scope}
     now = database_now()
@@ -84,9 +81,7 @@ class _Candidate(NamedTuple):
 
 
 def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
-    """Budgets with a limit whose period is the current one in some organization's time zone, the fullest
-    first.
-    """
+    """Return budgets whose period is the current one in any organization's time zone, the fullest first."""
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
     current = sorted(
@@ -94,12 +89,16 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     )
     if not current:
         return []
-    theirs = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
+    only = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
+    periods = ", ".join(["(%s, %s)"] * len(current))
     rows = fetch_all(
-        f"""SELECT b.scope, b.scope_id, b.period, b.period_start, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
-        FROM usage_budgetlimit AS l JOIN usage_budget AS b ON b.scope = l.scope AND b.scope_id = l.scope_id AND b.period = l.period
-        WHERE {theirs} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
-        ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id LIMIT {_MAX_CANDIDATES}""",  # noqa: S608
+        f"""SELECT b.scope, b.scope_id, b.period, b.period_start,
+            b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
+        FROM usage_budgetlimit AS l
+        JOIN usage_budget AS b ON b.scope = l.scope AND b.scope_id = l.scope_id AND b.period = l.period
+        WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
+        ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id
+        LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours
         [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
     )
     return [_Candidate(*row)._replace(period_start=to_date(row[3])) for row in rows]
@@ -116,7 +115,7 @@ def _period_start(period: str, day: date) -> date:
 
 
 def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:
-    """Each owner's name and its organization's time zone."""
+    """Return each owner's name and time zone."""
     match scope:
         case Scope.ORGANIZATION:
             return {row.pk: (row.name, row.time_zone) for row in Organization.objects.filter(pk__in=ids)}

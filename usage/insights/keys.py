@@ -1,4 +1,4 @@
-"""What some API keys did lately: their requests by day, what those cost, and when each key was used last."""
+"""The recent activity of API keys: requests by day, their tokens and cost, and the last request."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from django.db.models import F, OuterRef, Subquery, Sum
 
 from accounts.models import APIKey
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import StartOf
+from usage.database.trunc_utc import TruncUTC
 from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
 from usage.rollups import closed_days
 
@@ -17,7 +17,7 @@ DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class KeyActivity:
-    """One key's last `DAYS` days of UTC; what is settled counts when it is."""
+    """One key's last `DAYS` UTC days; requests count when they are settled."""
 
     first_day: datetime
     requests_by_day: Sequence[int]
@@ -25,22 +25,18 @@ class KeyActivity:
     total_tokens: int
     amount_nanodollars: int
     last_request_at: datetime | None
-    """When its newest request was admitted, of all that are kept."""
+    """When the newest request that is kept was admitted."""
 
     @property
     def requests(self) -> int:
-        """Of all these days."""
         return sum(self.requests_by_day)
 
 
 @time_limit()
 def key_activity(keys: Sequence[APIKey], now: datetime) -> dict[int, KeyActivity]:
-    """Each key's activity by its id, with as many queries for many keys as for one. Their projects should be
-    loaded.
-    """
-    first_day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(
-        days=DAYS - 1
-    )
+    """Return the activity by key id, in a constant number of queries if the keys' projects are loaded."""
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    first_day = today - timedelta(days=DAYS - 1)
     days = {key.pk: [0] * DAYS for key in keys}
     sums = {key.pk: (0, 0) for key in keys}
     for key_id, day, requests, tokens, amount in _sums_by_day(keys, first_day):
@@ -68,22 +64,16 @@ def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
         for member, *day in totals.order_by().values_list("member", "day").annotate(**_SUMS):
             yield (int(member), *day)
     for start, end in spans.open:
-        yield from _open_days(keys, start, end)
-
-
-def _open_days(keys: Sequence[APIKey], start: datetime, end: datetime) -> Iterator[_Day]:
-    """Of days that are not closed, the hours: each found by its organization, with which the index begins."""
-    organizations = {key.project.organization_id for key in keys}
-    rows = HourlyUsage.objects.filter(
-        organization_id__in=organizations, hour__gte=start, hour__lt=end, api_key_id__in=keys
-    )
-    by_day = rows.annotate(start=StartOf("day", "hour")).order_by().values_list("api_key_id", "start")
-    for key_id, midnight, *numbers in by_day.annotate(**_SUMS):
-        yield (key_id, midnight.date(), *numbers)
+        # By their organizations, too, with which the index begins.
+        owners = {key.project.organization_id for key in keys}
+        hours = HourlyUsage.objects.filter(organization_id__in=owners, hour__gte=start, hour__lt=end)
+        rows = hours.filter(api_key_id__in=keys).annotate(start=TruncUTC("day", "hour")).order_by()
+        for key_id, midnight, *numbers in rows.values_list("api_key_id", "start").annotate(**_SUMS):
+            yield (key_id, midnight.date(), *numbers)
 
 
 def _newest_requests(keys: Sequence[APIKey]) -> dict[int, datetime | None]:
-    """One look into the index of each key's generations."""
+    """Return when each key's newest request was admitted: one look into an index for each key."""
     newest = (
         Generation.objects.filter(api_key=OuterRef("pk")).order_by("-admitted_at").values("admitted_at")[:1]
     )

@@ -1,4 +1,4 @@
-"""The generations that run now, and those that wait for a worker."""
+"""The generations that are open: running, or waiting for a worker."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from usage.database.time_limit import time_limit
 from usage.models import OPEN, Generation, State
 
 _MAX_OPEN = 20_000
-"""Open generations among which the oldest are looked for."""
+"""Open generations that are read at most to find the oldest."""
 
 _SHOWN = (
-    "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model", "state", "worker",
-    "admitted_at", "claimed_at", "completion_tokens", "reserved_nanodollars",
+    "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model",
+    "state", "worker", "admitted_at", "claimed_at", "completion_tokens", "reserved_nanodollars",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RunningGeneration:
-    """A generation that is queued (`worker` is empty) or runs; its tokens are those of its last heartbeat."""
+    """An open generation. Its tokens are those of its last heartbeat; while queued, `worker` is empty."""
 
     id: UUID
     organization: str
@@ -39,7 +39,7 @@ class RunningGeneration:
 
 @time_limit()
 def running(limit: int = 1_000, organizations: Collection[int] | None = None) -> list[RunningGeneration]:
-    """The open generations, of these organizations or of all, the oldest first, at most `limit`."""
+    """Return the oldest open generations, the oldest first, of all or of these organizations."""
     now = database_now()
     rows = Generation.objects.filter(OPEN, id__in=_oldest(limit, organizations)).order_by("id")
     return [
@@ -48,12 +48,10 @@ def running(limit: int = 1_000, organizations: Collection[int] | None = None) ->
 
 
 def _oldest(limit: int, organizations: Collection[int] | None) -> list[UUID]:
-    """Which are open for the longest: ids sort by their time, and unlike leases stay when a worker's heart
-    beats.
+    """Return the lowest ids, which sort by time and, unlike leases, do not change with each heartbeat.
 
-    Their own index has them by lease, and holds no others, so all of them are read there, and sorted and told
-    apart here: asked for the lowest ids, or for an organization's, a database may take the index that has all
-    generations of all time in that order.
+    All open generations are read from their partial index by lease, and sorted and filtered here: asked for
+    the lowest ids or for one organization, a database may use an index of all generations that ever were.
     """
     rows = (
         Generation.objects.filter(OPEN)

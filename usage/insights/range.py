@@ -1,4 +1,4 @@
-"""The range of time that a report is about, cut into hours or days."""
+"""The range of time of a report, divided into hours or days."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,25 +10,22 @@ from zoneinfo import ZoneInfo
 Bucket = Literal["hour", "day"]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 MAX_DAYS: Mapping[Bucket, int] = {"hour": 31, "day": 400}
-"""The longest range in each kind of bucket: a chart has no room for more, and a report should not read more.
-"""
+"""The longest range for each bucket: charts have no room for more, and reports should not read more."""
 USUAL_DAYS = 7
 HOURLY_UP_TO = 2 * DAY
-"""Up to this length a range is cut into hours unless one asks for days."""
+"""Up to this length, ranges are divided into hours by default."""
 _YEARS = range(1000, 9000)
-"""Python has no time before the year 1 and after 9999, and a range is compared with the one before, and told
-in other time zones.
+"""Away from the ends of Python's calendar, because ranges are compared with the ones before and converted to
+other time zones.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `start` up to, and not including, `end`; both in the reader's time zone, which says where days
-    begin.
+    """A range from `start` up to, and not including, `end`, in the reader's time zone, whose days it has.
 
-    The rollup knows full UTC hours only: each counts where it begins. Days are the calendar's, whether they
-    have 23 hours or 25; what comes first is told in UTC: times of one zone are compared as its clock shows
-    them, and once a year it shows an hour twice.
+    A UTC hour of the rollup counts in the bucket in which it begins. Days may have 23 or 25 hours. Times are
+    compared in UTC: Python compares times of one zone by its clock, which shows one hour of the year twice.
     """
 
     start: datetime
@@ -37,14 +34,14 @@ class Range:
 
     @classmethod
     def last(cls, days: int, now: datetime, time_zone: str = "UTC", bucket: Bucket | None = None) -> "Range":
-        """The last so many calendar days there, today among them, up to the end of the hour."""
+        """Return the last calendar days, including today, up to the end of the hour."""
         local = now.astimezone(ZoneInfo(time_zone))
         first = datetime.combine(local.date() - (days - 1) * DAY, time(), local.tzinfo)
         return cls.between(first, _end_of_hour(local), bucket)
 
     @classmethod
     def between(cls, start: datetime, end: datetime, bucket: Bucket | None = None) -> "Range":
-        """From `start` to `end`; raises `ValueError` when that is nothing, or longer than `MAX_DAYS`."""
+        """Return the range; raises `ValueError` if it is empty or too long."""
         bucket = bucket or ("hour" if end - start <= HOURLY_UP_TO else "day")
         if end.astimezone(UTC) <= start.astimezone(UTC):
             raise ValueError("The range must end after it starts.")
@@ -54,12 +51,9 @@ class Range:
 
     @property
     def before(self) -> "Range":
-        """The equally long range to compare with: whole days earlier, to the same hour, if this one begins
-        with a day.
-        """
+        """The range of equal length to compare with; if this one begins with a day, whole days earlier."""
         if self.start.time() == time():
-            # One day at least: where midnight comes twice, the clock has not moved on from the first to the
-            # second.
+            # At least one day: where midnight comes twice, the clock shows no time between the two.
             shift = max(-(-(self.end - self.start) // DAY), 1) * DAY
             return Range(self.start - shift, self.end - shift, self.bucket)
         start = self.start.astimezone(UTC)
@@ -67,16 +61,16 @@ class Range:
         return Range(earlier.astimezone(self.start.tzinfo), self.start, self.bucket)
 
     def fits(self, bucket: Bucket) -> bool:
-        """Whether it is short enough to be cut into these."""
+        """Return whether the range is short enough for these buckets."""
         return self.end - self.start <= MAX_DAYS[bucket] * DAY
 
     @property
     def has_utc_days(self) -> bool:
-        """Whether its buckets are days of UTC."""
+        """Whether the buckets are UTC days."""
         return self.bucket == "day" and not any(each.utcoffset() for each in self.starts())
 
     def starts(self) -> list[datetime]:
-        """When each bucket begins; the first one at `start`, the others on full hours, or at midnight."""
+        """Return when each bucket begins: the first at `start`, the others on full hours or at midnight."""
         starts, start, end = [], self.start, self.end.astimezone(UTC)
         while start.astimezone(UTC) < end:
             starts.append(start)
@@ -85,16 +79,16 @@ class Range:
 
     def _next(self, start: datetime) -> datetime:
         if self.bucket == "hour":
-            # Through UTC: the wall clock repeats or leaves out an hour twice a year.
+            # Through UTC: twice a year, the zone's clock repeats or skips an hour.
             return _end_of_hour(start.astimezone(UTC)).astimezone(start.tzinfo)
         return datetime.combine(start.date() + DAY, time(), start.tzinfo)
 
 
 def parse_range(query: Mapping[str, str], now: datetime) -> Range:
-    """The range that a page's query asks for; raises `ValueError` with a text for its reader.
+    """Parse a page's query; raises `ValueError` with a message for the reader.
 
-    `days=7` (the default) are the last days with today, else `start=` and `end=` are dates (`end` is
-    included) or times (`2026-11-21T13:00`, `end` is not); `bucket=hour|day` and `time_zone=Europe/Berlin` go
+    `days=7` (the default) is the last days including today. `start=` and `end=` are dates (`end` is included)
+    or times such as `2026-11-21T13:00` (`end` is not). `bucket=hour|day` and `time_zone=Europe/Berlin` go
     with both.
     """
     zone, bucket = _time_zone(query.get("time_zone") or "UTC"), _bucket(query.get("bucket") or None)
@@ -134,18 +128,13 @@ def _days(text: str) -> int:
 
 
 def _moment(name: str, text: str, zone: ZoneInfo, *, is_end: bool = False) -> datetime:
-    """A date's first moment there (an end's: the next day's), or a time."""
+    """Parse a time, or a date: its first moment, or for an end that of the next day."""
     with suppress(ValueError, OverflowError):
-        moment = _first_moment(text, zone, is_end) if len(text) == len("2026-11-21") else _time(text, zone)
+        if len(text) == len("2026-11-21"):
+            moment = datetime.combine(date.fromisoformat(text) + is_end * DAY, time(), zone)
+        else:
+            moment = datetime.fromisoformat(text)
+            moment = moment.astimezone(zone) if moment.tzinfo else moment.replace(tzinfo=zone)
         if moment.year in _YEARS:
             return moment
     raise ValueError(f"{name}: {text!r} is not a date or time, such as 2026-11-21 or 2026-11-21T13:00.")
-
-
-def _first_moment(day: str, zone: ZoneInfo, is_end: bool) -> datetime:
-    return datetime.combine(date.fromisoformat(day) + is_end * DAY, time(), zone)
-
-
-def _time(text: str, zone: ZoneInfo) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment.astimezone(zone) if moment.tzinfo else moment.replace(tzinfo=zone)

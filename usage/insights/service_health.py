@@ -1,4 +1,4 @@
-"""How the service is: its queue, its leases, what the reaper closed, and how the books are kept."""
+"""The state of the service: its queue, its leases, the requests that failed to run, and the books."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,39 +8,50 @@ from django.db.models import Count, Min, Q, Sum
 from accounts.models import Organization
 from usage.database.clock import database_now
 from usage.database.time_limit import time_limit
-from usage.insights.last_check import LastCheck, last_check
 from usage.insights.range import HOUR
-from usage.models import OPEN, Generation, HourlyUsage, LedgerEntry, LedgerSeal, Outcome, State
+from usage.models import OPEN, Generation, HourlyUsage, LedgerCheck, LedgerEntry, LedgerSeal, Outcome, State
 
 MAX_UNSEALED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
+class LastCheck:
+    """When the books were last checked, and the newest differences that are still open.
+
+    These may have been found by an earlier check.
+    """
+
+    checked_at: datetime
+    differences: int
+    first_difference: str
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
-    """What the tables tell of the service's state."""
+    """The state of the service, as the tables show it."""
 
     queue_depth: int
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
     running: int
     oldest_lease_s: float | None
-    """How long ago the oldest open lease ended; negative: no lease has ended."""
+    """Time since the oldest open lease expired; negative if none has expired."""
     closed_since: datetime
-    """A full hour, a day ago; what follows is counted from it on."""
+    """The full hour, a day ago, from which on `lost` and `not_started` are counted."""
     lost: int
     """Requests whose worker was lost: the reaper closed them."""
     not_started: int
-    """Requests that no worker took in time, which the reaper closed, or that could not be queued."""
+    """Requests that no worker claimed in time, or that could not be queued."""
     last_sealed_at: datetime | None
     unsealed_entries: int
-    """At most `MAX_UNSEALED`: that many and more are behind."""
+    """At most `MAX_UNSEALED`."""
     last_check: LastCheck | None
-    """Of the books; None: nobody has ever checked them."""
+    """None if the books were never checked."""
 
 
 @time_limit()
 def health() -> Health:
-    """The queue, the leases, what the reaper closed, the ledger's seals and its last check."""
+    """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
     now = database_now()
     queued = Q(state=State.ADMITTED)
     found = Generation.objects.filter(OPEN).aggregate(
@@ -52,7 +63,7 @@ def health() -> Health:
     seal = LedgerSeal.objects.order_by("-id").only("last_id", "sealed_at").first()
     unsealed = LedgerEntry.objects.filter(id__gt=seal.last_id if seal else 0).order_by("id")
     closed_since = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=1) + HOUR
-    closed = _closed(closed_since)
+    closed = _closed_by_outcome(closed_since)
     return Health(
         queue_depth=found["queued"],
         oldest_queued_s=_seconds(now, found["oldest"]),
@@ -63,7 +74,7 @@ def health() -> Health:
         not_started=closed.get(Outcome.NOT_STARTED, 0),
         last_sealed_at=seal.sealed_at if seal else None,
         unsealed_entries=unsealed[:MAX_UNSEALED].count(),
-        last_check=last_check(),
+        last_check=_last_check(),
     )
 
 
@@ -71,10 +82,20 @@ def _seconds(now: datetime, then: datetime | None) -> float | None:
     return None if then is None else (now - then).total_seconds()
 
 
-def _closed(since: datetime) -> dict[str, int]:
-    """What no worker settled, by outcome. Each organization's hours are found through the index, which begins
-    with it.
-    """
+def _closed_by_outcome(since: datetime) -> dict[str, int]:
+    """Count the requests that no worker settled."""
     rows = HourlyUsage.objects.filter(hour__gte=since, outcome__in=[Outcome.WORKER_LOST, Outcome.NOT_STARTED])
+    # The index begins with the organization.
     rows = rows.filter(organization_id__in=Organization.objects.order_by().values("id"))
     return dict(rows.order_by().values_list("outcome").annotate(Sum("requests")))
+
+
+def _last_check() -> LastCheck | None:
+    done = LedgerCheck.objects.filter(differences__isnull=False).order_by("-checked_at")
+    newest = done.first()
+    if newest is None:
+        return None
+    unresolved = done.filter(differences__gt=0, resolved_at__isnull=True).first()
+    if unresolved is None:
+        return LastCheck(newest.checked_at, 0, "")
+    return LastCheck(newest.checked_at, unresolved.differences or 0, unresolved.first_difference)

@@ -1,9 +1,7 @@
-"""Where sums come from: which rows of which rollup cover a range of time, each table read where it is the
-smallest that will do.
+"""The rows of the rollups that cover a range of time, from the smallest table that can answer.
 
-Of closed days one dimension alone is in `DailyTotals`, several are in `DailyUsage`; hours are read for what
-is left: today, the edges of a range that are not full days of UTC, and bars that are hours or days of another
-time zone.
+`DailyTotals` has closed days by one dimension, `DailyUsage` by all of them. Hours are read for the rest:
+today, the edges of a range that are not full UTC days, and buckets that are hours or days of another zone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +13,7 @@ from django.db.models import F, Model, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from accounts.models import Organization, Project
-from usage.database.trunc_utc import StartOf
+from usage.database.trunc_utc import TruncUTC
 from usage.insights.range import Range
 from usage.models import DailyTotals, DailyUsage, Dimension, HourlyUsage
 from usage.models.outcomes import FAILED
@@ -23,7 +21,7 @@ from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 
 GroupBy = Literal["organization", "project", "key", "model", "outcome"]
-_BY_NUMBER = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
+_NUMERIC = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
 _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
@@ -32,7 +30,7 @@ Rows = TypeVar("Rows", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which requests a report is about: those that fit all that is set."""
+    """Restricts a report to the requests that match every field that is not None."""
 
     organization_id: int | None = None
     project_id: int | None = None
@@ -41,39 +39,38 @@ class Filters:
     outcome: str | None = None
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
-        """Those rows that fit; their model has these columns."""
-        return rows.filter(**wanted(self))
+        """Return the rows that match; their model must have these columns."""
+        return rows.filter(**self.by_column())
 
-
-def wanted(filters: Filters) -> dict[str, Any]:
-    """What is set, by column."""
-    values = {each.name: getattr(filters, each.name) for each in fields(Filters)}
-    return {name: value for name, value in values.items() if value is not None}
+    def by_column(self) -> dict[str, Any]:
+        """Return the values that are set, by their column in the rollups."""
+        values = {each.name: getattr(self, each.name) for each in fields(Filters)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Some rows, and how they are grouped and added up."""
+    """Rows, and how to group them and add them up."""
 
     rows: QuerySet[Any]
     start: Combinable
-    """The start of the bar that a row counts in."""
+    """The start of the bucket that a row counts in."""
     group: str
-    """The column that says the group."""
+    """The column of the group."""
     sums: Mapping[str, Sum]
-    """What is added up, always in the same order: the failed requests, then `closed_days.SUMS`."""
+    """The failed requests, then `closed_days.SUMS`, always in this order."""
     is_text: bool = False
-    """Whether a number that says the group is text here."""
+    """Whether the group is a number that is stored as text."""
 
     def group_in_rows(self, member: Any) -> Any:
-        """A group as these rows name it."""
+        """Return a group's value as these rows store it."""
         return str(member) if self.is_text else member
 
 
 def sources(
     over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
 ) -> Iterator[Source]:
-    """What covers the range; with `by_start` its bars can be told apart."""
+    """Yield the sources that cover the range; with `by_start` their rows can be told apart by bucket."""
     if by_start and not over.has_utc_days:
         yield _hours(over, over.start, over.end, group_by, filters)
         return
@@ -85,53 +82,50 @@ def sources(
 
 
 def _hours(over: Range, start: datetime, end: datetime, group_by: GroupBy | None, filters: Filters) -> Source:
-    rows = _of_organizations(HourlyUsage.objects.filter(hour__gte=start, hour__lt=end), filters)
-    bar = StartOf("day" if over.has_utc_days else "hour", "hour")
-    return Source(rows, bar, _column(group_by), {"sum_failed_requests": _FAILED, **_SUMS})
+    rows = _by_index(HourlyUsage.objects.filter(hour__gte=start, hour__lt=end), filters)
+    bucket = TruncUTC("day" if over.has_utc_days else "hour", "hour")
+    return Source(rows, bucket, _column(group_by), {"sum_failed_requests": _FAILED, **_SUMS})
 
 
 def _days(first: date, last: date, group_by: GroupBy | None, filters: Filters) -> Source:
-    dimension = only_dimension(group_by, filters)
+    dimension = single_dimension(group_by, filters)
     if dimension is None:
-        rows = _of_organizations(DailyUsage.objects.filter(day__gte=first, day__lt=last), filters)
+        rows = _by_index(DailyUsage.objects.filter(day__gte=first, day__lt=last), filters)
         return Source(rows, F("day"), _column(group_by), {"sum_failed_requests": _FAILED, **_SUMS})
     totals = DailyTotals.objects.filter(dimension=dimension, day__gte=first, day__lt=last)
-    for member in wanted(filters).values():
+    for member in filters.by_column().values():
         totals = totals.filter(member=str(member))
     sums = {"sum_failed_requests": Sum("failed_requests", default=0), **_SUMS}
-    return Source(totals, F("day"), "member", sums, is_text=dimension in _BY_NUMBER)
+    return Source(totals, F("day"), "member", sums, is_text=dimension in _NUMERIC)
 
 
 def _column(group_by: GroupBy | None) -> str:
     return COLUMNS[Dimension(group_by or Dimension.OUTCOME)]
 
 
-def only_dimension(group_by: GroupBy | None, filters: Filters) -> Dimension | None:
-    """The one that the question is about; None when it is about several. A question about none is one about
-    all outcomes.
+def single_dimension(group_by: GroupBy | None, filters: Filters) -> Dimension | None:
+    """Return the one dimension that the report groups or filters by; None if there are several.
+
+    A report without any is one of all outcomes.
     """
-    columns = wanted(filters)
-    asked = {dimension for dimension, column in COLUMNS.items() if column in columns}
-    asked |= {Dimension(group_by)} if group_by else set()
-    if len(asked) > 1:
+    columns = filters.by_column()
+    dimensions = {dimension for dimension, column in COLUMNS.items() if column in columns}
+    dimensions |= {Dimension(group_by)} if group_by else set()
+    if len(dimensions) > 1:
         return None
-    return asked.pop() if asked else Dimension.OUTCOME
+    return dimensions.pop() if dimensions else Dimension.OUTCOME
 
 
-def _of_organizations(rows: QuerySet[Rows], filters: Filters) -> QuerySet[Rows]:
-    """Those of the rows that fit, each found by its organization: the index begins with it."""
+def _by_index(rows: QuerySet[Rows], filters: Filters) -> QuerySet[Rows]:
+    """Return the rows that match, found by their organizations, with which the index begins."""
     rows = filters.narrow(rows)
-    return (
-        rows
-        if filters.organization_id is not None
-        else rows.filter(organization_id__in=_organizations(filters))
-    )
-
-
-def _organizations(filters: Filters) -> QuerySet[Any, Any]:
-    """The ids of the organizations that the filters leave."""
+    if filters.organization_id is not None:
+        return rows
+    owners: QuerySet[Any, Any]
     if filters.api_key_id is not None:
-        return Project.objects.filter(api_keys=filters.api_key_id).values("organization_id")
-    if filters.project_id is not None:
-        return Project.objects.filter(pk=filters.project_id).values("organization_id")
-    return Organization.objects.order_by().values("id")
+        owners = Project.objects.filter(api_keys=filters.api_key_id).values("organization_id")
+    elif filters.project_id is not None:
+        owners = Project.objects.filter(pk=filters.project_id).values("organization_id")
+    else:
+        owners = Organization.objects.order_by().values("id")
+    return rows.filter(organization_id__in=owners)

@@ -1,9 +1,9 @@
-"""Sums of the rollups: of a range, of its hours or days, of the groups that spent most."""
+"""Sums of the rollups: of a range, of its hours or days, and of the groups that spent most."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from operator import add
 from typing import Any
 
@@ -18,7 +18,7 @@ from usage.models import Outcome
 from usage.rollups import closed_days
 
 MAX_GROUPS = 8
-"""Groups of a series that have their own name; more colours nobody can tell apart."""
+"""Groups of a series that have their own name: nobody can tell more colours apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Totals:
 
     @classmethod
     def of(cls, sums: Iterable[int]) -> "Totals":
-        """The totals of a source's sums, which begin with the failed requests."""
+        """Return the totals of the sums of a source, in their order."""
         failed, requests, *others = sums
         return cls(requests, failed, *others)
 
@@ -47,12 +47,11 @@ class Totals:
 
     @property
     def total_tokens(self) -> int:
-        """Of prompts and completions."""
         return self.prompt_tokens + self.completion_tokens
 
     @property
     def error_rate(self) -> float:
-        """The failed requests' share, from 0 to 1; 0 without requests."""
+        """The share of failed requests, from 0 to 1; 0 without requests."""
         return self.failed_requests / self.requests if self.requests else 0.0
 
 
@@ -67,9 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One group's sums in one bucket. `group_id` is None for what is not one group: "all" of them, or the
-    "other" ones.
-    """
+    """The sums of one group in one bucket. `group_id` is None for the groups "all" and "other"."""
 
     start: datetime
     group_id: str | None
@@ -79,44 +76,44 @@ class Point:
 
 @time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
-    """The sums of the whole range."""
+    """Return the sums of the whole range."""
     parts = (source.rows.aggregate(**source.sums) for source in sources(over, None, filters or Filters()))
     return sum((Totals.of(list(part.values())) for part in parts), Totals())
 
 
 @time_limit()
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
-    """The `n` groups that spent most, the dearest first; among equals the one with more requests."""
-    found = _dearest_first(over, group_by, filters or Filters())[:n]
+    """Return the `n` groups that spent most, the most expensive first, then the one with more requests."""
+    found = _by_amount(over, group_by, filters or Filters())[:n]
     labels = _labels(group_by, [key for key, _ in found])
     return [Row(str(key), labels[key], sums) for key, sums in found]
 
 
 @time_limit()
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
-    """Each bucket's sums by group, for every bucket and group: by time, then the dearest group first.
+    """Return a point for every bucket and group: by time, then the most expensive group first.
 
-    The `MAX_GROUPS` dearest groups have their own points, the rest of them are one group, "other".
+    The `MAX_GROUPS` most expensive groups have their own points; the rest are one group, "other".
     """
     filters = filters or Filters()
     groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
     if group_by is not None:
-        dearest = [key for key, _ in _dearest_first(over, group_by, filters)]
-        labels = _labels(group_by, dearest[:MAX_GROUPS])
-        groups = [(key, str(key), labels[key]) for key in dearest[:MAX_GROUPS]]
-        groups += [(None, None, "other")] if len(dearest) > MAX_GROUPS else []
-    sums = _sums_by_bar(over, group_by, filters, [key for key, _, _ in groups])
-    bars, nothing = enumerate(over.starts()), Totals()
+        ranked = [key for key, _ in _by_amount(over, group_by, filters)]
+        labels = _labels(group_by, ranked[:MAX_GROUPS])
+        groups = [(key, str(key), labels[key]) for key in ranked[:MAX_GROUPS]]
+        groups += [(None, None, "other")] if len(ranked) > MAX_GROUPS else []
+    sums = _sums_by_bucket(over, group_by, filters, [key for key, _, _ in groups])
+    nothing = Totals()
     return [
-        Point(start, name, label, sums.get((bar, key), nothing))
-        for bar, start in bars
+        Point(start, name, label, sums.get((bucket, key), nothing))
+        for bucket, start in enumerate(over.starts())
         for key, name, label in groups
     ]
 
 
 @time_limit()
 def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> dict[Any, Totals]:
-    """The sums of all groups, by their ids or names."""
+    """Return the sums of all groups, by their ids or names."""
     found: dict[Any, Totals] = {}
     for source in sources(over, group_by, filters or Filters()):
         for key, *numbers in source.rows.order_by().values_list(source.group).annotate(**source.sums):
@@ -125,19 +122,17 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
     return found
 
 
-def _dearest_first(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
-    """All groups, those that spent most first; among equals those with more requests."""
+def _by_amount(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
     found = sums_by_group(over, group_by, filters)
     return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
-def _sums_by_bar(
+def _sums_by_bucket(
     over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]
 ) -> dict[tuple[int, Any], Totals]:
-    """The sums by bucket and group; if None is among the named, it stands for the groups that are not.
+    """Return the sums by bucket and group; None among the named groups stands for all others.
 
-    A bucket is named by its place: two of them begin at 2:00 where the clock is put back to it, and such
-    times are equal.
+    A bucket is named by its index: on the day on which clocks are put back, two of them begin at 2:00.
     """
     starts = [start.astimezone(UTC) for start in over.starts()]
     sums: dict[tuple[int, Any], list[int]] = {}
@@ -148,27 +143,22 @@ def _sums_by_bar(
             rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
         for row in rows.order_by().values_list(*groups).annotate(**source.sums):
             group = row[1] if group_by is not None else None
-            key = (_bar(starts, row[0]), int(group) if source.is_text and group is not None else group)
+            moment = row[0] if isinstance(row[0], datetime) else closed_days.midnight(row[0])
+            bucket = max(bisect_right(starts, moment) - 1, 0)
+            key = (bucket, int(group) if source.is_text and group is not None else group)
             sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
     return {key: Totals.of(numbers) for key, numbers in sums.items()}
 
 
-def _bar(starts: list[datetime], moment: datetime | date) -> int:
-    """The place of the bucket that the moment, or a day's beginning, lies in."""
-    begin = moment if isinstance(moment, datetime) else closed_days.midnight(moment)
-    return max(bisect_right(starts, begin) - 1, 0)
-
-
 def _group(source: Source, named: list[Any]) -> Combinable:
-    """What rows are grouped by; the column itself where all have a name, which costs the database much less."""
     if None not in named:
-        return F(source.group)
+        return F(source.group)  # which costs the database much less
     members = [source.group_in_rows(member) for member in named if member is not None]
     return Case(When(**{f"{source.group}__in": members}, then=F(source.group)), default=None)
 
 
 def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:
-    """How the groups are called now."""
+    """Return the current names of the groups."""
     match group_by:
         case "organization":
             return {row.pk: row.name for row in Organization.objects.filter(pk__in=ids)}

@@ -1,5 +1,4 @@
-"""What was used and what it cost: generations, prices, budgets, credit, the ledger, its seals and its
-rollups.
+"""The tables of usage and money: generations, prices, budgets, credit, the ledger, its seals and rollups.
 
 Amounts are integer nanodollars; prices are nanodollars per million tokens. Times are the database's clock.
 Rows keep names and prices as values, so that history survives renames and price changes.
@@ -16,7 +15,8 @@ from usage.models.rollups import ClosedDay, DailyFirstTokens, DailyTotals, Daily
 from usage.models.verification import LedgerCheck
 
 __all__ = [
-    "ANY_ERROR", "CHARGED", "FAILED", "OPEN", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit", "DailyFirstTokens", "DailyTotals",
-    "DailyUsage", "Dimension", "Discount", "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry",
-    "LedgerSeal", "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote", "UsageSource",
+    "ANY_ERROR", "CHARGED", "FAILED", "OPEN", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit",
+    "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension", "Discount", "Generation", "HourlyUsage",
+    "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "Outcome", "Period", "Price",
+    "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote", "UsageSource",
 ]  # fmt: skip

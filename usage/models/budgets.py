@@ -1,4 +1,4 @@
-"""Credit, the limits that people set, and what each budget has spent and holds."""
+"""Prepaid credit, budget limits, and the amounts that each budget has spent and holds."""
 
 from django.db import models
 from django.db.models import Q
@@ -7,9 +7,7 @@ from accounts.models import APIKey, Organization, Project
 
 
 class Credit(models.Model):
-    """What an organization has paid in advance: its grants less its refunds. What it has spent of it is in
-    its budget "ever".
-    """
+    """An organization's prepaid amount: its grants less its refunds. Its budget "ever" has its spending."""
 
     organization = models.OneToOneField(
         Organization, on_delete=models.PROTECT, related_name="+", primary_key=True
@@ -30,7 +28,7 @@ class Credit(models.Model):
 
 
 class Scope(models.TextChoices):
-    """Whose money a budget counts."""
+    """Kind of owner of a budget."""
 
     ORGANIZATION = "organization"
     PROJECT = "project"
@@ -38,7 +36,7 @@ class Scope(models.TextChoices):
 
 
 class Period(models.TextChoices):
-    """How long a budget counts before the next one begins."""
+    """Length of time that one budget counts."""
 
     DAY = "day"
     MONTH = "month"
@@ -46,9 +44,9 @@ class Period(models.TextChoices):
 
 
 class BudgetLimit(models.Model):
-    """The most that an organization, project or key may spend in each day, each month or for ever.
+    """The most that an organization, project or key may spend in each day, each month or ever.
 
-    A soft limit refuses nothing: the budget that reaches it says when it did.
+    A soft limit refuses nothing: the budget that reaches it records when.
     """
 
     scope = models.CharField(max_length=12, choices=Scope.choices)
@@ -73,7 +71,7 @@ class BudgetLimit(models.Model):
 
     @property
     def owner_name(self) -> str:
-        """What is limited, by its name now: one query, unless the row's own has brought it as `subject_name`."""
+        """The owner's current name. Costs a query, unless the row was annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
             return str(known)
         model, path = _OWNERS[Scope(self.scope)]
@@ -86,13 +84,14 @@ _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.PROJECT: (Project, ("organization__name", "name")),
     Scope.API_KEY: (APIKey, ("project__organization__name", "project__name", "name")),
 }
-"""Whose money it is, and the names that say which one."""
+"""Each scope's model, and the lookups of its full name."""
 
 
 class Budget(models.Model):
-    """What one organization, project or key has spent (`posted`) and holds (`pending`) in one period.
+    """The amounts that one organization, project or key has spent (`posted`) and holds (`pending`) in one
+    period.
 
-    Its id says it all, `key/7/month/2026-11-01`, so a new period is a new row and nothing needs a reset job.
+    The period is part of the id, `key/7/month/2026-11-01`: a new period is a new row, and nothing is reset.
     """
 
     id = models.CharField(primary_key=True, max_length=64)

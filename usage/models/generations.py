@@ -1,4 +1,4 @@
-"""Generations, one row for each request, and the idempotency keys that stand for them."""
+"""Generations, one row for each request, and the idempotency keys that name them."""
 
 from django.db import models
 from django.db.models import Q
@@ -9,7 +9,7 @@ from usage.pricing import Price as PriceValue
 
 
 class State(models.TextChoices):
-    """Where a generation stands; admitted and running ones are open."""
+    """State of a generation; admitted and running ones are open."""
 
     ADMITTED = "admitted"
     RUNNING = "running"
@@ -17,11 +17,11 @@ class State(models.TextChoices):
 
 
 OPEN = ~Q(state=State.SETTLED)
-"""A generation that is admitted or runs, as the index of the open ones says it."""
+"""Open generations, written as in the condition of their partial index, which is used only then."""
 
 
 class UsageSource(models.TextChoices):
-    """Where the token counts come from."""
+    """Origin of a generation's token counts."""
 
     UPSTREAM = "upstream"
     COUNTED = "counted"
@@ -29,14 +29,14 @@ class UsageSource(models.TextChoices):
 
 
 class UsageNote(models.TextChoices):
-    """What is to be known of the token counts beside their source."""
+    """Peculiarity of an upstream's token counts."""
 
     IMPLAUSIBLE = "upstream_implausible", "the upstream told more than the request can have used"
     ADDED = "upstream_added", "the upstream told each choice's by itself, and they are added"
 
 
 class Generation(models.Model):
-    """One request's run, from its admission to its settlement; its id is the public request id."""
+    """One request from its admission to its settlement; its id is the public request id."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -90,14 +90,15 @@ class Generation(models.Model):
         help_text="Of several choices that differ: each, by index, with commas.",
     )
     deployment = models.CharField(max_length=128, blank=True, db_default="")
-    """The last that was asked; while running: as of the last heartbeat."""
+    """The last one tried; while running: as of the last heartbeat."""
     attempts = models.PositiveSmallIntegerField(db_default=0, help_text="Deployments tried.")
     attempt_log = models.JSONField(
         null=True,
         help_text="The last attempts, where one failed: `Attempt` of `usage/books/settlement.py` each.",
     )
     usage_source = models.CharField(max_length=10, choices=UsageSource.choices, db_default=UsageSource.NONE)
-    usage_note = models.CharField(  # noqa: DJ001  a column that is not null would rebuild SQLite's table, without its triggers
+    # Null and not empty: adding a column that is not null rebuilds SQLite's table, which drops its triggers.
+    usage_note = models.CharField(  # noqa: DJ001
         max_length=24, choices=UsageNote.choices, null=True, blank=True
     )
     prompt_tokens = models.PositiveIntegerField(db_default=0)
@@ -131,7 +132,7 @@ class Generation(models.Model):
 
     @property
     def finish_reasons(self) -> list[str]:
-        """Each choice's finish reason, by index."""
+        """The finish reason of each choice, by its index."""
         known = self.finish_reason.split(",")
         return known if len(known) == self.choices_count else [known[0] or "stop"] * self.choices_count
 
@@ -142,7 +143,7 @@ class Generation(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A client's `Idempotency-Key` and the one generation that it stands for; both digests are SHA-256."""
+    """A client's `Idempotency-Key` and the one generation that it names; both digests are SHA-256."""
 
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     digest = models.CharField(max_length=64, help_text="Of the key.")

@@ -9,7 +9,7 @@ from usage.models.outcomes import Outcome
 
 
 class Kind(models.TextChoices):
-    """What a ledger entry is for."""
+    """Kind of a ledger entry."""
 
     CHARGE = "charge"
     OVERAGE = "overage"
@@ -19,23 +19,23 @@ class Kind(models.TextChoices):
 
 
 CHARGED = (Kind.CHARGE, Kind.OVERAGE)
-"""What settling writes."""
+"""The kinds that settling writes."""
 SPENT = (*CHARGED, Kind.CORRECTION)
-"""What counts in budgets and in the rollup; the others move credit."""
+"""The kinds that count in budgets and in the rollups; the others move credit."""
 
 
 class LedgerEntry(models.Model):
-    """One movement of money, written once and never changed: the database refuses it.
+    """One movement of money, written once; the database refuses to change it.
 
-    An entry's amount is what the organization owes more by it: charges and refunds are positive, grants
-    negative, corrections either. Every settled generation has exactly one charge, of zero too; an overage is
+    The amount is added to the organization's debt: charges and refunds are positive, grants are negative,
+    corrections are either. Every settled generation has exactly one charge, which may be zero. An overage is
     the part of an amount that the hold did not cover. A correction names the charge or overage that it
-    corrects and counts where that one counts.
+    corrects, and counts in the same budgets.
     """
 
     kind = models.CharField(max_length=10, choices=Kind.choices)
-    # No constraint: entries are for ever, and outlive the generations that `usage/retention/` drops.
-    # Verification misses all others.
+    # No constraint: entries are kept for ever, generations are dropped by `usage/retention/`. Verification
+    # finds any other generation that is missing.
     generation = models.ForeignKey(
         Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True, db_constraint=False
     )
@@ -130,17 +130,14 @@ class LedgerEntry(models.Model):
 
     @property
     def request_id(self) -> str | None:
-        """The id of its request as clients know it, whether the generation is still there or dropped; None of
-        credit.
-        """
+        """The public id of its request, which may have been dropped; None for credit."""
         return f"chatcmpl-{self.generation_id.hex}" if self.generation_id else None
 
 
 class LedgerSeal(models.Model):
-    """A block of ledger entries as they were: who changes one, or a seal, breaks every later seal's digest.
-    Never changed either.
+    """A digest of a block of ledger entries and of the seal before, so that a change breaks all later seals.
 
-    `usage/verification/seals.py` says what is hashed.
+    Never changed either. `usage/verification/seals.py` defines what is hashed.
     """
 
     first_id = models.BigIntegerField()

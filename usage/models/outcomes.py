@@ -1,10 +1,10 @@
-"""How a generation ended, and which of these ends are errors."""
+"""The outcomes of generations, and which of them are errors."""
 
 from django.db import models
 
 
 class Outcome(models.TextChoices):
-    """How a generation ended."""
+    """Outcome of a generation."""
 
     COMPLETED = "completed"
     CLIENT_CANCELLED = "client_cancelled"
@@ -14,6 +14,6 @@ class Outcome(models.TextChoices):
 
 
 FAILED = (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)
-"""The outcomes that count as errors. A client that left is none."""
+"""The outcomes that count as errors; a client that left does not."""
 ANY_ERROR = "any_error"
-"""Where requests are asked for by their outcome: any of those."""
+"""As a filter of requests: any of `FAILED`."""

@@ -1,4 +1,4 @@
-"""What served models cost, and the discounts of organizations; rows are added, never changed."""
+"""Prices of served models and discounts of organizations; rows are added, never changed."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,7 +8,7 @@ from usage.pricing import Price as PriceValue
 
 
 class Price(models.Model):
-    """What a served model costs from `effective_from` on; rows are added, never changed."""
+    """Price of a served model from `effective_from` on."""
 
     model = models.CharField(max_length=128)
     effective_from = models.DateTimeField()
@@ -48,7 +48,7 @@ class Price(models.Model):
 
 
 class Discount(models.Model):
-    """What an organization pays less than the price from `effective_from` on; rows are added, never changed."""
+    """Discount of an organization on all prices from `effective_from` on."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
     effective_from = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""The table of refused requests; `refused_requests.py` writes it."""
+"""The table of refused requests; `rollups/refused_requests.py` writes it."""
 
 from django.db import models
 
@@ -6,7 +6,7 @@ from accounts.models import APIKey, Organization, Project
 
 
 class RefusedRequests(models.Model):
-    """How many requests of one key were refused with one status and error code in one hour of UTC."""
+    """Number of requests of one key that were refused with one status and error code in one UTC hour."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)

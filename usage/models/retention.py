@@ -1,15 +1,14 @@
-"""The table of retention: up to which day generations were exported and dropped, and by whom."""
+"""The table of retention horizons: the days before which generations were exported and dropped."""
 
 from django.db import models
 
 
 class RetentionHorizon(models.Model):
-    """A day of UTC: the generations that were settled before it, from the horizon before on, were exported to
-    be dropped.
+    """A UTC day; the generations that were settled between the horizon before and this day were exported.
 
-    `usage/retention/` writes it when the export is on the disk and checked, and the first row is dropped
-    after that: the database lets nobody delete a generation that is not before a horizon. From then on it
-    only says how far the dropping is.
+    `usage/retention/` writes the row once the export is on the disk and checked. Only then can generations be
+    dropped: a trigger refuses to delete one that was settled after the last horizon. From then on the row
+    only records the progress.
     """
 
     day = models.DateField(primary_key=True)

@@ -1,7 +1,7 @@
-"""The tables of the rollups: the ledger by the hour, and, of days that are over, the hours by the day.
+"""The tables of the rollups: the ledger summed by hour, and the hours of days that are over summed by day.
 
-`rollups/__init__.py` and `rollups/closed_days.py` write them. All of them can be made anew from the ledger
-and the generations.
+`rollups/__init__.py` and `rollups/closing.py` write them, and can rebuild them from the ledger and the
+generations.
 """
 
 from django.db import models
@@ -11,7 +11,7 @@ from usage.models.outcomes import Outcome
 
 
 class _Sums(models.Model):
-    """What a rollup adds up of its ledger entries."""
+    """Sums of ledger entries."""
 
     requests = models.PositiveBigIntegerField(default=0)
     prompt_tokens = models.PositiveBigIntegerField(default=0)
@@ -25,7 +25,7 @@ class _Sums(models.Model):
 
 
 class _Group(_Sums):
-    """What one key used of one model with one outcome."""
+    """Usage of one key, model and outcome."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -38,7 +38,7 @@ class _Group(_Sums):
 
 
 class HourlyUsage(_Group):
-    """The ledger summed by hour, key, model and outcome; `rollup` can rebuild it at any time."""
+    """The ledger summed by hour, key, model and outcome."""
 
     hour = models.DateTimeField()
 
@@ -56,10 +56,7 @@ class HourlyUsage(_Group):
 
 
 class ClosedDay(models.Model):
-    """A day of UTC that is over and whose hours are added up: `DailyUsage` and `DailyTotals` have all of it.
-
-    When one of its hours changes after all, the database deletes this row, and the day is added up anew.
-    """
+    """A UTC day that is over and is in `DailyUsage`, `DailyTotals` and `DailyFirstTokens`."""
 
     day = models.DateField(primary_key=True)
     has_first_tokens = models.BooleanField(
@@ -89,7 +86,7 @@ class DailyUsage(_Group):
 
 
 class Dimension(models.TextChoices):
-    """What usage is grouped by."""
+    """Dimension by which usage is grouped."""
 
     ORGANIZATION = "organization"
     PROJECT = "project"
@@ -110,7 +107,7 @@ class _Member(models.Model):
 
 
 class DailyTotals(_Member, _Sums):
-    """The hours of closed days summed by day and one dimension alone, all others together: a few rows a day."""
+    """The hours of closed days summed by day and a single dimension: a few rows a day."""
 
     failed_requests = models.PositiveBigIntegerField(default=0, help_text="Of the requests.")
 
@@ -125,8 +122,8 @@ class DailyTotals(_Member, _Sums):
 
 
 class DailyFirstTokens(_Member):
-    """How many requests of a closed day had their first token so many milliseconds after the claim; see
-    `rollups/first_tokens.py`.
+    """Number of requests of a closed day whose time from claim to first token lies in a bucket of
+    `rollups/first_token_buckets.py`.
     """
 
     bucket = models.SmallIntegerField()

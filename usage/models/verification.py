@@ -1,11 +1,12 @@
-"""The table of verification: when the books were checked, from when on, and what was found."""
+"""The table of checks of the books, with the differences that each has found."""
 
 from django.db import models
 
 
 class LedgerCheck(models.Model):
-    """One check of the books: a `verifyledger`, or one of those that a reaper makes each hour. The newest are
-    kept.
+    """One check of the books, by `verifyledger` or by a reaper, which makes one each hour.
+
+    The newest are kept.
     """
 
     checked_at = models.DateTimeField()
@@ -30,4 +31,5 @@ class LedgerCheck(models.Model):
     )
 
     def __str__(self) -> str:
-        return f"{self.checked_at:%Y-%m-%d %H:%M:%S}: {'not done' if self.differences is None else self.differences}"
+        found = "not done" if self.differences is None else self.differences
+        return f"{self.checked_at:%Y-%m-%d %H:%M:%S}: {found}"

@@ -1,1 +1,1 @@
-"""Drops old generations, once they are exported and every check agrees."""
+"""Drops old generations once they are exported and the books are right."""

@@ -1,14 +1,14 @@
-"""Exports the generations that were settled before a day, and drops them: each step is done by a run, or by
-the next one.
+"""Exporting and dropping of the generations that were settled before a day, in steps that can be resumed.
 
-1. `prepare`: what speaks against it, and how much it is. Nothing is written.
-2. `export`: an export of the period with its generations, made in a folder beside the wanted one, which gets its name when all of it is
-   on the disk. Then it is checked, as `verifyexport` does, and compared with the books.
-3. `record`: the horizon and an entry in the audit log, in one transaction. From now on nobody relies on the rows.
-4. `drop`: the rows, in batches. Each is a transaction that also says how far it is.
+1. `prepare` checks that nothing speaks against it. Nothing is written.
+2. `export` writes an export of the period with its generations into a folder beside the final one, and
+   renames it when all of it is on the disk. Then it checks the export, as `verifyexport` does, and compares
+   it with the books.
+3. `record` writes the horizon and an audit entry in one transaction. From now on nobody relies on the rows.
+4. `drop` deletes the rows in batches. Each is a transaction that also records the progress.
 
-Killed before the third step, nothing has happened but a folder, which the next run takes up; after it, the
-next run drops what is left.
+A run that was killed before the third step leaves only a folder, which the next run uses. After the third
+step, the next run drops the rows that are left.
 """
 
 import time
@@ -25,7 +25,7 @@ from accounts.audit import commands, recorder
 from usage.database.clock import database_now
 from usage.database.snapshot import pages, snapshot
 from usage.database.sql import db_value
-from usage.database.sqlite_write_lock import WriteTurn, database_file
+from usage.database.sqlite_write_lock import SQLiteWriteLock, database_file
 from usage.errors import NotDropped
 from usage.exports import durable_files, exporting
 from usage.exports.exporting import ExportSpec
@@ -36,13 +36,13 @@ from usage.rollups.closed_days import midnight
 BATCH = 100
 """Generations in a transaction: some milliseconds."""
 BEGINNING = date(1970, 1, 1)
-"""What the first horizon has as the one before."""
+"""The horizon before the first one."""
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Drop what was settled before the day, once it is in the folder; and who asked for it."""
+class DropJob:
+    """Which generations to drop: those settled before the day. They are exported to the folder first."""
 
     day: date
     folder: Path
@@ -51,7 +51,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What would be exported, and how much of it dropped."""
+    """The export to write, and how many generations and entries it has."""
 
     spec: ExportSpec
     generations: int
@@ -59,25 +59,27 @@ class Preparation:
 
 
 def unfinished() -> RetentionHorizon | None:
-    """What an earlier run has exported and recorded, and not dropped to the end."""
+    """Return the horizon of an earlier run that has not dropped all of its rows."""
     return RetentionHorizon.objects.filter(finished_at=None).order_by("day").first()
 
 
-def prepare(order: Order) -> Preparation | None:
-    """What the order would do; None: nothing is left to drop. Raises `NotDropped` with all that speaks
-    against it.
-    """
+def prepare(job: DropJob) -> Preparation | None:
+    """Return what the job would do, None if nothing is left to drop; raises `NotDropped` with reasons."""
     newest = (database_now() - MIN_AGE).date()
-    if order.day > newest:
+    if job.day > newest:
         raise NotDropped(
             f"Requests are kept for {MIN_AGE.days} days at least: give {newest} or an earlier day."
         )
     last = RetentionHorizon.objects.order_by("-day").first()
     after = last.day if last else BEGINNING
-    if order.day <= after:
+    if job.day <= after:
         return None
-    _check_folder(order.folder)
-    spec = ExportSpec(midnight(after), midnight(order.day), None, "ndjson", has_generations=True)
+    folder = job.folder
+    is_used = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+    # An export in the folder may be one of an earlier run, which `export` then compares with the books.
+    if is_used and not (folder / exporting.MANIFEST).exists():
+        raise NotDropped(f"{folder} is in use: give a folder that is not there yet.")
+    spec = ExportSpec(midnight(after), midnight(job.day), None, "ndjson", has_generations=True)
     with snapshot():
         generations = spec.entries.filter(kind=Kind.CHARGE).count()
         if not generations:
@@ -87,17 +89,10 @@ def prepare(order: Order) -> Preparation | None:
         return Preparation(spec, generations, spec.entries.count())
 
 
-def _check_folder(folder: Path) -> None:
-    """It is free, or has an export, which an earlier run may have written."""
-    is_used = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
-    if is_used and not (folder / exporting.MANIFEST).exists():
-        raise NotDropped(f"{folder} is in use: give a folder that is not there yet.")
-
-
 def export(spec: ExportSpec, folder: Path) -> dict[str, Any]:
-    """Write the export and check it, or check the one that an earlier run has written; returns its manifest.
+    """Write the export, unless an earlier run has, check it and return its manifest.
 
-    Raises `NotDropped` when the folder has anything else, or the file is not what the books say.
+    Raises `NotDropped` when the folder holds anything else, or the export differs from the books.
     """
     try:
         if not (folder / exporting.MANIFEST).exists():
@@ -114,15 +109,13 @@ def _write(spec: ExportSpec, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     if not (partial / exporting.MANIFEST).exists():
         exporting.write(spec, partial)
-    # The system itself refuses to put it in the place of a folder that is not empty.
+    # The operating system refuses to replace a folder that is not empty.
     partial.rename(folder)
     durable_files.sync_folder(folder.parent)
 
 
 def _is_of(spec: ExportSpec, manifest: dict[str, Any]) -> bool:
-    """Whether it is an export of just that, and has what the books have: entries never change, and their
-    generations follow them.
-    """
+    """Return whether the export is of this spec and has the counts and sums of the books."""
     specified = (spec.since.isoformat(), spec.until.isoformat(), None, True)
     with snapshot():
         by_kind = list(
@@ -138,20 +131,18 @@ def _is_of(spec: ExportSpec, manifest: dict[str, Any]) -> bool:
     return is_as_specified and (manifest["entries"], manifest["amount_nanodollars"]) == (counts, sums)
 
 
-def record(order: Order, spec: ExportSpec, manifest: dict[str, Any]) -> RetentionHorizon:
-    """Write the horizon down, and in the audit log who moved it; raises `NotDropped` when another run has
-    just done so.
-    """
+def record(job: DropJob, spec: ExportSpec, manifest: dict[str, Any]) -> RetentionHorizon:
+    """Write the horizon and its audit entry; raises `NotDropped` when another run has just done so."""
     row = RetentionHorizon(
-        day=order.day,
+        day=job.day,
         after=spec.since.date(),
         generations_count=manifest["generations"]["count"],
-        export=str(order.folder),
-        export_digest=exporting.sha256(order.folder / exporting.MANIFEST),
-        recorded_by=order.recorded_by,
+        export=str(job.folder),
+        export_digest=exporting.sha256(job.folder / exporting.MANIFEST),
+        recorded_by=job.recorded_by,
         recorded_at=database_now(),
     )
-    told = {
+    changes = {
         "generations": row.generations_count,
         "settled_from": row.after,
         "export": row.export,
@@ -160,9 +151,9 @@ def record(order: Order, spec: ExportSpec, manifest: dict[str, Any]) -> Retentio
     try:
         with transaction.atomic():
             row.save(force_insert=True)
-            actor = commands.actor_of("dropgenerations", order.recorded_by)
+            actor = commands.actor_of("dropgenerations", job.recorded_by)
             recorder.write(
-                actor, "dropped generations", row, {name: [None, each] for name, each in told.items()}
+                actor, "dropped generations", row, {name: [None, each] for name, each in changes.items()}
             )
     except IntegrityError as error:
         raise NotDropped("Another run has recorded a horizon at the same moment: run it again.") from error
@@ -170,34 +161,31 @@ def record(order: Order, spec: ExportSpec, manifest: dict[str, Any]) -> Retentio
 
 
 def drop(row: RetentionHorizon, progress: Progress) -> None:
-    """Drop what the horizon says and is not dropped yet; `progress` is told after each batch how many are
-    dropped by then.
-    """
+    """Drop the horizon's generations that are left; after each batch, `progress` gets the number dropped."""
     since, until = row.dropped_until or midnight(row.after), midnight(row.day)
     charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=since, created_at__lt=until)
-    turn = WriteTurn(database_file())
+    write_lock = SQLiteWriteLock(database_file())
     try:
         for page in pages(charges, BATCH):
             began = time.monotonic()
-            with turn.taken(), transaction.atomic():
-                _drop(row, page)
+            with write_lock.held(), transaction.atomic():
+                _drop_batch(row, page)
             row.refresh_from_db()
             progress(row.dropped_count)
-            # As long as it took others have the database to themselves.
+            # Leave the database to others for as long as the batch took.
             time.sleep(time.monotonic() - began)
     finally:
-        turn.close()
+        write_lock.close()
     RetentionHorizon.objects.filter(pk=row.pk, finished_at=None).update(finished_at=database_now())
 
 
-def _drop(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
-    # Locked in id order, as by a re-rating: a deletion has no order of its own, and the two would wait for
-    # each other.
+def _drop_batch(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
+    # Locked in id order, as by a re-rating, to avoid a deadlock: a DELETE locks in no particular order.
     generations = Generation.objects.filter(id__in=[charge.generation_id for charge in charges])
     list(generations.select_for_update().order_by("id").values_list("id"))
     ids = [db_value(charge.generation_id) for charge in charges]
     with connection.cursor() as cursor:
-        # Not the ORM, which would protect what the ledger's entries name.
+        # Not by the ORM, which protects rows that ledger entries refer to.
         cursor.execute(f"DELETE FROM usage_generation WHERE id IN ({', '.join(['%s'] * len(ids))})", ids)  # noqa: S608  the text is ours
         dropped = cursor.rowcount
     reached: datetime = charges[-1].created_at

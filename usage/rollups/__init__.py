@@ -1,22 +1,21 @@
-"""The ledger summed by hour: kept up in the settling transaction, and rebuilt from the ledger on demand.
+"""The ledger summed by hour: written by the settling transaction, and rebuilt from the ledger on demand.
 
-Days that are over are added up from the hours by `closed_days.py`.
+`closing.py` adds the hours of a day up once the day is over.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection, transaction
 
-from usage.database.clock import database_now
 from usage.database.sql import execute, insert
-from usage.models import SPENT, ClosedDay, DailyTotals, DailyUsage, HourlyUsage, LedgerEntry
-from usage.rollups import closed_days
+from usage.models import SPENT, ClosedDay, DailyTotals, DailyUsage, HourlyUsage, Kind
+from usage.rollups import closing
+from usage.rollups.closed_days import SUMS
 
 _GROUP = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
-_SUMS = closed_days.SUMS
 
 Group = tuple[Any, ...]
 
@@ -41,40 +40,26 @@ class Entry(NamedTuple):
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The full UTC hour that the moment lies in."""
+    """Return the full UTC hour that the moment lies in."""
     return moment.replace(minute=0, second=0, microsecond=0)
-
-
-def summed(entries: Iterable[Entry | LedgerEntry]) -> dict[Group, list[int]]:
-    """The entries' sums by group, in the order of the group's columns (so that locks are taken in one order)."""
-    totals: dict[Group, list[int]] = {}
-    for entry in entries:
-        group = (
-            entry.organization_id,
-            hour_of(entry.created_at),
-            entry.project_id,
-            entry.api_key_id,
-            entry.model,
-            entry.outcome,
-        )
-        numbers = totals.setdefault(group, [0] * len(_SUMS))
-        for position, name in enumerate(_SUMS[1:], start=1):
-            numbers[position] += getattr(entry, name)
-        # An overage and a correction are more or less money for a request that its charge has counted.
-        numbers[0] += entry.kind == "charge"
-    return dict(sorted(totals.items()))
 
 
 def add(entries: Iterable[Entry]) -> None:
     """Add the entries (at least one) to their hours; must run in the transaction that writes them."""
-    rows = [(*group, *numbers) for group, numbers in summed(entries).items()]
-    grown = ", ".join(f"{name} = usage_hourlyusage.{name} + excluded.{name}" for name in _SUMS)
-    insert(
-        "usage_hourlyusage",
-        (*_GROUP, *_SUMS),
-        rows,
-        f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}",
-    )
+    totals: dict[Group, list[int]] = {}
+    for entry in entries:
+        owner = (entry.project_id, entry.api_key_id, entry.model, entry.outcome)
+        group = (entry.organization_id, hour_of(entry.created_at), *owner)
+        numbers = totals.setdefault(group, [0] * len(SUMS))
+        # An overage or a correction changes the amount of a request that its charge has counted.
+        numbers[0] += entry.kind == Kind.CHARGE
+        for position, name in enumerate(SUMS[1:], start=1):
+            numbers[position] += getattr(entry, name)
+    # Sorted, so that all writers lock the rows in one order.
+    rows = [(*group, *numbers) for group, numbers in sorted(totals.items())]
+    grown = ", ".join(f"{name} = usage_hourlyusage.{name} + excluded.{name}" for name in SUMS)
+    conflict = f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}"
+    insert("usage_hourlyusage", (*_GROUP, *SUMS), rows, conflict)
 
 
 class Rebuilt(NamedTuple):
@@ -87,43 +72,38 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild() -> Rebuilt:
-    """Drop and rebuild all hours from the ledger, and from them all days that are over, in one transaction.
+    """Rebuild all hours from the ledger in one transaction, and then close all days that are over anew.
 
-    Settlements wait meanwhile, so that nothing is counted twice or lost; two rebuilds wait for each other.
+    Settlements and other rebuilds wait for the transaction, so nothing is counted twice or lost. Until a day
+    is closed, reports read its hours.
     """
     with transaction.atomic():
-        _lock_tables()
+        if connection.vendor == "postgresql":  # SQLite's IMMEDIATE transaction is alone already
+            execute("LOCK TABLE usage_ledgerentry, usage_hourlyusage, usage_closedday IN EXCLUSIVE MODE", [])
+            # The service's time limits are for requests; a year's books take longer.
+            execute("SET LOCAL statement_timeout = 0", [])
         before = (HourlyUsage.objects.count(), DailyUsage.objects.count())
         for table in (ClosedDay, DailyTotals, DailyUsage, HourlyUsage):
             table.objects.all().delete()
-        execute(_ALL_HOURS[connection.vendor], [])
-        closed_days.close_all(database_now())
-        return Rebuilt(before[0], HourlyUsage.objects.count(), before[1], DailyUsage.objects.count())
+        _add_up_ledger()
+    while closing.close_next():
+        pass
+    return Rebuilt(before[0], HourlyUsage.objects.count(), before[1], DailyUsage.objects.count())
 
 
-def _all_hours(hour: str) -> str:
-    """The statement that adds up the whole ledger; `hour` is the start of the hour that an entry was written
-    in.
-    """
-    columns = ", ".join(_SUMS)
-    sums = ", ".join(f"SUM({name})" for name in _SUMS[1:])
+def _add_up_ledger() -> None:
+    hour = {
+        "sqlite": "substr(created_at, 1, 13) || ':00:00'",  # times are text
+        "postgresql": "date_trunc('hour', created_at, 'UTC')",
+    }[connection.vendor]
+    columns = ", ".join(SUMS)
+    sums = ", ".join(f"SUM({name})" for name in SUMS[1:])
     spent = ", ".join(f"'{kind.value}'" for kind in SPENT)
-    return f"""INSERT INTO usage_hourlyusage (organization_id, hour, project_id, api_key_id, model, outcome, {columns})
-        SELECT organization_id, {hour}, project_id, api_key_id, model, outcome, SUM(CASE WHEN kind = 'charge' THEN 1 ELSE 0 END), {sums}
+    execute(
+        f"""INSERT INTO usage_hourlyusage ({", ".join(_GROUP)}, {columns})
+        SELECT organization_id, {hour} AS of_hour, project_id, api_key_id, model, outcome,
+            SUM(CASE WHEN kind = 'charge' THEN 1 ELSE 0 END), {sums}
         FROM usage_ledgerentry WHERE kind IN ({spent})
-        GROUP BY organization_id, {hour}, project_id, api_key_id, model, outcome ORDER BY {hour}"""  # noqa: S608  the text is ours
-
-
-_ALL_HOURS: Mapping[str, str] = {
-    # SQLite keeps times as text.
-    "sqlite": _all_hours("substr(created_at, 1, 13) || ':00:00'"),
-    "postgresql": _all_hours("date_trunc('hour', created_at, 'UTC')"),
-}
-
-
-def _lock_tables() -> None:
-    """Keep settlements out; SQLite's IMMEDIATE transaction is alone already."""
-    if connection.vendor == "postgresql":
-        execute("LOCK TABLE usage_ledgerentry, usage_hourlyusage IN EXCLUSIVE MODE", [])
-        # The service's time limits are for requests; a year's books take longer.
-        execute("SET LOCAL statement_timeout = 0", [])
+        GROUP BY organization_id, of_hour, project_id, api_key_id, model, outcome ORDER BY of_hour""",  # noqa: S608  the text is ours
+        [],
+    )

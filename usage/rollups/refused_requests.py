@@ -1,8 +1,8 @@
-"""Requests of known keys that were refused, counted by key, status, error code and hour.
+"""Refused requests of known keys, counted by key, status, error code and hour.
 
-The books begin with what is admitted, so nothing else has a record of them. Each web process counts in memory
-and adds its counts to the hour's rows every few seconds, and when it ends; a process that is killed loses the
-counts since its last write.
+The books begin with admission, so nothing else records them. Each web process counts in memory and adds its
+counts to the hour's rows every few seconds and when it ends; a process that is killed loses the counts since
+its last write.
 """
 
 import asyncio
@@ -22,19 +22,17 @@ from usage.rollups import hour_of
 
 WRITE_EVERY_S = 5.0
 MAX_ENTRIES = 5_000
-"""Distinct refusals that a process holds in memory; the requests beyond them are counted per key under
-`OTHER`.
-"""
+"""Distinct refusals that a process holds in memory; requests beyond them count per key under `OTHER`."""
 MAX_ROWS_PER_STATEMENT = 1_000
 OTHER = "other"
 KEPT = timedelta(days=35)
-"""As long as the detail rows of requests are kept at least."""
+"""As long as generations are kept at least."""
 
 log = logging.getLogger(__name__)
 
 
 class Refusal(NamedTuple):
-    """One way in which a key's requests are refused; `code` is the error's code as the client gets it."""
+    """A key, and the status and error code that its client gets."""
 
     api_key_id: int
     status: int
@@ -42,22 +40,21 @@ class Refusal(NamedTuple):
 
 
 class RefusedRequestCounter:
-    """The counts of one process that are not written yet; used on its event loop only."""
+    """The counts of one process that are not written yet. Not thread-safe: for its event loop only."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._counts: Counter[Refusal] = Counter()
 
     def count(self, refusal: Refusal, requests: int = 1) -> None:
-        """Count requests that were refused in this way."""
         if refusal not in self._counts and len(self._counts) >= self._max_entries:
             refusal = Refusal(refusal.api_key_id, 0, OTHER)
             if refusal not in self._counts and len(self._counts) >= 2 * self._max_entries:
-                return  # so many keys while the database is away: memory comes first
+                return  # the database has been away for long, and memory is bounded
         self._counts[refusal] += requests
 
     async def write(self, commits: GroupCommit) -> None:
-        """Add the counts to their hour's rows; they are kept for the next time if the database is away."""
+        """Add the counts to this hour's rows; if the database is unavailable, keep them for the next time."""
         written, self._counts = self._counts, Counter()
         if not written:
             return
@@ -68,7 +65,7 @@ class RefusedRequestCounter:
                 self.count(refusal, requests)
 
     async def write_for_ever(self, commits: GroupCommit) -> None:
-        """Write every few seconds until cancelled, and then once more: the process ends."""
+        """Write every few seconds until cancelled, and then a last time."""
         try:
             while True:
                 await asyncio.sleep(WRITE_EVERY_S)
@@ -78,7 +75,7 @@ class RefusedRequestCounter:
 
 
 refused_requests = RefusedRequestCounter()
-"""Those of this process."""
+"""The counter of this process."""
 
 
 def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:
@@ -88,9 +85,8 @@ def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:
     total: Counter[Refusal] = Counter()
     for counts in items:
         total.update(counts)
-    rows = [
-        (*refusal, requests) for refusal, requests in sorted(total.items())
-    ]  # rows are locked in one order
+    # Sorted, so that all processes lock the rows in one order.
+    rows = [(*refusal, requests) for refusal, requests in sorted(total.items())]
     for start in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
         _add_rows(hour_of(now), rows[start : start + MAX_ROWS_PER_STATEMENT])
     return [None] * len(items)
@@ -98,18 +94,21 @@ def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:
 
 def _add_rows(hour: datetime, rows: Sequence[tuple[int, int, str, int]]) -> None:
     values, parameters = rows_of_values("refused", ["key_id", "http_status", "error_code", "times"], rows)
+    columns = "organization_id, project_id, api_key_id, hour, status, code, requests"
     execute(
-        f"""{values} INSERT INTO usage_refusedrequests (organization_id, project_id, api_key_id, hour, status, code, requests)
-        SELECT p.organization_id, k.project_id, k.id, %s, refused.http_status, refused.error_code, refused.times
-        FROM refused JOIN accounts_apikey AS k ON k.id = refused.key_id JOIN accounts_project AS p ON p.id = k.project_id
-        WHERE true ORDER BY refused.key_id, refused.http_status, refused.error_code
-        ON CONFLICT (hour, api_key_id, status, code) DO UPDATE SET requests = usage_refusedrequests.requests + excluded.requests""",  # noqa: S608
+        f"""{values} INSERT INTO usage_refusedrequests ({columns})
+        SELECT p.organization_id, k.project_id, k.id, %s, http_status, error_code, times
+        FROM refused JOIN accounts_apikey AS k ON k.id = key_id
+        JOIN accounts_project AS p ON p.id = k.project_id
+        WHERE true ORDER BY key_id, http_status, error_code
+        ON CONFLICT (hour, api_key_id, status, code)
+        DO UPDATE SET requests = usage_refusedrequests.requests + excluded.requests""",  # noqa: S608  the text is ours
         [*parameters, db_value(hour)],
     )
 
 
 def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
-    """The key's refused requests of this hour and the 23 before it: status, code and number, the most first."""
+    """Return the key's refused requests of the last 24 hours: status, code and number, the most first."""
     rows = RefusedRequests.objects.filter(api_key=api_key_id, hour__gte=hour_of(now) - timedelta(hours=23))
     return list(
         rows.order_by()
@@ -120,6 +119,6 @@ def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
 
 
 def forget_old(now: datetime, items: Sequence[None]) -> list[None]:
-    """Delete the counts of long ago; an operation of `GroupCommit`."""
+    """Delete the counts that are older than `KEPT`; an operation of `GroupCommit`."""
     execute("DELETE FROM usage_refusedrequests WHERE hour < %s", [db_value(hour_of(now - KEPT))])
     return [None] * len(items)

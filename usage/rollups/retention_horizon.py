@@ -1,9 +1,7 @@
-"""How long generations are kept: their rows are exported and dropped after a while, the ledger and its sums
-are for ever.
+"""The retention horizon: the moment before which settled generations were exported and dropped.
 
-`horizon` is the moment before which they are gone; it moves by `manage.py dropgenerations` alone. What needs
-the rows themselves asks `refuse_before`; what reads the ledger, its seals, budgets or rollups needs to know
-nothing of it.
+Only `manage.py dropgenerations` moves it. Code that needs generations of a period asks `refuse_before`; the
+ledger, its seals, the budgets and the rollups are kept for ever.
 """
 
 from datetime import date, datetime
@@ -16,16 +14,22 @@ from usage.rollups.closed_days import midnight
 
 
 def horizon() -> datetime | None:
-    """The moment before which settled generations are dropped, or are being dropped; None: all are kept."""
+    """Return the moment before which settled generations are dropped, or being dropped; None: none are."""
     day: date | None = RetentionHorizon.objects.aggregate(day=Max("day"))["day"]
     return None if day is None else midnight(day)
 
 
+def is_dropped(day: date) -> bool:
+    """Return whether the generations that were settled on that day are dropped, or being dropped."""
+    kept_since = horizon()
+    return kept_since is not None and midnight(day) < kept_since
+
+
 def refuse_before(since: datetime) -> None:
-    """Raises `Dropped` for what needs the generations of a period that begins before the horizon."""
+    """Raise `Dropped` if the period begins before the horizon."""
     kept_since = horizon()
     if kept_since is not None and since < kept_since:
         raise Dropped(
-            f"Requests that were settled before {kept_since:%Y-%m-%d} (UTC) were exported and dropped. This needs their rows: "
-            f"give a period that begins on {kept_since:%Y-%m-%d} or later."
+            f"Requests that were settled before {kept_since:%Y-%m-%d} (UTC) were exported and dropped. "
+            f"This needs their rows: give a period that begins on {kept_since:%Y-%m-%d} or later."
         )

@@ -1,6 +1,6 @@
-"""Checks the books against themselves, on a live system: every invariant is a query that must find nothing.
+"""Checks of the books on a live system: every invariant is a query that must find nothing.
 
-All queries see one snapshot, so that running settlements do not look like differences.
+All queries see one snapshot, so that running settlements are no differences.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,36 +19,34 @@ from usage.verification.differences import Difference
 Check = Callable[[], Iterator[Difference]]
 
 MAX_SHOWN = 20
-"""Differences of one kind: where there are more, the first ones tell enough."""
+"""Differences of one kind that are reported at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked and what was found; the counts are of what was looked at, and not of what is older
-    than `since`.
-    """
+    """The result of a check. With `since`, the counts leave out what is older."""
 
     generations: int
-    """Those that are there."""
+    """Those that were not dropped."""
     open_generations: int
     dropped_generations: int
-    """Those that were exported and dropped, of all times."""
+    """All that were ever exported and dropped."""
     entries: int
     sealed_entries: int
     newest_seal: str
-    """The digest that stands for all sealed entries; empty when there is none."""
+    """The digest of the last seal, and so of all sealed entries; empty without a seal."""
     differences: list[Difference]
     is_cut: bool
-    """Whether there are more differences than these, of one kind or several."""
+    """Whether there are more differences than these."""
     notes: list[str]
-    """What an operator may want to know, and is no mistake."""
+    """Remarks for the operator that are no differences."""
 
 
 def verify(*, since: datetime | None = None, now: datetime | None = None) -> Report:
-    """Check every invariant in one snapshot (inside a transaction of the caller: in that one).
+    """Check every invariant in one snapshot, or in the caller's transaction.
 
-    `since` leaves out what is older, for books that are too big to add up each time. With `now`, the
-    database's time, what should have been settled long ago is a difference too.
+    `since` leaves out older rows, for books that are too large to add up each time. With `now`, the
+    database's time, a generation that should have been settled long ago is a difference too.
     """
     since = since.astimezone(UTC) if since else None  # days and hours are UTC's
     with snapshot():
@@ -71,7 +69,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
 
 
 def checks(since: datetime | None, now: datetime | None = None) -> list[Check]:
-    """All that `verify` checks, one by one: each is right in a snapshot of its own too."""
+    """Return all checks of `verify`; each may run in a snapshot of its own."""
     return [
         partial(invariants.one_charge_each, since),
         partial(invariants.generations_are_kept, since),
@@ -79,7 +77,6 @@ def checks(since: datetime | None, now: datetime | None = None) -> list[Check]:
         sums.credit_conserves,
         partial(sums.rollup_is_the_ledger, since),
         partial(sums.days_are_their_hours, since),
-        invariants.late_hours_reopen_days,
         *([partial(invariants.nothing_is_stuck, now)] if now is not None else []),
         partial(invariants.overage_is_apart, since),
         invariants.rows_are_protected,

@@ -1,11 +1,11 @@
-"""What is wrong with the books, for people to read."""
+"""Differences in the books."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that should be equal and is not."""
+    """Two values that should be equal and are not, in words for people."""
 
     invariant: str
     subject: str

@@ -1,6 +1,7 @@
-"""What must hold for each generation and each ledger entry: every check is a query that must find nothing.
+"""Invariants of generations and ledger entries, numbered as in the README.
 
-README lists them by these numbers. With `since`, checks look at what was settled or written from then on.
+Every check is a query that must find nothing. With `since`, it looks only at rows that were settled or
+written from then on.
 """
 
 from collections.abc import Iterator
@@ -27,9 +28,7 @@ from usage.verification import triggers
 from usage.verification.differences import Difference
 
 LATE = timedelta(minutes=1)
-"""A lease that ran out so long ago should have been taken over: a hundred times over, with the default
-settings.
-"""
+"""How long ago a lease may have expired: far longer than a reaper needs to take it over."""
 
 
 def one_charge_each(since: datetime | None) -> Iterator[Difference]:
@@ -47,7 +46,7 @@ def one_charge_each(since: datetime | None) -> Iterator[Difference]:
 
 
 def nothing_is_stuck(now: datetime) -> Iterator[Difference]:
-    """I3: what nobody works on any more is settled by a reaper."""
+    """I3: a reaper settles generations whose worker is gone."""
     for row in Generation.objects.exclude(state=State.SETTLED).filter(lease_expires_at__lt=now - LATE):
         yield Difference(
             "I3 stuck",
@@ -83,10 +82,8 @@ def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
 
 
 def rows_are_protected() -> Iterator[Difference]:
-    """I6: the database refuses to change the ledger and its seals, and to delete a generation that is not
-    exported.
-    """
-    if wrong := list(triggers.missing(triggers.PROTECTING)):
+    """I6: triggers protect the ledger, its seals, and generations that are not exported."""
+    if wrong := list(triggers.missing()):
         yield Difference(
             "I6 immutable",
             "the ledger's triggers",
@@ -96,9 +93,7 @@ def rows_are_protected() -> Iterator[Difference]:
 
 
 def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
-    """I15: what was charged since the horizon has its generation; of what was charged before, as many are
-    gone as were exported.
-    """
+    """I15: charges since the horizon have their generations; before it, as many are gone as were exported."""
     gone = entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
     kept_since = retention_horizon.horizon()
     for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
@@ -120,19 +115,8 @@ def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
             )
 
 
-def late_hours_reopen_days() -> Iterator[Difference]:
-    """I2: what is written into an hour of a closed day is not missed."""
-    if wrong := list(triggers.missing(triggers.REOPENING)):
-        yield Difference(
-            "I2 rollup",
-            "the triggers that reopen a day",
-            "all as they were made",
-            f"gone or changed: {', '.join(wrong)}",
-        )
-
-
 def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
-    """I7: tokens × the row's own price is the row's amount, and the ledger's charge and overage add up to it."""
+    """I7: tokens × the row's own price is its amount, and so is the sum of its charge and overage."""
     charges = LedgerEntry.objects.filter(generation=OuterRef("pk"), kind__in=CHARGED).values("generation")
     posted = Subquery(charges.annotate(total=Sum("amount_nanodollars")).values("total"))
     rows = generations(since).filter(state=State.SETTLED).annotate(posted=Coalesce(posted, Value(0)))
@@ -149,9 +133,7 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
 
 
 def corrections_belong(since: datetime | None) -> Iterator[Difference]:
-    """I7: a correction counts where its charge counts, moves no tokens, and never takes more than was
-    charged.
-    """
+    """I7: corrections count where their charges do, have no tokens, and never take more than was charged."""
     same = ("generation", "organization", "project", "api_key", "model", "outcome", "budget_day")
     strays = ~Q(corrects__kind__in=CHARGED)
     for name in same:
@@ -174,9 +156,7 @@ def corrections_belong(since: datetime | None) -> Iterator[Difference]:
 
 
 def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
-    """I10: who counted is known; nothing counted is nothing; without output and completion nothing is
-    charged; tests are free.
-    """
+    """I10: counts have a source; failures without output are waived, and nothing else; tests are free."""
     without_source = ~Q(usage_source__in=UsageSource.values) | Q(
         usage_source=UsageSource.NONE, completion_tokens__gt=0
     )
@@ -188,16 +168,14 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
         | Q(is_test=True, amount_nanodollars__gt=0)
     )
     for row in generations(since).filter(wrong, state=State.SETTLED):
-        found = f"{row.outcome}, {row.usage_source}: {row.completion_tokens} tokens out, {row.amount_nanodollars} n$"
-        yield Difference(
-            "I10 provenance", str(row), "waived" if row.is_waived else "a source for what is charged", found
-        )
+        expected = "waived" if row.is_waived else "a source for what is charged"
+        counted = f"{row.completion_tokens} tokens out, {row.amount_nanodollars} n$"
+        found = f"{row.outcome}, {row.usage_source}: {counted}"
+        yield Difference("I10 provenance", str(row), expected, found)
 
 
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
-    """I11: the ledger charges the tokens of the generation, which its client was told, to its owner; both are
-    of one moment.
-    """
+    """I11: a charge has its generation's tokens, which the client was told, and its owner and time."""
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
@@ -215,12 +193,13 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         row = entry.generation
         assert row is not None
         told = f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}, {row.settled_at}, {_owned(row)}"
-        charged = f"{entry.prompt_tokens}+{entry.completion_tokens}, {entry.outcome}, {entry.created_at}, {_owned(entry)}"
+        tokens = f"{entry.prompt_tokens}+{entry.completion_tokens}"
+        charged = f"{tokens}, {entry.outcome}, {entry.created_at}, {_owned(entry)}"
         yield Difference("I11 told = charged", str(row), told, charged)
 
 
 _OWNED = ("organization_id", "project_id", "api_key_id", "model", "budget_day")
-"""Whose and of what a charge is: its generation says the same."""
+"""Columns in which a charge equals its generation."""
 
 
 def _owned(row: Generation | LedgerEntry) -> str:
@@ -229,16 +208,16 @@ def _owned(row: Generation | LedgerEntry) -> str:
 
 _HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))
 _WITH_ROW = Q(generation__state__in=State.values)
-"""What has its generation still, joined with it: the generations of older entries are dropped."""
+"""Entries whose generation was not dropped; this joins it."""
 
 
 def generations(since: datetime | None) -> QuerySet[Generation]:
-    """Those that are looked at: settled since then, or open."""
+    """Return the generations to check: settled since then, or open."""
     rows = Generation.objects.order_by("id")
     return rows.filter(OPEN | Q(settled_at__gte=since)) if since else rows
 
 
 def entries(since: datetime | None) -> QuerySet[LedgerEntry]:
-    """Those that are looked at: written since then."""
+    """Return the entries to check: written since then."""
     rows = LedgerEntry.objects.order_by("id")
     return rows.filter(created_at__gte=since) if since else rows

@@ -1,10 +1,12 @@
-"""Seals: a chain of digests over the ledger, so that a change behind the service's back shows.
+"""Seals: a chain of digests over the ledger, which reveals later changes of entries.
 
-An entry's hash is the SHA-256 of a JSON array of its columns (`canonical`). A seal covers the entries after
-the last seal's, in id order; its digest is the SHA-256 of the last seal's digest and the hashes of its
-entries, all as bytes. So the newest digest stands for all of the ledger: keep a copy of it elsewhere (each
-export has one), and nobody can change the past unseen, not even by writing all seals anew. Sealing is
-periodic and costs settlements nothing.
+1. The hash of an entry is the SHA-256 of a JSON array of its columns (`canonical`).
+2. A seal covers the entries after those of the seal before, in id order. Its digest is the SHA-256 of the
+   digest before and the hashes of its entries, all as bytes.
+3. So the newest digest stands for the whole ledger. With a copy of it elsewhere (each export has one), not
+   even someone who rewrites all seals can change the past unnoticed.
+
+Sealing is periodic and costs settlements nothing.
 """
 
 import json
@@ -27,45 +29,44 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 BLOCK = 10_000
-"""Entries in a seal at most; one that is full is followed at once by the next."""
+"""Entries in a seal at most; after a full seal, the next follows at once."""
 FINGERPRINT_BYTES = 8
 BEGINNING = "0" * 64
-"""What the first seal has as its previous digest."""
+"""The previous digest of the first seal."""
 COLUMNS = (
-    "id", "kind", "generation_id", "organization_id", "project_id", "api_key_id", "model", "outcome", "budget_day", "created_at",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars", "corrects_id", "is_rerating",
-    "reason", "recorded_by", "reference",
+    "id", "kind", "generation_id", "organization_id", "project_id", "api_key_id", "model", "outcome",
+    "budget_day", "created_at", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
+    "amount_nanodollars", "corrects_id", "is_rerating", "reason", "recorded_by", "reference",
 )  # fmt: skip
 _AMOUNT = COLUMNS.index("amount_nanodollars")
 _EXTENT = ("first_id", "last_id", "entries_count", "sum_nanodollars")
 
 
 def seal(every: timedelta = EVERY) -> LedgerSeal | None:
-    """Seal what has been written since the last seal; None when nothing was sealed, or when that one is
-    younger than `every` and took all.
+    """Seal the entries since the last seal; None if there are none, or if it is too early for the next seal.
 
-    For each reaper to call at any time, outside of transactions: of two at once, one seals.
+    Any number of processes may call it at the same time, outside of transactions: one of them seals.
     """
     last = LedgerSeal.objects.order_by("-id").first()
-    if last is not None and last.entries_count < BLOCK and _is_young(last, every):
-        return None
+    if last is not None and last.entries_count < BLOCK:
+        age = database_now() - last.sealed_at
+        if timedelta(0) <= age < every:  # negative if the clock was ahead when the seal was made
+            return None
     last_id, previous = (last.last_id, last.digest) if last else (0, BEGINNING)
     try:
-        entries = _entries(last_id, _horizon())[:BLOCK]
+        entries = _entries(last_id, _last_stable_id())[:BLOCK]
         return _write(previous, entries) if entries else None
     except IntegrityError:
-        return None  # another reaper has sealed them
+        return None  # another process has sealed them
     except OperationalError as error:
         log.info("the ledger is not sealed this time: %s", error)
         return None
 
 
 def check(since: datetime | None = None) -> Iterator[Difference]:
-    """Recompute the seals (those written since then); names the first entry of each block that is not what
-    was sealed.
+    """Recompute the seals (written since then), and yield the first entry of each block that has changed.
 
-    An entry with an id below 1, which the database gives nobody, is in no seal: it is named whenever it was
-    written.
+    Entries with an id below 1 are in no seal; the database assigns no such id, so they are differences too.
     """
     for entry_id in LedgerEntry.objects.filter(id__lt=1).order_by("id").values_list("id", flat=True):
         yield Difference("I6 sealed", f"ledger entry {entry_id}", "an id above 0", "it is in no seal")
@@ -82,15 +83,11 @@ def check(since: datetime | None = None) -> Iterator[Difference]:
 
 
 def canonical(entry: Sequence[Any]) -> bytes:
-    """What is hashed of an entry: a JSON array of `COLUMNS` without spaces, ASCII only; times in UTC with
-    microseconds.
+    """Return the bytes of an entry that are hashed: a JSON array of `COLUMNS` without spaces, in ASCII.
+
+    Times are in UTC, with microseconds.
     """
     return json.dumps([_plain(value) for value in entry], separators=(",", ":")).encode()
-
-
-def _is_young(last: LedgerSeal, every: timedelta) -> bool:
-    """Not one of the future: the clock was ahead then, and nothing would be sealed until it is there again."""
-    return timedelta(0) <= database_now() - last.sealed_at < every
 
 
 def _plain(value: Any) -> Any:
@@ -104,11 +101,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _horizon() -> int:
-    """The highest id up to which no entry can appear any more.
+def _last_stable_id() -> int:
+    """Return the highest id up to which no entry can still appear.
 
-    PostgreSQL hands ids out before the commit, so whoever is writing is waited for: milliseconds, and a tenth
-    of a second at most, because new writers wait behind us. SQLite has one writer at a time.
+    PostgreSQL assigns ids before the commit, so this waits for running writers: milliseconds, and 0.1 s at
+    most, because new writers wait behind the lock. SQLite has one writer at a time.
     """
     with transaction.atomic():
         if connection.vendor == "postgresql":
@@ -138,8 +135,7 @@ def _write(previous: str, entries: Any) -> LedgerSeal:
 def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
     rows = list(entries)
     hashes = [_hash(each) for each in rows]
-    # What is not hashed of a seal is checked as well: a `last_id` that is too high would end sealing, and
-    # nobody would notice.
+    # The columns that are not hashed are checked as well: a `last_id` that is too high would end sealing.
     told = (row.first_id, row.last_id, row.entries_count, row.sum_nanodollars)
     if _digest(row.previous_digest, hashes) == row.digest and _extent(rows) == told:
         return
@@ -157,7 +153,7 @@ def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
 
 
 def _extent(rows: list[Any]) -> tuple[int, ...]:
-    """What a seal tells of these entries, by `_EXTENT`; nothing when there are none."""
+    """Return the values of `_EXTENT` for these entries; none without entries."""
     return (rows[0][0], rows[-1][0], len(rows), sum(row[_AMOUNT] for row in rows)) if rows else ()
 
 
@@ -168,7 +164,7 @@ def _named(rows: list[Any], position: int) -> str:
 
 
 def _change(sealed: list[bytes], found: list[bytes], position: int) -> str:
-    """What happened at the first position that differs, as far as the others tell."""
+    """Describe the change at the first position that differs."""
     if position >= len(found):
         return "it is gone"
     if found[position] in sealed[position + 1 :]:

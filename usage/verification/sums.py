@@ -1,6 +1,4 @@
-"""What must be the ledger's sum: budgets, credit, the rollups; each compared with what it sums, added up
-anew.
-"""
+"""Invariants of sums: budgets, credit and rollups equal the ledger, added up anew."""
 
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
@@ -9,7 +7,7 @@ from operator import add
 from django.db.models import Count, Q, QuerySet, Sum
 
 from usage.books import budgets
-from usage.database.trunc_utc import StartOf
+from usage.database.trunc_utc import TruncUTC
 from usage.models import (
     SPENT,
     Budget,
@@ -33,12 +31,15 @@ _SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_token
 
 
 def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
-    """I2: posted is the ledger's sum, pending is the open holds' sum, for every budget.
+    """I2: in every budget, posted is the sum of its entries and pending the sum of its open holds.
 
-    With `since`: posted only of days and months that began after it; what is held always.
+    With `since`, posted is checked only in days and months that began after it.
     """
-    first_day = _first_whole_day(since) if since else None
-    posted = by_budget(_spent(since, first_day), "amount_nanodollars")
+    # The first day that begins after `since` in every time zone: all its entries are newer.
+    first_day = (since + timedelta(hours=14 + 24)).date() if since else None
+    spent = LedgerEntry.objects.filter(kind__in=SPENT)
+    spent = spent.filter(created_at__gte=since, budget_day__gte=first_day) if since else spent
+    posted = by_budget(spent, "amount_nanodollars")
     pending = by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
     for budget in Budget.objects.order_by("id").iterator():
         is_whole = first_day is None or budget.period_start >= first_day
@@ -48,27 +49,18 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
         )
         found = (budget.posted_nanodollars, budget.pending_nanodollars)
         if expected != found:
-            yield Difference(
-                "I2 conservation",
-                budget.id,
-                "posted {} pending {}".format(*expected),
-                "posted {} pending {}".format(*found),
-            )
-        # Its limit is found by these, its sums by its id.
+            told = ("posted {} pending {}".format(*amounts) for amounts in (expected, found))
+            yield Difference("I2 conservation", budget.id, *told)
+        # Limits are found by these columns, sums by the id.
         if budget.id != (named := f"{budget.scope}/{budget.scope_id}/{budget.period}/{budget.period_start}"):
             yield Difference(
                 "I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has"
             )
-    known = (
-        set()
-        if first_day is None
-        else set(Budget.objects.filter(period_start__lt=first_day).values_list("id", flat=True))
-    )
-    for budget_id in sorted((posted.keys() | pending.keys()) - known):
+    older = Budget.objects.filter(period_start__lt=first_day) if first_day else Budget.objects.none()
+    for budget_id in sorted((posted.keys() | pending.keys()) - set(older.values_list("id", flat=True))):
         if posted.get(budget_id) or pending.get(budget_id):
-            yield Difference(
-                "I2 conservation", budget_id, f"posted {posted.get(budget_id, 0)}", "no such budget"
-            )
+            expected_posted = f"posted {posted.get(budget_id, 0)}"
+            yield Difference("I2 conservation", budget_id, expected_posted, "no such budget")
 
 
 def credit_conserves() -> Iterator[Difference]:
@@ -89,68 +81,46 @@ def credit_conserves() -> Iterator[Difference]:
 
 
 def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: the hourly rollup is the ledger summed, row by row (with `since`: from the hour that it lies
-    in).
-    """
+    """I2, I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
     first_hour = hour_of(since) if since else None
-    expected, found = _ledger_by_hour(first_hour), _rollup(first_hour)
-    for group in sorted(expected.keys() | found.keys()):
-        if expected.get(group) != found.get(group):
-            subject = f"key {group[3]}, {group[4]}, {group[1]:%Y-%m-%d %H}h, {group[5]}"
-            yield Difference("I2 rollup", subject, str(expected.get(group)), str(found.get(group)))
+    for group, *sums in _unequal(_ledger_by_hour(first_hour), _rollup(first_hour)):
+        subject = f"key {group[3]}, {group[4]}, {group[1]:%Y-%m-%d %H}h, {group[5]}"
+        yield Difference("I2 rollup", subject, *sums)
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: closed days are the sums of their hours, by group and by each dimension (with `since`: days
-    that began since).
-    """
+    """I2, I13: closed days (that began since then) are the sums of their hours, by group and dimension."""
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
-    expected, found = (
-        _hours_by_day(set(closed.values_list("day", flat=True))),
-        _by_day(DailyUsage.objects.filter(day__in=closed)),
-    )
+    days = _by_day(DailyUsage.objects.filter(day__in=closed))
+    for group, *sums in _unequal(_hours_by_day(set(closed.values_list("day", flat=True))), days):
+        yield Difference("I2 rollup", f"day {group[0]}, key {group[3]}, {group[4]}", *sums)
+    for member, *sums in _unequal(_by_dimension(days), _totals(closed)):
+        yield Difference("I2 rollup", f"day {member[0]}, {member[1]} {member[2]}", *sums)
+
+
+def _unequal(
+    expected: dict[Group, list[int]], found: dict[Group, list[int]]
+) -> Iterator[tuple[Group, str, str]]:
+    """Yield the groups whose sums differ, with the expected and the found sums."""
     for group in sorted(expected.keys() | found.keys()):
         if expected.get(group) != found.get(group):
-            yield Difference(
-                "I2 rollup",
-                f"day {group[0]}, key {group[3]}, {group[4]}",
-                str(expected.get(group)),
-                str(found.get(group)),
-            )
-    totals, told = _by_dimension(found), _totals(closed)
-    for member in sorted(totals.keys() | told.keys()):
-        if totals.get(member) != told.get(member):
-            yield Difference(
-                "I2 rollup",
-                f"day {member[0]}, {member[1]} {member[2]}",
-                str(totals.get(member)),
-                str(told.get(member)),
-            )
+            yield group, str(expected.get(group)), str(found.get(group))
 
 
 def over_limit() -> Iterator[str]:
-    """Budgets beyond their limit, which is no mistake: a limit was lowered, a charge corrected upwards, an
-    upstream disobeyed.
+    """Yield a remark for each budget beyond its limit.
+
+    This is no mistake: a limit was lowered, a charge was raised, or an upstream exceeded its cap.
     """
     for limit in BudgetLimit.objects.filter(limit_nanodollars__isnull=False):
         same = Budget.objects.filter(scope=limit.scope, scope_id=limit.scope_id, period=limit.period)
         for budget in same.filter(posted_nanodollars__gt=limit.limit_nanodollars).order_by("id"):
-            yield f"{budget.id} has spent {budget.posted_nanodollars} n$, its limit is {limit.limit_nanodollars} n$"
-
-
-def _first_whole_day(since: datetime) -> date:
-    """The first day that begins after `since` in every time zone: all entries that count in it were written
-    since.
-    """
-    return (since + timedelta(hours=14 + 24)).date()
-
-
-def _spent(since: datetime | None, first_day: date | None) -> QuerySet[LedgerEntry]:
-    rows = LedgerEntry.objects.filter(kind__in=SPENT)
-    return rows.filter(created_at__gte=since, budget_day__gte=first_day) if since else rows
+            spent = f"{budget.id} has spent {budget.posted_nanodollars} n$"
+            yield f"{spent}, its limit is {limit.limit_nanodollars} n$"
 
 
 def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
+    """Return the sum of the column `amount` for each budget id in which the rows count."""
     sums: dict[str, int] = {}
     for organization_id, project_id, api_key_id, day, total in (
         rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount))
@@ -165,7 +135,7 @@ def _ledger_by_hour(first_hour: datetime | None) -> dict[Group, list[int]]:
     entries = LedgerEntry.objects.filter(kind__in=SPENT)
     if first_hour:
         entries = entries.filter(created_at__gte=first_hour)
-    rows = entries.annotate(hour=StartOf("hour", "created_at")).order_by().values_list(*keys)
+    rows = entries.annotate(hour=TruncUTC("hour", "created_at")).order_by().values_list(*keys)
     summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
     return {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed}
 
@@ -189,7 +159,7 @@ def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
         if closed
         else HourlyUsage.objects.none()
     )
-    rows = hours.annotate(day=StartOf("day", "hour")).order_by().values_list(*_BY_DAY)
+    rows = hours.annotate(day=TruncUTC("day", "hour")).order_by().values_list(*_BY_DAY)
     summed = rows.annotate(*(Sum(name) for name in closed_days.SUMS))
     return {
         (row[0].date(), *row[1 : len(_BY_DAY)]): list(row[len(_BY_DAY) :])
@@ -206,7 +176,7 @@ def _by_day(rows: QuerySet[DailyUsage]) -> dict[Group, list[int]]:
 
 
 def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
-    """The failed requests and the sums of each day's members."""
+    """Return the failed requests and the sums of each day, dimension and member."""
     totals: dict[Group, list[int]] = {}
     for (day, *members), numbers in days.items():
         counted = [numbers[0] if members[-1] in FAILED else 0, *numbers]

@@ -4,14 +4,14 @@ kept for a day only.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from collections.abc import Sequence
+from datetime import datetime
 
 from usage.books import idempotency
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable, UsageError
 from usage.models import LedgerCheck
-from usage.rollups import closed_days, daily_first_tokens, refused_requests
+from usage.rollups import closing, refused_requests
 from usage.verification import Check, checks, ledger_checks, seals
 from usage.verification.differences import Difference
 from usage.verification.ledger_checks import Found
@@ -20,15 +20,13 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
 DAYS_AT_ONCE = 31
-"""The most that are added up in a row: an installation that has run without it for a year catches up beside
-its other work.
-"""
+"""Days that are closed in a row at most, so that catching up with a year keeps no other duty waiting."""
 
 
 async def keep_house(commits: GroupCommit) -> None:
     """Do it every now and then, for ever; any number of processes may, beside each other."""
     while True:
-        for duty in (_seal, _close_days, _count_first_tokens, _forget_old, _check_books):
+        for duty in (_seal, _close_days, _forget_old, _check_books):
             try:
                 await duty(commits)
             except UsageError as error:
@@ -46,23 +44,14 @@ async def _seal(commits: GroupCommit) -> None:
 
 
 async def _close_days(commits: GroupCommit) -> None:
-    await _for_some_days(commits, closed_days.close_next)
-
-
-async def _count_first_tokens(commits: GroupCommit) -> None:
-    await _for_some_days(commits, daily_first_tokens.count_next)
+    for _ in range(DAYS_AT_ONCE):
+        if await commits.read(closing.close_next) is None:
+            return
 
 
 async def _forget_old(commits: GroupCommit) -> None:
     await commits.write(idempotency.delete_expired, None)
     await commits.write(refused_requests.forget_old, None)
-
-
-async def _for_some_days(commits: GroupCommit, step: Callable[[], date | None]) -> None:
-    """Take the days that are over, each in a transaction of its own, while there are such."""
-    for _ in range(DAYS_AT_ONCE):
-        if await commits.read(step) is None:
-            return
 
 
 async def _check_books(commits: GroupCommit) -> None:

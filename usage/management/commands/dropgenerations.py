@@ -11,7 +11,7 @@ from usage.errors import NotDropped
 from usage.management import arguments
 from usage.models import RetentionHorizon
 from usage.retention import dropping
-from usage.retention.dropping import Order
+from usage.retention.dropping import DropJob
 from usage.retention.readiness import MIN_AGE
 
 EVERY_S = 2.0
@@ -51,7 +51,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Finish what an earlier run left, then drop the requested generations."""
-        order = Order(options["before"], options["to"], options["by"])
+        job = DropJob(options["before"], options["to"], options["by"])
         try:
             if begun := dropping.unfinished():
                 left = begun.generations_count - begun.dropped_count
@@ -61,28 +61,24 @@ class Command(BaseCommand):
                 )
                 if not options["dry_run"]:
                     self._drop(begun)
-            self._do(order, is_dry_run=options["dry_run"])
+            self._do(job, is_dry_run=options["dry_run"])
         except NotDropped as error:
             raise CommandError(str(error)) from error
 
-    def _do(self, order: Order, *, is_dry_run: bool) -> None:
+    def _do(self, job: DropJob, *, is_dry_run: bool) -> None:
         self._say("Checking the books …")
-        ready = dropping.prepare(order)
+        ready = dropping.prepare(job)
         if ready is None:
-            self._say(f"There is nothing to drop before {order.day}.")
+            self._say(f"There is nothing to drop before {job.day}.")
             return
-        rows = (
-            f"{ready.generations:,} generations settled before {order.day}, {ready.entries:,} ledger entries"
-        )
+        rows = f"{ready.generations:,} generations settled before {job.day}, {ready.entries:,} ledger entries"
         if is_dry_run:
-            self._say(
-                f"Would export {rows}, to {order.folder}, and drop the generations. Nothing was written."
-            )
+            self._say(f"Would export {rows}, to {job.folder}, and drop the generations. Nothing was written.")
             return
         self._say(f"Exporting {rows} …")
-        manifest = dropping.export(ready.spec, order.folder)
-        self._say(f"{order.folder} is written and checked.")
-        self._drop(dropping.record(order, ready.spec, manifest))
+        manifest = dropping.export(ready.spec, job.folder)
+        self._say(f"{job.folder} is written and checked.")
+        self._drop(dropping.record(job, ready.spec, manifest))
 
     def _drop(self, horizon: RetentionHorizon) -> None:
         self._reported = time.monotonic()

@@ -13,7 +13,7 @@ from usage.errors import Dropped
 from usage.management import arguments, seeding
 from usage.management.seeding import Plan
 from usage.models import Generation, LedgerEntry
-from usage.rollups import daily_first_tokens, retention_horizon
+from usage.rollups import retention_horizon
 from usage.verification import seals
 
 EVERY_S = 2.0
@@ -82,8 +82,6 @@ class Command(BaseCommand):
         entries = LedgerEntry.objects.count()
         while not options["unsealed"] and (sealed := seals.seal(timedelta(0))):
             self._report(f"{sealed.last_id:,} of about {entries:,} ledger entries sealed")
-        while day := daily_first_tokens.count_next():
-            self._report(f"{day} counted")
         seconds = time.monotonic() - self._began
         self.stdout.write(f"Made {plan.generations:,} generations and their books in {seconds:.0f} s.")
 

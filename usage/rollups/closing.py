@@ -1,0 +1,134 @@
+"""Closing of days: a day of UTC that is over is added up once, so that reports need not read its hours.
+
+In one transaction, its rows of `DailyUsage`, `DailyTotals` and `DailyFirstTokens` are written and its
+`ClosedDay` says so. A day is closed an hour after its end. An entry carries the time at which its transaction
+began, and transactions end within seconds, so no entry of the day comes later: corrections of an old charge
+count in the hour in which they are written. If a row is changed by hand all the same, or a transaction stood
+still for an hour, `verifyledger` finds the difference and `manage.py rollup` closes the days anew.
+"""
+
+import logging
+from collections import Counter
+from datetime import date, timedelta
+
+from django.db import transaction
+from django.db.models import Min, OuterRef, Subquery
+
+from accounts.models import Organization
+from usage.database.clock import database_now
+from usage.database.snapshot import snapshot
+from usage.database.sql import db_value, execute
+from usage.models import (
+    ClosedDay,
+    DailyFirstTokens,
+    DailyTotals,
+    DailyUsage,
+    Dimension,
+    HourlyUsage,
+    Kind,
+    LedgerEntry,
+)
+from usage.models.outcomes import FAILED
+from usage.rollups import retention_horizon
+from usage.rollups.closed_days import COLUMNS, DAY, GROUP, SUMS, midnight, spans
+from usage.rollups.first_token_buckets import bucket_of
+
+GRACE = timedelta(hours=1)
+"""Far longer than any transaction."""
+FirstTokens = Counter[tuple[Dimension, str, int]]
+"""Requests by dimension, member and bucket."""
+
+log = logging.getLogger(__name__)
+
+
+def close_next() -> date | None:
+    """Close the oldest day that is over and not closed, and return it; None when there is none.
+
+    Any number of processes may call it at the same time, outside of transactions: two that close the same day
+    write the same rows.
+    """
+    first_open = (database_now() - GRACE).date()
+    _reopen_since(first_open)
+    day = _first_not_closed(first_open)
+    if day is None:
+        return None
+    with snapshot():  # and not in the transaction below: it reads every charge of the day
+        first_tokens = _count_first_tokens(day)
+    # Asked afterwards: generations that were dropped while they were counted are missing in these counts.
+    # Retention demands that the day was closed before, so its counts are there already.
+    is_dropped = retention_horizon.is_dropped(day)
+    with transaction.atomic():
+        # First: a second process that closes the day, and a rebuild of the hours, wait for this row.
+        ClosedDay.objects.update_or_create(day=day, defaults={"has_first_tokens": True})
+        _add_up(day)
+        if not is_dropped:
+            _write_first_tokens(day, first_tokens)
+    return day
+
+
+def _reopen_since(first_open: date) -> None:
+    """Open the days that were closed before their end, because the database's clock was fast for a while."""
+    too_early = ClosedDay.objects.filter(day__gte=first_open)
+    # Read first: a DELETE waits for SQLite's writers even if there is nothing to delete.
+    if days := [str(row) for row in too_early]:
+        log.warning("closed too early, by a clock that was fast, and open again: %s", ", ".join(days))
+        too_early.delete()
+
+
+def _first_not_closed(first_open: date) -> date | None:
+    # One look into the index for each organization, with which it begins.
+    first_hour = HourlyUsage.objects.filter(organization=OuterRef("pk")).order_by("hour").values("hour")[:1]
+    organizations = Organization.objects.annotate(first_hour=Subquery(first_hour))
+    first = organizations.aggregate(first=Min("first_hour"))["first"]
+    if first is None:
+        return None
+    open_spans = spans(midnight(first.date()), midnight(first_open)).open
+    return open_spans[0][0].date() if open_spans else None
+
+
+def _add_up(day: date) -> None:
+    """Write the day's rows of `DailyUsage` and `DailyTotals` anew."""
+    DailyUsage.objects.filter(organization__in=Organization.objects.values("pk"), day=day).delete()
+    DailyTotals.objects.filter(dimension__in=Dimension.values, day=day).delete()
+    every = "organization_id IN (SELECT id FROM accounts_organization)"  # the indexes begin with it
+    group, columns, sums = ", ".join(GROUP), ", ".join(SUMS), ", ".join(f"SUM({name})" for name in SUMS)
+    execute(
+        f"""INSERT INTO usage_dailyusage ({group}, day, {columns})
+        SELECT {group}, %s, {sums} FROM usage_hourlyusage
+        WHERE {every} AND hour >= %s AND hour < %s GROUP BY {group}""",  # noqa: S608  the text is ours
+        [db_value(day), db_value(midnight(day)), db_value(midnight(day + DAY))],
+    )
+    outcomes = ", ".join(f"'{outcome.value}'" for outcome in FAILED)
+    failed = f"SUM(CASE WHEN outcome IN ({outcomes}) THEN requests ELSE 0 END)"
+    for dimension, member in COLUMNS.items():
+        execute(
+            f"""INSERT INTO usage_dailytotals (dimension, member, day, failed_requests, {columns})
+            SELECT '{dimension.value}', CAST({member} AS VARCHAR(128)), day, {failed}, {sums}
+            FROM usage_dailyusage WHERE {every} AND day = %s GROUP BY {member}, day""",  # noqa: S608
+            [db_value(day)],
+        )
+
+
+def _count_first_tokens(day: date) -> FirstTokens:
+    charges = LedgerEntry.objects.filter(
+        kind=Kind.CHARGE, created_at__gte=midnight(day), created_at__lt=midnight(day + DAY)
+    )
+    rows = charges.order_by().values_list("generation__first_token_ms", *GROUP)
+    # Requests that are alike in everything are counted first: a tenth of the work on a busy day.
+    alike = Counter(
+        (bucket_of(ms), *members) for ms, *members in rows.iterator(chunk_size=5_000) if ms is not None
+    )
+    counts = FirstTokens()
+    for (bucket, *members), requests in alike.items():
+        for dimension, member in zip(COLUMNS, members, strict=True):
+            counts[dimension, str(member), bucket] += requests
+    return counts
+
+
+def _write_first_tokens(day: date, counts: FirstTokens) -> None:
+    DailyFirstTokens.objects.filter(dimension__in=Dimension.values, day=day).delete()
+    rows = (
+        DailyFirstTokens(day=day, dimension=dimension, member=member, bucket=bucket, requests=requests)
+        for (dimension, member, bucket), requests in sorted(counts.items())
+    )
+    DailyFirstTokens.objects.bulk_create(rows, batch_size=500)
