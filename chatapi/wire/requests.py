@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from chatapi.wire import caps, json_guard
-from chatapi.wire.chat_request import ChatRequest
 from chatapi.wire.invalid_request import InvalidRequest, explain
 from chatapi.wire.parameters import ENGINE_PARAMETERS, OWN_FIELDS
-from chatapi.wire.text_request import TextRequest
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.text_completions.request import TextRequest
 
 __all__ = ["ENGINE_PARAMETERS", "ChatRequest", "InvalidRequest", "TextRequest"]
 __all__ += ["from_bytes", "ignored_parameters", "parse_chat", "parse_text", "to_bytes", "upstream_body"]

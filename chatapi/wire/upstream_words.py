@@ -10,9 +10,9 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from chatapi.wire.chat_request import ChatRequest
 from chatapi.wire.parameters import ENGINE_PARAMETERS
-from chatapi.wire.text_request import TextRequest
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.text_completions.request import TextRequest
 
 MAX_MESSAGE_CHARACTERS: Final = 500
 MAX_NAME_CHARACTERS: Final = 64

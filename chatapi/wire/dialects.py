@@ -6,11 +6,11 @@ files to touch.
 
 from typing import NamedTuple
 
-from chatapi.wire.dialects.bitseek import Bitseek, BitseekText
-from chatapi.wire.dialects.llama import Llama, LlamaText
-from chatapi.wire.dialects.openai import Answer, OpenAI
-from chatapi.wire.dialects.openai_text import OpenAIText
-from chatapi.wire.dialects.opentoken import OpenToken, OpenTokenText
+from chatapi.wire.protocols.chat.bitseek import Bitseek
+from chatapi.wire.protocols.chat.llama import Llama
+from chatapi.wire.protocols.chat.openai import Answer, OpenAI
+from chatapi.wire.protocols.chat.opentoken import OpenToken
+from chatapi.wire.protocols.text_completions.encoder import BitseekText, LlamaText, OpenAIText, OpenTokenText
 
 
 class Dialect(NamedTuple):

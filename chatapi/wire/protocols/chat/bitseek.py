@@ -10,8 +10,7 @@ from uuid import UUID
 
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import Failed, Finished, FinishReason, ToolCall, Usage
-from chatapi.wire.dialects.openai import Answer, OpenAI, to_json, usage_body, whole_calls
-from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.protocols.chat.openai import Answer, OpenAI, to_json, usage_body, whole_calls
 
 
 class Bitseek(OpenAI):
@@ -67,9 +66,3 @@ class Bitseek(OpenAI):
         """The chunk that ends a stream that broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return self._head + b'],"error":' + to_json(error) + b"}\n\n"
-
-
-class BitseekText(OpenAIText, Bitseek):
-    """One text completion in Bitseek's dialect, which its documents do not have: as theirs for chats ends and
-    fails.
-    """

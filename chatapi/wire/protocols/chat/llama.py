@@ -5,8 +5,7 @@ follows it.
 from typing import ClassVar
 
 from chatapi.wire.deltas import Failed, FinishReason
-from chatapi.wire.dialects.openai import OpenAI, to_json
-from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.sse import frame
 
 
@@ -27,10 +26,6 @@ class Llama(OpenAI):
     def invalid_stream(cls, failure: Failed) -> bytes | None:
         """The error event as the whole stream: no role frame comes before it."""
         return _error_event(failure)
-
-
-class LlamaText(OpenAIText, Llama):
-    """One text completion in the llama server's dialect."""
 
 
 def _error_event(failure: Failed) -> bytes:

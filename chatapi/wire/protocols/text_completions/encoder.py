@@ -21,7 +21,10 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
 )
-from chatapi.wire.dialects.openai import Answer, OpenAI, to_json
+from chatapi.wire.protocols.chat.bitseek import Bitseek
+from chatapi.wire.protocols.chat.llama import Llama
+from chatapi.wire.protocols.chat.openai import Answer, OpenAI, to_json
+from chatapi.wire.protocols.chat.opentoken import OpenToken
 
 _CHARACTER_TOKENS = 8
 """How many characters may have been told in tokens that are parts of characters, one after the other."""
@@ -90,6 +93,20 @@ class OpenAIText(OpenAI):
         logprobs = _legacy_logprobs(text, tokens, 0) if tokens else None
         finish_reason = choice.finish_reason and self._told(choice.finish_reason)
         return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+class OpenTokenText(OpenAIText, OpenToken):
+    """One text completion in OpenToken's dialect."""
+
+
+class BitseekText(OpenAIText, Bitseek):
+    """One text completion in Bitseek's dialect, which its documents do not have: as theirs for chats ends and
+    fails.
+    """
+
+
+class LlamaText(OpenAIText, Llama):
+    """One text completion in the llama server's dialect."""
 
 
 def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> dict[str, Any]:

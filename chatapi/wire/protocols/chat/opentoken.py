@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.dialects.openai import DONE, OpenAI, to_json
-from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.protocols.chat.openai import DONE, OpenAI, to_json
 from chatapi.wire.sse import frame
 
 
@@ -17,7 +16,3 @@ class OpenToken(OpenAI):
         """The envelope in a data frame has three members here."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return frame(to_json({"error": error})) + DONE
-
-
-class OpenTokenText(OpenAIText, OpenToken):
-    """One text completion in OpenToken's dialect."""

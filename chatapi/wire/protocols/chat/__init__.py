@@ -1,0 +1,1 @@
+"""Chat completions: `POST /v1/chat/completions`, in four dialects."""
