@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from chatapi.api import resources
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.text_completions.request import TextRequest
 
 Schema = dict[str, Any]
 

@@ -1,20 +1,15 @@
-"""Dialects: the wire formats an answer can be written in, and which one a request gets.
-
-A dialect overrides only what differs from OpenAI's. Adding one: `chatapi/wire/README.md` has the list of
-files to touch.
-"""
+"""The dialects that chat and text completions share, and which one a request gets."""
 
 from typing import NamedTuple
 
-from chatapi.wire.protocols.chat.bitseek import Bitseek
-from chatapi.wire.protocols.chat.llama import Llama
-from chatapi.wire.protocols.chat.openai import Answer, OpenAI
-from chatapi.wire.protocols.chat.opentoken import OpenToken
-from chatapi.wire.protocols.text_completions.encoder import BitseekText, LlamaText, OpenAIText, OpenTokenText
+from chatapi.wire.protocols import chat, text_completions
+from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.text_completions.encoder import OpenAIText
 
 
 class Dialect(NamedTuple):
-    """A wire format: its name, and the encoder of an answer to each kind of request."""
+    """A dialect's name, and its encoders; a row of `PROTOCOLS` has all else."""
 
     name: str
     chat: type[OpenAI]
@@ -22,18 +17,12 @@ class Dialect(NamedTuple):
 
 
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect
-    for dialect in (
-        Dialect("openai", OpenAI, OpenAIText),
-        Dialect("opentoken", OpenToken, OpenTokenText),
-        Dialect("bitseek", Bitseek, BitseekText),
-        Dialect("llama", Llama, LlamaText),
-    )
+    name: Dialect(name, encoder, text_completions.ENCODERS[name]) for name, encoder in chat.ENCODERS.items()
 }
 
 
 class UnknownDialect(Exception):
-    """The client asked for a dialect that there is not; `name` is what it asked for."""
+    """The client asked for a dialect that does not exist, by this `name`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -41,7 +30,7 @@ class UnknownDialect(Exception):
 
 
 def choose(*wishes: str) -> Dialect:
-    """The first wish that is not empty: header, then URL prefix, then the key's default, then the server's.
+    """Return the first wish that is not empty: header, then URL prefix, the key's default, the server's.
 
     Raises `UnknownDialect`.
     """
@@ -51,4 +40,4 @@ def choose(*wishes: str) -> Dialect:
     return DIALECTS[name]
 
 
-__all__ = ["DIALECTS", "Answer", "Dialect", "OpenAI", "OpenAIText", "UnknownDialect", "choose"]
+__all__ = ["DIALECTS", "Answer", "Dialect", "OpenAI", "UnknownDialect", "choose"]

@@ -1,5 +1,4 @@
-"""The parameters of a request: what both kinds share, the nested ones (OpenAI's API reference), and what may
-be said beyond.
+"""The types of a request's parameters (OpenAI's API reference), and the names of those beyond.
 
 Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null`
 is the same.
@@ -71,13 +70,6 @@ class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type")
 
 class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
     """The root of the others."""
-
-
-class StreamOptions(_Plain, frozen=True):
-    """What a stream is to carry besides deltas."""
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
 
 
 class FunctionDefinition(_Plain, frozen=True):
@@ -260,49 +252,3 @@ class PromptCacheOptions(_Plain, frozen=True):
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m"] | None = None
-
-
-class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request"):
-    """What both kinds of request have in common, and what else the client sent."""
-
-    model: ModelName
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    max_tokens: OutputTokens | None = None
-    n: ChoicesCount | None = None
-    temperature: Temperature | None = None
-    top_p: Probability | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
-    seed: Seed | None = None
-    stop: Stop | None = None
-    user: User | None = None
-
-    extras: dict[str, Any] = {}
-    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for
-    them, never acted on.
-    """
-    ignored: tuple[str, ...] = ()
-    """Names of the parameters that no deployment can receive."""
-
-    @property
-    def has_stream_options(self) -> bool:
-        """The client sent `stream_options`, whatever is in it."""
-        return self.stream_options is not None
-
-    @property
-    def include_usage(self) -> bool:
-        """The client asks for a usage chunk."""
-        return self.stream_options is not None and self.stream_options.include_usage is True
-
-    @property
-    def stop_sequences(self) -> tuple[str, ...]:
-        """`stop`, however it was written."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
-
-OWN_FIELDS: Final = ("request", "extras", "ignored")
-"""The members of a request that are ours, not the client's."""

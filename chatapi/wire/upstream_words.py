@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from chatapi.wire.parameters import ENGINE_PARAMETERS
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.text_completions.request import TextRequest
+from chatapi.wire.upstream_request import PARAMETERS
 
 MAX_MESSAGE_CHARACTERS: Final = 500
 MAX_NAME_CHARACTERS: Final = 64
@@ -51,9 +50,7 @@ _ENDPOINT = re.compile(r"/v1(?:/(?:chat/)?completions)?")
 _HYPHENATED = re.compile(r"([A-Za-z]+|\d{1,9})((?:-[A-Za-z]+){1,3})")
 _SLASHED = re.compile(r"([a-z]+)/[a-z]{1,16}")
 
-_PARAMETERS: Final = frozenset(
-    {*ChatRequest.__struct_fields__, *TextRequest.__struct_fields__, *ENGINE_PARAMETERS}
-)
+_PARAMETERS: Final = PARAMETERS | ENGINE_PARAMETERS
 _NAMES: Final = _PARAMETERS | frozenset(
     """
     additionalProperties anyOf arguments body cached_tokens code completion completion_tokens const content context_length data detail enum

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import NoReturn
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
-from chatapi.wire.requests import ChatRequest
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer, UnusableSchemaError, scripting_text
@@ -122,13 +121,12 @@ class _Playing:
 def _answer_to(call: Call) -> tuple[Script, Answer]:
     """Who asks for what can't be understood gets a 400 that says so, before anything else happens."""
     request = call.request
-    text_param = "messages" if isinstance(request, ChatRequest) else "prompt"
     try:
         script = read(call.target.upstream_model or request.model, scripting_text(request))
         return script, Answer(request, script, call.max_output_tokens)
     except MarkerError as error:
         failure = Failed(
-            f"{error}.", "invalid_request_error", "invalid_sandbox_marker", text_param, status=400
+            f"{error}.", "invalid_request_error", "invalid_sandbox_marker", request.prompt.param, status=400
         )
     except UnusableSchemaError as error:
         failure = Failed(str(error), "invalid_request_error", "unsupported_schema", error.param, status=400)
@@ -140,6 +138,4 @@ def _is_light(call: Call) -> bool:
     request = call.request
     if call.request_bytes > heavy_work.LIGHT_BYTES:
         return False
-    return not isinstance(request, ChatRequest) or not (
-        request.response_format or request.tools or request.functions
-    )
+    return not (request.response_format or request.tools or request.functions)

@@ -15,6 +15,7 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Finished, FinishReason, Reasoning, Refusal, Text, ToolCall, ToolKind
+from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
 from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
@@ -27,7 +28,6 @@ from chatapi.wire.parameters import (
     JsonSchemaFormat,
     Tool,
 )
-from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 from chatapi.worker.engines.sandbox_schema import SchemaError, instance
 from chatapi.worker.engines.sandbox_script import Script, without_markers
@@ -74,13 +74,15 @@ class Call:
 class Answer:
     """One request's answer. `rounds` is read once; how it ended and what it cost is known afterwards."""
 
-    def __init__(self, request: ChatRequest | TextRequest, script: Script, max_output_tokens: int) -> None:
+    def __init__(self, request: GenerationRequest, script: Script, max_output_tokens: int) -> None:
         self.choices_count = request.choices_count
         self.finished: list[Finished] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         speaker = (
-            ChatSpeaker(request, script) if isinstance(request, ChatRequest) else TextSpeaker(request, script)
+            ChatSpeaker(request, script)
+            if isinstance(request.prompt, Messages)
+            else TextSpeaker(request, request.prompt, script)
         )
         self._choices = [
             _capped(speaker.steps(index), max_output_tokens, script.finish or speaker.finish_reason)
@@ -115,11 +117,11 @@ class Answer:
 class ChatSpeaker:
     """Says what a chat request and a script ask for; raises `UnusableSchemaError` when it is made, not later."""
 
-    def __init__(self, request: ChatRequest, script: Script) -> None:
+    def __init__(self, request: GenerationRequest, script: Script) -> None:
         self._request = request
         self._script = script
         self._seed = _seed(request)
-        self._top = (request.top_logprobs or 0) if request.logprobs else None
+        self._top = request.logprobs_count
         wanted = _tools_to_call(request, script)
         calls = {id(tool): self._call(tool) for tool in wanted}
         self._calls = [calls[id(tool)] for tool in wanted]
@@ -189,11 +191,12 @@ class TextSpeaker:
 
     finish_reason: FinishReason = "stop"
 
-    def __init__(self, request: TextRequest, script: Script) -> None:
+    def __init__(self, request: GenerationRequest, prompt: Texts, script: Script) -> None:
         self._request = request
+        self._echo = prompt.echo
         self._script = script
         self._seed = _seed(request)
-        prompts = [_prompt_text(prompt) for prompt in request.prompts]
+        prompts = [_prompt_text(prompt) for prompt in prompt.prompts]
         self._prompts = list(map(_shared, prompts))
         self._echoes = (
             [_shared(without_markers(prompt)) for prompt in prompts] if script.says == "echo" else []
@@ -203,7 +206,7 @@ class TextSpeaker:
         """Choice `index`: the prompt when it is to be echoed, which costs nothing, then the completion."""
         place = index // (self._request.n or 1)
         top = self._request.logprobs_count
-        if self._request.echo:
+        if self._echo:
             echoed = _said(Text, ((text, 0) for text, _ in copy(self._prompts[place])), index, top)
             yield from map(_without_first_logprob, echoed, chain([True], cycle([False])))
         yield from _said(
@@ -224,11 +227,12 @@ def _shared(text: str) -> Iterator[Piece]:
     return pieces
 
 
-def scripting_text(request: ChatRequest | TextRequest) -> str:
+def scripting_text(request: GenerationRequest) -> str:
     """Where markers are looked for: the last user message, or a text request's first prompt."""
-    if isinstance(request, TextRequest):
-        return _prompt_text(request.prompts[0])
-    said = next((message for message in reversed(request.messages) if isinstance(message, UserMessage)), None)
+    prompt = request.prompt
+    if isinstance(prompt, Texts):
+        return _prompt_text(prompt.prompts[0])
+    said = next((message for message in reversed(prompt.messages) if isinstance(message, UserMessage)), None)
     if said is None or isinstance(said.content, str):
         return said.content if said is not None and isinstance(said.content, str) else ""
     return "".join(part.text for part in said.content if isinstance(part, TextPart))
@@ -262,7 +266,7 @@ def _without_first_logprob(step: Step, is_first: bool) -> Step:
     return msgspec.structs.replace(delta, logprobs=[unknown]), cost
 
 
-def _tools_to_call(request: ChatRequest, script: Script) -> list[Tool]:
+def _tools_to_call(request: GenerationRequest, script: Script) -> list[Tool]:
     """As many of the offered tools in turn as the script wants, within what `tool_choice` and
     `parallel_tool_calls` allow.
 
@@ -270,7 +274,8 @@ def _tools_to_call(request: ChatRequest, script: Script) -> list[Tool]:
     a call.
     """
     offered, is_required = _offered_tools(request)
-    wanted = 0 if isinstance(request.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
+    last = request.prompt.messages[-1] if isinstance(request.prompt, Messages) else None
+    wanted = 0 if isinstance(last, ToolMessage | FunctionMessage) else script.tool_calls
     if is_required:
         wanted = max(wanted, 1)
     if request.tool_choice == "none" or request.function_call == "none":
@@ -278,7 +283,7 @@ def _tools_to_call(request: ChatRequest, script: Script) -> list[Tool]:
     return list(islice(cycle(offered), min(wanted, 1) if request.parallel_tool_calls is False else wanted))
 
 
-def _offered_tools(request: ChatRequest) -> tuple[list[Tool], bool]:
+def _offered_tools(request: GenerationRequest) -> tuple[list[Tool], bool]:
     """The tools that may be called, and whether one of them must be."""
     offered: list[Tool] = [
         *(request.tools or ()),
@@ -320,5 +325,5 @@ def _prompt_text(prompt: str | list[int]) -> str:
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
 
 
-def _seed(request: ChatRequest | TextRequest) -> int:
+def _seed(request: GenerationRequest) -> int:
     return crc32(b"%d:%s" % (request.seed or 0, request.prompt_text.encode("utf-8", "replace")))

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import Failed, Finished, FinishReason, ToolCall, Usage
-from chatapi.wire.protocols.chat.openai import Answer, OpenAI, to_json, usage_body, whole_calls
+from chatapi.wire.protocols.chat.openai import OpenAI, to_json, usage_body, whole_calls
+from chatapi.wire.protocols.protocol import Answer
 
 
 class Bitseek(OpenAI):
@@ -29,10 +30,10 @@ class Bitseek(OpenAI):
         self._calls = Completion()
         self._ended: list[Finished] = []
 
-    @property
-    def public_id(self) -> str:
-        """The generation's id as clients see it, a stream's or not."""
-        return f"stream:chat:{UUID(self.answer.id)}"
+    @classmethod
+    def to_public_id(cls, id: str) -> str:
+        """Return the id that clients see, with a stream or without."""
+        return f"stream:chat:{UUID(id)}"
 
     def _announcement(self, index: int) -> bytes:
         """Nothing where one choice is all that there is: here no role is told."""

@@ -6,7 +6,6 @@ failure in mid-stream is an error frame and `[DONE]`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -27,6 +26,8 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
+from chatapi.wire.protocols.envelope import STREAM_HEADERS, ErrorAnswer, openai_error, openai_error_body
+from chatapi.wire.protocols.protocol import Answer, Dialect
 from chatapi.wire.sse import frame
 
 to_json = msgspec.json.Encoder().encode
@@ -34,17 +35,16 @@ to_json = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What stays the same in all chunks of one answer."""
+class CompletionFolder(Completion):
+    """Folds an answer into the one object that its encoder writes."""
 
-    id: str
-    """32 hex digits: each dialect writes its own form of it."""
-    created: int
-    """Unix seconds."""
-    model: str
-    choices_count: int = 1
-    include_usage: bool = False
+    def __init__(self, encoder: "OpenAI") -> None:
+        super().__init__()
+        self._encoder = encoder
+
+    def body(self) -> bytes:
+        """Return the object; the usage must have come."""
+        return self._encoder.body(self)
 
 
 class OpenAI:
@@ -69,10 +69,28 @@ class OpenAI:
         self._usage_field = b',"usage":null' if answer.include_usage and self.usage_is_opt_in else b""
         self._frame(Started())
 
+    @classmethod
+    def dialect(cls, name: str) -> Dialect:
+        """Return the row of this dialect."""
+        return Dialect(
+            name=name,
+            public_id=cls.to_public_id,
+            encoder=cls,
+            folder=lambda answer: CompletionFolder(cls(answer)),
+            envelope=cls.envelope,
+            requires_model=cls.requires_model,
+            refuses_idle_parameters=cls.usage_is_opt_in,
+        )
+
+    @classmethod
+    def to_public_id(cls, id: str) -> str:
+        """Return the id that clients see of a generation's 32 hex digits."""
+        return cls.id_prefix + id
+
     @property
     def public_id(self) -> str:
-        """The generation's id as clients see it."""
-        return self.id_prefix + self.answer.id
+        """The answer's id as clients see it."""
+        return self.to_public_id(self.answer.id)
 
     # ---- streaming
 
@@ -204,16 +222,18 @@ class OpenAI:
             "finish_reason": finish_reason,
         }
 
-    @staticmethod
-    def error_body(failure: Failed) -> bytes:
-        """The error envelope, as an HTTP body and inside a stream (OpenAI's `ErrorResponse`)."""
-        error = {
-            "message": failure.message,
-            "type": failure.type,
-            "param": failure.param,
-            "code": failure.code,
-        }
-        return to_json({"error": error})
+    # ---- errors
+
+    error_body = staticmethod(openai_error_body)
+
+    @classmethod
+    def envelope(
+        cls, failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False
+    ) -> ErrorAnswer:
+        """Return the failure as an HTTP answer; see `protocol.Envelope`."""
+        if is_invalid_stream and (frames := cls.invalid_stream(failure)) is not None:
+            return ErrorAnswer(200, STREAM_HEADERS, frames)
+        return openai_error(failure)
 
 
 _WRITERS: dict[type[AnyDelta], str] = {

@@ -1,34 +1,58 @@
-"""A chat request, validated: its parameters (OpenAI's API reference, "Create chat completion") and what
-follows from them.
-"""
+"""The body of `POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion")."""
 
-from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from chatapi.wire import caps, parameters
+from chatapi.wire import caps, parameters, request_body
+from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import Violation
-from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
-from chatapi.wire.parameters import (
-    CustomChoice,
-    CustomTool,
-    FunctionChoice,
-    FunctionTool,
-    Named,
-    SharedParameters,
-)
+from chatapi.wire.messages import Message
+from chatapi.wire.parameters import CustomChoice, CustomTool, FunctionChoice, FunctionTool, Named
 
-# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
-# we have seen.
-_MESSAGE_TOKENS: Final = 4
-_ANSWER_TOKENS: Final = 3
-_MESSAGE_TOKENS_BOUND: Final = 16
-_REQUEST_TOKENS_BOUND: Final = 64
-_TOOLS_TOKENS_BOUND: Final = 512
-_TEMPLATE_PARAMETERS: Final = ("documents", "chat_template_kwargs")
-"""Engine parameters that chat templates write into the prompt."""
+NAME: Final = "chat.completions"
+
+
+class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stream is to carry besides deltas."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request"):
+    """What chat and text completions have in common. The digest needs the order of the fields as it is."""
+
+    model: parameters.ModelName
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: parameters.OutputTokens | None = None
+    n: parameters.ChoicesCount | None = None
+    temperature: parameters.Temperature | None = None
+    top_p: parameters.Probability | None = None
+    frequency_penalty: parameters.Penalty | None = None
+    presence_penalty: parameters.Penalty | None = None
+    logit_bias: parameters.LogitBias | None = None
+    seed: parameters.Seed | None = None
+    stop: parameters.Stop | None = None
+    user: parameters.User | None = None
+
+    extras: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+
+    def members(self, protocol: str, *, is_ticket: bool = False) -> dict[str, Any]:
+        """Return the members of a `GenerationRequest` that have the same name, or follow from `stream`."""
+        asked = msgspec.structs.replace(self, stream=True) if is_ticket else self
+        options = self.stream_options
+        return {name: getattr(asked, name) for name in _FIELDS.intersection(self.__struct_fields__)} | {
+            "include_usage": options is not None and options.include_usage is True,
+            "idle_parameters": ("stream_options",) if options is not None and not self.stream else (),
+            "digest": request_body.digest(protocol, asked),
+        }
+
+
+_FIELDS = frozenset(GenerationRequest.__struct_fields__)
 
 
 class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
@@ -67,9 +91,8 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
         if self.tool_choice not in (None, "none", "auto"):
             self._check_tool_choice()
         if isinstance(self.function_call, Named):
-            _check_name(
-                "function_call", self.function_call.name, {function.name for function in self.functions or ()}
-            )
+            functions = {function.name for function in self.functions or ()}
+            _check_name("function_call", self.function_call.name, functions)
 
     def _check_tool_choice(self) -> None:
         if self.tools is None:
@@ -81,72 +104,15 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
             customs = {tool.custom.name for tool in self.tools if isinstance(tool, CustomTool)}
             _check_name("tool_choice", self.tool_choice.custom.name, customs)
 
-    @property
-    def choices_count(self) -> int:
-        """How many choices the answer has."""
-        return self.n or 1
+    def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
+        """Return what this body asks for."""
+        return GenerationRequest(prompt=Messages(self.messages), **self.members(NAME, is_ticket=is_ticket))
 
-    @property
-    def sampled_count(self) -> int:
-        """How many answers are generated and paid for."""
-        return self.choices_count
 
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The client's limit for each choice."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
-    def has_media(self) -> bool:
-        """There are pictures, sounds or files, of whose tokens `prompt_bytes` knows nothing."""
-        has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
-        return has_sound or next(media(self.messages), None) is not None
-
-    @property
-    def has_remote_media(self) -> bool:
-        """There are pictures that the upstream would have to fetch."""
-        return next(self.remote_media(), None) is not None
-
-    def remote_media(self) -> Iterator[str]:
-        """The path of each remote picture's address."""
-        for path, part in media(self.messages):
-            if isinstance(part, ImagePart) and part.image_url.is_remote:
-                yield f"{path}.image_url.url"
-
-    @property
-    def prompt_text(self) -> str:
-        """All text that becomes prompt: messages, tools and schemas, names; a part per line."""
-        schemas = (self.tools, self.functions, self.response_format, self.prediction)
-        parts = [text for message in self.messages for text in texts(message)]
-        parts += [msgspec.json.encode(schema).decode() for schema in schemas if schema is not None]
-        return "\n".join(parts)
-
-    @property
-    def prompt_overhead_tokens(self) -> int:
-        """Tokens that a chat template usually adds to `prompt_text`."""
-        return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
-
-    @property
-    def prompt_bytes(self) -> int:
-        """Upper bound of the prompt's tokens, media left out.
-
-        No token is shorter than a byte; to the UTF-8 bytes of `prompt_text` come, for what templates add, 16
-        for each message, 64 for the request, 512 when it has tools or functions, and what engines are told to
-        write.
-        """
-        tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
-        written = sum(
-            len(msgspec.json.encode(self.extras[name]))
-            for name in _TEMPLATE_PARAMETERS
-            if name in self.extras
-        )
-        return (
-            len(self.prompt_text.encode())
-            + _MESSAGE_TOKENS_BOUND * len(self.messages)
-            + _REQUEST_TOKENS_BOUND
-            + tools
-            + written
-        )
+def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:
+    """Return the chat request in `body`; see `protocol.Parser`."""
+    sent = request_body.read(body, ChatRequest, default_model)
+    return sent.generation_request(is_ticket=is_ticket)
 
 
 def _check_name(param: str, name: str, names: set[str]) -> None:

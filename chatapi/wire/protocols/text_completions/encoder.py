@@ -23,8 +23,9 @@ from chatapi.wire.deltas import (
 )
 from chatapi.wire.protocols.chat.bitseek import Bitseek
 from chatapi.wire.protocols.chat.llama import Llama
-from chatapi.wire.protocols.chat.openai import Answer, OpenAI, to_json
+from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.protocols.chat.opentoken import OpenToken
+from chatapi.wire.protocols.protocol import Answer
 
 _CHARACTER_TOKENS = 8
 """How many characters may have been told in tokens that are parts of characters, one after the other."""
