@@ -24,7 +24,7 @@ class Answer:
     include_usage: bool = False
     request_id: str = ""
     """The answer's `x-request-id`, for protocols that repeat it in errors."""
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
     """What the parser has kept of the request for this answer (`GenerationRequest.context`)."""
 
 
