@@ -62,7 +62,7 @@ class VocabularyError(RuntimeError):
 
 
 def warm(*encodings: str) -> None:
-    """Load these encodings (default: the default one) now, 0.4 s and 80 MB, rather than in the first request."""
+    """Load these encodings (default: the default one) now, 0.4 s and 80 MB, not in the first request."""
     for encoding in encodings or (DEFAULT_ENCODING,):
         _encoding(encoding)
 
