@@ -114,7 +114,7 @@ class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 class GenerationRequest(
     msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request", tag="generation.1"
 ):
-    """A validated request. Raise the number in the tag when a release can't read what the one before wrote."""
+    """A validated request. Its tag gets another number when a release can't read the jobs of the last one."""
 
     model: parameters.ModelName
     stream: bool = False
@@ -191,7 +191,7 @@ class GenerationRequest(
 
     @property
     def sampled_count(self) -> int:
-        """How many choices are generated and paid for: `best_of` for each prompt, of which `n` are returned."""
+        """How many choices are generated and paid for: `best_of` for each prompt; `n` are returned."""
         return self.prompt.count * max(self.best_of or 1, self.n or 1)
 
     @property
@@ -213,7 +213,7 @@ class GenerationRequest(
 
     @property
     def is_measurable(self) -> bool:
-        """Whether `prompt_bytes` bounds the prompt: media and pages of the web have tokens that no text tells."""
+        """Whether `prompt_bytes` bounds the prompt: media and web pages have tokens that no text tells."""
         return not self.prompt.has_media and self.web_search_options is None
 
     @property

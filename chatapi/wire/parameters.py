@@ -97,11 +97,11 @@ class GrammarDefinition(_Plain, frozen=True):
 
 
 class TextInput(_Tagged, frozen=True, tag="text"):
-    """A custom tool takes any text."""
+    """A custom tool that takes any text."""
 
 
 class GrammarInput(_Tagged, frozen=True, tag="grammar"):
-    """A custom tool takes what its grammar allows."""
+    """A custom tool that takes what its grammar allows."""
 
     grammar: GrammarDefinition
 
@@ -187,20 +187,20 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class Voice(_Plain, frozen=True):
-    """A voice of one's own."""
+    """A custom voice."""
 
     id: ShortText
 
 
 class Audio(_Plain, frozen=True):
-    """How answers are to be spoken."""
+    """The format and the voice of spoken answers."""
 
     format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
     voice: ShortText | Voice
 
 
 class Prediction(_Plain, frozen=True):
-    """What the answer will mostly be."""
+    """A text that the answer will mostly repeat."""
 
     type: Literal["content"]
     content: str | TextParts

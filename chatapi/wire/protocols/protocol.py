@@ -46,7 +46,7 @@ class Encoder(typing.Protocol):
     """Writes one answer as a stream: deltas in, frames out. It lives as long as the answer."""
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
-        """Return the batch's frames, each ended by an empty line; a terminal delta brings the stream's end."""
+        """Return the batch's frames, each ended by a blank line; a terminal delta brings the stream's end."""
         ...
 
     def failed(self, failure: Failed) -> bytes:

@@ -13,6 +13,6 @@ class OpenToken(OpenAI):
     usage_is_opt_in: ClassVar[bool] = False
 
     def failed(self, failure: Failed) -> bytes:
-        """The envelope in a data frame has three members here."""
+        """Return the frames that end a stream that broke off; in a frame the envelope has three members."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return frame(to_json({"error": error})) + DONE

@@ -38,9 +38,7 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
             raise Violation("best_of", "it may not be more than n when stream is true")
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
-        """Return what this body asks for: without a prompt to continue an empty text, by 16 tokens if it names
-        no limit.
-        """
+        """Return what this body asks for. No prompt is an empty one, no limit is 16 tokens."""
         members = self.members(NAME, is_ticket=is_ticket) | {
             "prompt": Texts(self.prompt or "", self.echo, self.suffix),
             "max_tokens": MAX_TOKENS_DEFAULT if self.max_tokens is None else self.max_tokens,
