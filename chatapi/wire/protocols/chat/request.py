@@ -1,5 +1,6 @@
 """The body of `POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion")."""
 
+from functools import cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -44,15 +45,19 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     def members(self, protocol: str, *, is_ticket: bool = False) -> dict[str, Any]:
         """Return the members of a `GenerationRequest` that have the same name, or follow from `stream`."""
         asked = msgspec.structs.replace(self, stream=True) if is_ticket else self
-        options = self.stream_options
-        return {name: getattr(asked, name) for name in _FIELDS.intersection(self.__struct_fields__)} | {
-            "include_usage": options is not None and options.include_usage is True,
-            "idle_parameters": ("stream_options",) if options is not None and not self.stream else (),
-            "digest": request_body.digest(protocol, asked),
+        members: dict[str, Any] = {
+            name: value for name in _same_fields(type(self)) if (value := getattr(asked, name)) is not None
         }
+        if (options := self.stream_options) is not None:
+            members["include_usage"] = options.include_usage is True
+            members["idle_parameters"] = () if self.stream else ("stream_options",)
+        return members | {"digest": request_body.digest(protocol, asked)}
 
 
-_FIELDS = frozenset(GenerationRequest.__struct_fields__)
+@cache
+def _same_fields(request_type: type[SharedParameters]) -> frozenset[str]:
+    """Return the fields that a `GenerationRequest` has under the same name."""
+    return frozenset(request_type.__struct_fields__).intersection(GenerationRequest.__struct_fields__)
 
 
 class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
