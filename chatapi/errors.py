@@ -10,16 +10,15 @@ from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, Rate
 from accounts.limits import duration
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
-from chatapi.wire.requests import InvalidRequest
-from chatapi.wire.upstream_errors import STOPPED
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols import envelope
 from usage.errors import AlreadyAdmitted, BudgetExceeded, DatabaseUnavailable, NotPriced
 from usage.pricing import to_usd
 
 INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
-NO_RETRY = (b"x-should-retry", b"false")
-_FINAL = {"insufficient_quota", STOPPED.code, "cancelled"}
-"""Not even a status that SDKs send again by themselves makes them."""
+NO_RETRY = envelope.NO_RETRY
+headers = envelope.retry_headers
 
 
 class APIError(Exception):
@@ -28,19 +27,6 @@ class APIError(Exception):
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-def headers(failure: Failed) -> list[tuple[bytes, bytes]]:
-    """The headers that go with the failure: when to come back, and whether an SDK's own retry makes sense."""
-    found: list[tuple[bytes, bytes]] = []
-    if failure.retry_after_ms is not None:
-        found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
-        found.append((b"retry-after-ms", b"%d" % failure.retry_after_ms))
-    if failure.code in _FINAL or (failure.code == "rate_limit_exceeded" and failure.retry_after_ms is None):
-        found.append(NO_RETRY)
-    if failure.status == 401:
-        found.append((b"www-authenticate", b"Bearer"))
-    return found
 
 
 def from_exception(error: Exception) -> APIError:

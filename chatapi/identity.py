@@ -1,13 +1,13 @@
-"""The ids of generations: UUIDv7 inside, `chatcmpl-<hex>` on the wire (`cmpl-<hex>` for text completions)."""
+"""The ids of generations: UUIDv7 inside, `chatcmpl-<hex>` on the wire, or as another protocol writes it."""
 
 import re
 import secrets
 import time
 from uuid import UUID
 
-_PUBLIC = re.compile(
-    r"(?:chatcmpl-|cmpl-|stream:chat:)?([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
-)
+from chatapi.wire.protocols import PROTOCOLS
+
+_PUBLIC = re.compile(r"([a-z_:-]*)([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 
 
 def new_id() -> UUID:
@@ -31,9 +31,11 @@ def public_id(generation_id: UUID) -> str:
 
 
 def parse_id(text: str) -> UUID | None:
-    """The id in any form that a dialect writes it in, or None."""
+    """Return the id in any form that a protocol writes it in, or None."""
     match = _PUBLIC.fullmatch(text)
-    return UUID(match[1]) if match else None
+    if match is None or match[1] not in {"", *(p for row in PROTOCOLS.values() for p in row.id_prefixes)}:
+        return None
+    return UUID(match[2])
 
 
 def created(generation_id: UUID) -> int:

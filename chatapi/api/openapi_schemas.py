@@ -6,7 +6,8 @@ import msgspec
 
 from chatapi.api.organization_answers import CostPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.text_completions.request import TextRequest
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from django.core.exceptions import TooManyFieldsSent
 from django.http import HttpRequest, QueryDict
 
-from chatapi.wire.requests import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.trunc_utc import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
 

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from chatapi.models import Deployment
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage
-from chatapi.wire.requests import parse_chat
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.messages import UserMessage
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.deployments import target_of
 from chatapi.worker.engines import Call, EngineError, Target
 
 TIMEOUT_S = 20.0
 """Of the whole call, whatever the deployment's own timeouts allow: somebody waits for a page."""
-_REQUEST = parse_chat(
-    b'{"model": "test", "messages": [{"role": "user", "content": "Say yes."}], "stream": true}'
-)
+_REQUEST = GenerationRequest(model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest="")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How much of anything one request may carry; what is over a cap is a 400 that names the parameter.
+"""The limits of what one request may carry; what is over a cap is a 400 that names the parameter.
 
 Where OpenAI's reference names a limit it is OpenAI's; the others keep time and memory bounded. The body as a
 whole is capped by the server before it is read (413).

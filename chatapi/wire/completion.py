@@ -1,6 +1,4 @@
-"""A generation's deltas folded into one completion: what an answer in one piece and the test of a deployment
-are made of.
-"""
+"""Folds a generation's deltas into one completion: for answers in one piece, and to test a deployment."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -35,12 +33,10 @@ class CollectedToolCall:
         self._arguments: list[str] = []
 
     def add(self, delta: ToolCall) -> None:
-        """Append one piece of its arguments."""
         self._arguments.append(delta.arguments)
 
     @property
     def arguments(self) -> str:
-        """All that came."""
         return "".join(self._arguments)
 
 
@@ -54,7 +50,6 @@ class CollectedAudio:
         self._transcript: list[str] = []
 
     def add(self, delta: Audio) -> None:
-        """Append one piece."""
         self.id = delta.id or self.id
         self.expires_at = delta.expires_at or self.expires_at
         self._data.append(delta.data)
@@ -62,19 +57,18 @@ class CollectedAudio:
 
     @property
     def data(self) -> str:
-        """All sound, in base64 again: pieces of base64 that have padding can't just be joined."""
+        """All sound as one piece of base64: pieces that have padding can't just be joined."""
         return b64encode(b"".join(map(b64decode, self._data))).decode()
 
     @property
     def transcript(self) -> str:
-        """All that is said."""
         return "".join(self._transcript)
 
 
 class Choice:
     """One choice put together from its deltas; a text that never came is None.
 
-    Pieces are joined when someone asks: joined one by one, an answer of 100,000 tokens would cost seconds.
+    Pieces are joined when they are read: joined one by one, an answer of 100,000 tokens would cost seconds.
     """
 
     def __init__(self, index: int) -> None:
@@ -90,7 +84,6 @@ class Choice:
         self.finish_reason: FinishReason | None = None
 
     def add(self, delta: Content | Finished) -> None:
-        """Append one delta of this choice."""
         match delta:
             case Text():
                 self._text.append(delta.text)
@@ -112,17 +105,14 @@ class Choice:
 
     @property
     def text(self) -> str | None:
-        """The answer's text."""
         return _joined(self._text)
 
     @property
     def reasoning(self) -> str | None:
-        """The text of its reasoning."""
         return _joined(self._reasoning)
 
     @property
     def refusal(self) -> str | None:
-        """The text of its refusal."""
         return _joined(self._refusal)
 
 
@@ -138,9 +128,7 @@ def _extended(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None)
 
 
 class Completion:
-    """A whole generation folded into one object: what a non-streaming answer and the test of a deployment
-    need.
-    """
+    """A whole generation as one object."""
 
     def __init__(self) -> None:
         self.choices: dict[int, Choice] = {}
@@ -150,7 +138,6 @@ class Completion:
         self.failure: Failed | None = None
 
     def add(self, delta: AnyDelta) -> None:
-        """Fold one delta in."""
         match delta:
             case Started():
                 self.system_fingerprint = delta.system_fingerprint
@@ -163,7 +150,7 @@ class Completion:
                 self.choice(delta.index).add(delta)
 
     def choice(self, index: int) -> Choice:
-        """The choice of that index, made when it is not there yet."""
+        """Return the choice of that index; create it if it is new."""
         found = self.choices.get(index)
         if found is None:
             found = self.choices[index] = Choice(index)

@@ -1,8 +1,7 @@
-"""The error of a request that can't be served as it is, and how msgspec's complaints become it, in OpenAI's
-words.
+"""The error for a request that can't be served, and its wording: msgspec's complaints in OpenAI's words.
 
     InvalidRequest      what callers see: message, param, code, status, is_stream
-    Violation           a rule of our own that a struct's `__post_init__` found broken; msgspec adds where
+    Violation           a rule that a struct's `__post_init__` found broken; msgspec adds the path
 
 Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter,
 invalid_type, invalid_value, unknown_parameter, unsupported_media.
@@ -31,8 +30,7 @@ _MAX_ECHO_CHARS = 100
 
 
 class InvalidRequest(Exception):
-    """The request is refused; `param` is the parameter in OpenAI's path form (`messages[0].content`), if it
-    is one's fault.
+    """The request is refused; `param` names the parameter at fault, if there is one (`messages[0].content`).
 
     `is_stream` says that the body asked for a stream, as far as it could be read: some dialects tell such a
     client inside one.
@@ -56,8 +54,8 @@ class InvalidRequest(Exception):
 
 
 class Violation(ValueError):
-    """A rule that types can't express is broken: by which member (path from the struct that raises it), and
-    what is allowed.
+    """A rule that types can't express is broken: `member` is the path from the struct that raises it,
+    `allowed` says what would be right.
     """
 
     def __init__(self, member: str, allowed: str, code: str = "invalid_value") -> None:
@@ -68,8 +66,8 @@ class Violation(ValueError):
 
 
 def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None) -> InvalidRequest:
-    """What msgspec found wrong when it made a `request_type` of what was `sent` (None: not known), as an
-    `InvalidRequest`.
+    """Return the `InvalidRequest` for what msgspec found wrong when it made a `request_type` of what was
+    `sent` (None: not known).
     """
     what, path = _parts(str(error))
     if isinstance(error.__cause__, Violation):
@@ -88,8 +86,8 @@ def explain(error: msgspec.ValidationError, request_type: type, sent: Any = None
 
 
 def _parts(complaint: str) -> tuple[str, str]:
-    """What is wrong and where: "Expected ... - at `$.n`", "... - at `key` in `$.metadata`", or without a
-    place.
+    """Return what is wrong and where: "Expected ... - at `$.n`", "... - at `key` in `$.metadata`", or without
+    a place.
     """
     what, found, where = complaint.rpartition(" - at `")
     if not found:
@@ -111,7 +109,7 @@ def _missing(param: str) -> InvalidRequest:
 
 
 def _unexpected(what: str, param: str) -> InvalidRequest:
-    """Wrong types read "Expected `int | null`, got `str`", wrong values "Expected `int` >= 1"."""
+    """Reword a wrong type ("Expected `int | null`, got `str`") or a wrong value ("Expected `int` >= 1")."""
     is_type = "`, got `" in what
     kind, code = ("type", "invalid_type") if is_type else ("value", "invalid_value")
     told = _TYPES.sub(_in_words, what.removeprefix("Expected ")).replace(r"\\Z'", "$'")
@@ -148,7 +146,7 @@ def _schema(request_type: type) -> Type:
 
 
 def _allowed(request_type: type, sent: Any, path: str) -> Iterator[str]:
-    """The words that the place at `path` may hold."""
+    """Yield the words that the place at `path` may hold."""
     places: Iterable[Type] = [_schema(request_type)]
     for step in _STEP.findall(path):
         places = [inner for place in places for inner in _inside(place, sent, step)]
@@ -160,9 +158,7 @@ def _allowed(request_type: type, sent: Any, path: str) -> Iterator[str]:
 
 
 def _inside(place: Type, sent: Any, step: str) -> Iterator[Type]:
-    """What one step of a path (`[0]`, or a member's name) leads to; in a union, whatever any type that fits
-    leads to.
-    """
+    """Yield the types that one step of a path (`[0]` or a name) leads to: of a union, all that fit."""
     match place:
         case UnionType(types=types):
             for type_ in types:
@@ -179,7 +175,7 @@ def _inside(place: Type, sent: Any, step: str) -> Iterator[Type]:
 
 
 def _member(sent: Any, step: str | None) -> Any:
-    """What was sent at one step, None when there is nothing."""
+    """Return what was sent at one step, None if nothing was."""
     if isinstance(sent, dict):
         return sent.get(step)
     if isinstance(sent, list) and step:

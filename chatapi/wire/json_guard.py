@@ -1,13 +1,13 @@
-"""Request bytes in, a JSON object of bounded depth and size out, with nothing in it that a database or an
-upstream chokes on.
+"""Turns request bytes into a JSON object of bounded depth and size, without what a database or an upstream
+chokes on.
 
 msgspec is strict about the grammar (RFC 8259), UTF-8, lone surrogates and numbers that no float holds, but
 lets through what is refused here: too deep a nesting (its own bound is Python's recursion limit), too many
 values, NUL, and duplicate keys, of which the last would win here and perhaps the first elsewhere. Every step
 is one pass in C over the bytes; none is a loop in Python over what a client sends.
 
-64 KiB are decoded on the event loop of a web process, so that everything here together costs a few
-milliseconds for them, whatever they hold: tests/wire/test_requests_hostile.py has the worst that we know of.
+A web process decodes up to 64 KiB on its event loop, so all steps together cost a few milliseconds for any 64
+KiB: tests/wire/test_requests_hostile.py has the worst that we know of.
 """
 
 import json
@@ -45,7 +45,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """The JSON object that `body` holds.
+    """Return the JSON object that `body` holds.
 
     Raises `InvalidRequest` (invalid_json, too_deep, duplicate_parameter, invalid_value for a NUL, 413
     request_too_large), and `msgspec.ValidationError` for a number that is out of range.
@@ -68,13 +68,13 @@ def decode(body: bytes) -> dict[str, Any]:
 
 
 def _count_escapes(body: bytes, escape: bytes) -> int:
-    """How often a \\u escape is there; as text after an escaped backslash it does not count."""
+    r"""Count a \u escape; as text after an escaped backslash it does not count."""
     return body.replace(rb"\\", b"__").count(escape) if escape in body else 0
 
 
 def _outside_strings(body: bytes, dropped: bytes) -> bytes:
-    """The body without strings and without the characters `dropped` (all but a few, so little is left to cut
-    into pieces).
+    """Return the body without strings and without the characters `dropped` (all but a few, so little is left
+    to cut into pieces).
     """
     plain = (
         body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
@@ -86,7 +86,7 @@ def _outside_strings(body: bytes, dropped: bytes) -> bytes:
 
 
 def _check_size(body: bytes) -> None:
-    """At most MAX_VALUES values: a cheap upper bound first, the truth when that is not enough.
+    """Refuse more than MAX_VALUES values: by a cheap upper bound, then by an exact count.
 
     A valid body within the cap has at most two strings for each value, a key and itself. That bounds what
     `_outside_strings` needs.
@@ -104,7 +104,7 @@ def _check_size(body: bytes) -> None:
 
 
 def _check_digits(body: bytes) -> None:
-    """No endless integers: to read and write one of 4300 digits takes half a millisecond."""
+    """Refuse very long integers: to read and write one of 4300 digits takes half a millisecond."""
     if not _has_long_number(body):
         return
     if _has_long_number(_outside_strings(body, b"")):
@@ -112,8 +112,8 @@ def _check_digits(body: bytes) -> None:
 
 
 def _check_exponents(body: bytes) -> None:
-    """At most MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 microseconds to read, where others
-    take 0.1.
+    """Refuse more than MAX_EXPONENTS numbers such as 1e-310: each takes 10 to 15 microseconds to read, where
+    others take 0.1.
     """
     if (
         _count_long_exponents(body) > MAX_EXPONENTS
@@ -153,8 +153,8 @@ def _decode(body: bytes) -> Any:
 
 
 def _why_unreadable(body: bytes, error: Exception) -> str:
-    """In words that help; msgspec calls an empty body, and half of a surrogate pair at a string's end,
-    truncated.
+    """Return the reason in words that help; msgspec calls an empty body, and half of a surrogate pair at a
+    string's end, truncated.
     """
     if not body.strip():
         return "it is empty"
@@ -168,8 +168,8 @@ def _why_unreadable(body: bytes, error: Exception) -> str:
 
 
 def _duplicate(body: bytes) -> InvalidRequest:
-    """The refusal of a name that came twice; which one it is takes a slower look, for which a body may have
-    too many names.
+    """Return the refusal of a name that came twice. To find out which one is slow, and left out for a body
+    with many names.
     """
     if body.count(b":") > MAX_NAMES_COMPARED:
         return InvalidRequest(

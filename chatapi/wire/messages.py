@@ -69,7 +69,7 @@ class RefusalPart(_Part, frozen=True, tag="refusal"):
 
 
 class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A picture: a `data:` URL, or the address of a remote one."""
+    """A picture: a `data:` URL, or the URL of a remote one."""
 
     url: str
     detail: Literal["auto", "low", "high", "original"] | None = None
@@ -87,7 +87,7 @@ class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_remote(self) -> bool:
-        """Someone would have to fetch it."""
+        """Whether the upstream would have to fetch it."""
         return not self.url.startswith("data:")
 
 
@@ -139,14 +139,14 @@ class FilePart(_Part, frozen=True, tag="file"):
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    """Which function, with which arguments (JSON text as the model wrote it)."""
+    """A function's name and its arguments (JSON text as the model wrote it)."""
 
     name: Id
     arguments: str
 
 
 class CalledCustomTool(msgspec.Struct, frozen=True):
-    """Which custom tool, with which input."""
+    """A custom tool's name and its input."""
 
     name: Id
     input: str
@@ -244,7 +244,7 @@ MediaPart = ImagePart | AudioPart | FilePart
 
 
 def texts(message: Message) -> Iterator[str]:
-    """All text of the message that becomes part of the prompt."""
+    """Yield all text of the message that becomes part of the prompt."""
     if isinstance(message.content, str):
         yield message.content
     elif message.content:
@@ -256,7 +256,7 @@ def texts(message: Message) -> Iterator[str]:
 
 
 def media(messages: list[Message]) -> Iterator[tuple[str, MediaPart]]:
-    """Each content part that is not text, with its path."""
+    """Yield each content part that is not text, with its path."""
     for index, message in enumerate(messages):
         if not isinstance(message.content, str) and isinstance(message, UserMessage):
             for part_index, part in enumerate(message.content):

@@ -1,5 +1,4 @@
-"""The parameters of a request: what both kinds share, the nested ones (OpenAI's API reference), and what may
-be said beyond.
+"""The types of a request's parameters (OpenAI's API reference), and the names of those beyond.
 
 Members that OpenAI's reference does not have are dropped. Where the reference lets a member be absent, `null`
 is the same.
@@ -48,14 +47,16 @@ PromptCacheRetention = Literal["in_memory", "24h"]
 
 ENGINE_PARAMETERS: Final = frozenset(
     """
-    add_generation_prompt allowed_token_ids bad_words cache_prompt cache_salt chat_template_kwargs continue_final_message documents
-    dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf
-    enable_thinking grammar guided_choice guided_decoding_backend guided_grammar guided_json guided_regex
-    guided_whitespace_pattern ignore_eos include_reasoning include_stop_str_in_output json_schema length_penalty min_keep min_p
-    min_tokens mirostat mirostat_eta mirostat_tau mm_processor_kwargs n_keep priority prompt_logprobs reasoning reasoning_format
-    regex repeat_last_n repeat_penalty repetition_penalty return_tokens_as_token_ids samplers separate_reasoning
-    skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs think thinking thinking_budget top_a top_k
-    top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
+    add_generation_prompt allowed_token_ids bad_words cache_prompt cache_salt chat_template_kwargs
+    continue_final_message documents dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
+    dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf enable_thinking grammar guided_choice
+    guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos
+    include_reasoning include_stop_str_in_output json_schema length_penalty min_keep min_p min_tokens
+    mirostat mirostat_eta mirostat_tau mm_processor_kwargs n_keep priority prompt_logprobs reasoning
+    reasoning_format regex repeat_last_n repeat_penalty repetition_penalty return_tokens_as_token_ids
+    samplers separate_reasoning skip_special_tokens spaces_between_special_tokens stop_token_ids
+    structured_outputs think thinking thinking_budget top_a top_k top_n_sigma truncate_prompt_tokens
+    typical_p xtc_probability xtc_threshold
     """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
 """Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here
@@ -71,13 +72,6 @@ class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type")
 
 class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
     """The root of the others."""
-
-
-class StreamOptions(_Plain, frozen=True):
-    """What a stream is to carry besides deltas."""
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
 
 
 class FunctionDefinition(_Plain, frozen=True):
@@ -103,11 +97,11 @@ class GrammarDefinition(_Plain, frozen=True):
 
 
 class TextInput(_Tagged, frozen=True, tag="text"):
-    """A custom tool takes any text."""
+    """A custom tool that takes any text."""
 
 
 class GrammarInput(_Tagged, frozen=True, tag="grammar"):
-    """A custom tool takes what its grammar allows."""
+    """A custom tool that takes what its grammar allows."""
 
     grammar: GrammarDefinition
 
@@ -193,20 +187,20 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class Voice(_Plain, frozen=True):
-    """A voice of one's own."""
+    """A custom voice."""
 
     id: ShortText
 
 
 class Audio(_Plain, frozen=True):
-    """How answers are to be spoken."""
+    """The format and the voice of spoken answers."""
 
     format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
     voice: ShortText | Voice
 
 
 class Prediction(_Plain, frozen=True):
-    """What the answer will mostly be."""
+    """A text that the answer will mostly repeat."""
 
     type: Literal["content"]
     content: str | TextParts
@@ -260,49 +254,3 @@ class PromptCacheOptions(_Plain, frozen=True):
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m"] | None = None
-
-
-class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request"):
-    """What both kinds of request have in common, and what else the client sent."""
-
-    model: ModelName
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    max_tokens: OutputTokens | None = None
-    n: ChoicesCount | None = None
-    temperature: Temperature | None = None
-    top_p: Probability | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
-    seed: Seed | None = None
-    stop: Stop | None = None
-    user: User | None = None
-
-    extras: dict[str, Any] = {}
-    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for
-    them, never acted on.
-    """
-    ignored: tuple[str, ...] = ()
-    """Names of the parameters that no deployment can receive."""
-
-    @property
-    def has_stream_options(self) -> bool:
-        """The client sent `stream_options`, whatever is in it."""
-        return self.stream_options is not None
-
-    @property
-    def include_usage(self) -> bool:
-        """The client asks for a usage chunk."""
-        return self.stream_options is not None and self.stream_options.include_usage is True
-
-    @property
-    def stop_sequences(self) -> tuple[str, ...]:
-        """`stop`, however it was written."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
-
-OWN_FIELDS: Final = ("request", "extras", "ignored")
-"""The members of a request that are ours, not the client's."""

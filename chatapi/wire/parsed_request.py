@@ -1,22 +1,22 @@
 """A request as a web process needs it: validated, ready to be sent to a worker, and the few facts that
-admission asks for.
+admission and the answer depend on.
 
-`parse` is all that is done with a body. Small bodies are parsed on the event loop, large ones by
-`parser_process.py`; so what comes out is cheap to pass on, and nobody has to decode or encode the request
-again.
+Small bodies are parsed on the event loop, large ones by `parser_process.py`. What comes out is cheap to pass
+on: the web process never decodes or encodes the request again.
 """
 
-import hashlib
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from chatapi.wire import requests
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.protocols import PROTOCOLS, Answer
+from chatapi.wire.protocols.chat import CHAT as _CHAT
+from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
-CHAT: Final = "chat.completions"
-TEXT: Final = "completions"
-"""The endpoints, as a generation's row names them."""
+CHAT: Final = _CHAT.name
+TEXT: Final = TEXT_COMPLETIONS.name
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -25,7 +25,6 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     model: str
     stream: bool
     include_usage: bool
-    has_stream_options: bool
     choices_count: int
     sampled_count: int
     max_output_tokens: int | None
@@ -34,16 +33,20 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     prompt_bytes: int | None
     """Upper bound of the prompts' tokens; None for what can't be measured, media and web pages."""
     remote_media_param: str | None
-    """The path of the first picture that the upstream would have to fetch."""
+    """The client's name for the first picture that the upstream would have to fetch."""
+    idle_parameters: tuple[str, ...]
     ignored: tuple[str, ...]
     extras: tuple[str, ...]
     """Names of the engine parameters that were sent."""
     digest: str
-    """SHA-256 of endpoint and content, in hex: two requests with the same digest ask for the same."""
+    """Two requests with the same digest ask for the same."""
+    context: dict[str, Any] = {}
+    """See `GenerationRequest.context`."""
 
-    def remote_media(self) -> tuple[str, ...]:
-        """The path of the first remote picture's address, if there is one."""
-        return () if self.remote_media_param is None else (self.remote_media_param,)
+    def answer(self, id: str, created: int, request_id: str = "") -> Answer:
+        """Return what all parts of the answer share; see `Answer` for the arguments."""
+        include_usage = self.stream and self.include_usage
+        return Answer(id, created, self.model, self.choices_count, include_usage, request_id, self.context)
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -63,49 +66,35 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
     """The request as `requests.from_bytes` reads it."""
 
 
-def parse(body: bytes, endpoint: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
-    """The request that `body` holds, whose pictures may be remote; raises `InvalidRequest`.
+def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
+    """Return the request that `body` holds; raises `InvalidRequest`. See `protocols.protocol.Parser`."""
+    request = PROTOCOLS[protocol].parse(body, default_model, is_ticket=is_ticket)
+    return _parsed(request, requests.to_bytes(request))
 
-    The content of a ticket's request asks for a stream, whatever the body asks for; the summary is the
-    body's.
+
+def read(content: bytes, _: str = "") -> ParsedRequest:
+    """Return the parsed request with this content, which another version may have validated.
+
+    Raises `msgspec.DecodeError`.
     """
-    request: ChatRequest | TextRequest
-    if endpoint == CHAT:
-        request = requests.parse_chat(body, default_model, remote_media_allowed=True)
-    else:
-        request = requests.parse_text(body, default_model)
-    return _parsed(request, endpoint, msgspec.structs.replace(request, stream=True) if is_ticket else request)
+    return _parsed(requests.from_bytes(content), content)
 
 
-def read(content: bytes, endpoint: str) -> ParsedRequest:
-    """The parsed request with this content, which another version may have validated; raises
-    `msgspec.DecodeError`.
-    """
-    request = requests.from_bytes(content)
-    return _parsed(request, endpoint, request)
-
-
-def _parsed(
-    request: ChatRequest | TextRequest, endpoint: str, kept: ChatRequest | TextRequest
-) -> ParsedRequest:
-    content = requests.to_bytes(kept)
-    prompts_count = len(request.prompts) if isinstance(request, TextRequest) else 1
-    is_measured = isinstance(request, TextRequest) or not (
-        request.has_media or request.web_search_options is not None
-    )
+def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,
         include_usage=request.include_usage,
-        has_stream_options=request.has_stream_options,
         choices_count=request.choices_count,
         sampled_count=request.sampled_count,
         max_output_tokens=request.max_output_tokens,
-        prompts_count=prompts_count,
-        prompt_bytes=request.prompt_bytes if is_measured else None,
-        remote_media_param=next(iter(request.remote_media()), None),
+        prompts_count=request.prompt.count,
+        prompt_bytes=request.prompt_bytes if request.is_measurable else None,
+        remote_media_param=request.remote_media_param,
+        idle_parameters=request.idle_parameters,
         ignored=request.ignored,
         extras=tuple(request.extras),
-        digest=hashlib.sha256(endpoint.encode() + b"\n" + content).hexdigest(),
+        digest=request.digest,
+        context=request.context,
     )
     return ParsedRequest(summary, content)

@@ -1,16 +1,15 @@
 """Parses large request bodies for a web process, one after the other: `python -m
 chatapi.wire.parser_process`.
 
-msgspec and `re` keep the interpreter to themselves for as long as they work on a body, in whatever thread; so
-a body that takes longer than a turn of the event loop may take is parsed here. Both ends of the conversation
-are below.
+msgspec and `re` hold the interpreter's lock for as long as they work on a body, in any thread; so a body that
+takes longer than a turn of the event loop may take is parsed here.
 
     standard input    frames: a `Task`, then the body
     standard output   frames: an `Outcome`, then the request's content (empty for a refusal)
 
 A frame is its length in 8 bytes and that many bytes. The process ends when its input does, that is with the
 web process, and by itself when a body takes more CPU time than it may (SIGPROF). It imports nothing but
-`chatapi.wire`, and knows no secret and no socket.
+`chatapi.wire`, and has no secret and no socket.
 """
 
 import signal
@@ -28,7 +27,7 @@ LENGTH: Final = struct.Struct(">Q")
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """How to parse the body that follows, as `parsed_request.parse` has it."""
+    """The arguments of `parsed_request.parse`, for the body that follows."""
 
     endpoint: str
     default_model: str | None
@@ -46,12 +45,11 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     is_stream: bool
 
     def error(self) -> InvalidRequest:
-        """The error that it stands for."""
         return InvalidRequest(self.message, self.param, self.code, self.status, is_stream=self.is_stream)
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one body: either a valid request's summary or its refusal."""
+    """A valid request's summary, or its refusal."""
 
     summary: RequestSummary | None = None
     refusal: Refusal | None = None
@@ -62,7 +60,7 @@ _outcome_encoder = msgspec.msgpack.Encoder()
 
 
 def main() -> None:
-    """Serve the process at the other end of standard input and output until it is gone."""
+    """Answer the process at the other end of standard input and output until it is gone."""
     for interruption in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -95,7 +93,7 @@ def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes]:
 
 
 def _read_frame(source: BinaryIO) -> bytes | None:
-    """The next frame; None at the end of the input."""
+    """Return the next frame; None at the end of the input."""
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

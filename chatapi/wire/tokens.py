@@ -1,6 +1,6 @@
-"""Token counting without surprises: no download, linear time, no panic, whatever the text.
+"""Counts tokens safely for any text: no download, linear time, no panic.
 
-Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers to "how many tokens?":
+Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers:
 
     upper_bound   nothing to compute    never too low          what admission reserves
     estimate      at most about 15 ms   within a few percent   what rate limits take
@@ -58,17 +58,17 @@ _loading = Lock()
 
 
 class VocabularyError(RuntimeError):
-    """A vocabulary file is not where it was installed, or is not the published one."""
+    """A vocabulary file is missing, or is not the published one."""
 
 
 def warm(*encodings: str) -> None:
-    """Load these encodings (default: the default one) now, 0.4 s and 80 MB, rather than in the first request."""
+    """Load these encodings (default: the default one) now, 0.4 s and 80 MB, not in the first request."""
     for encoding in encodings or (DEFAULT_ENCODING,):
         _encoding(encoding)
 
 
 def count(text: str, encoding: str = DEFAULT_ENCODING) -> int:
-    """How many tokens the text is. For a long text call it in a thread: it releases the GIL while it works.
+    """Return the number of tokens. For a long text call it in a thread: it releases the GIL while it works.
 
     Raises ValueError for an unknown encoding, `VocabularyError` when its file is gone.
     """
@@ -77,8 +77,8 @@ def count(text: str, encoding: str = DEFAULT_ENCODING) -> int:
 
 
 def parts(text: str, least_chars: int) -> Iterator[str]:
-    """The text in parts of at least so many characters, but for the last one; they are as many tokens as the
-    text.
+    """Yield the text in parts of at least `least_chars` characters, but for the last one. Their tokens add up
+    to the text's.
     """
     start = end = 0
     for piece in _pieces(text):
@@ -91,7 +91,7 @@ def parts(text: str, least_chars: int) -> Iterator[str]:
 
 
 def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
-    """About how many tokens the text is, in bounded time: exact up to 16 KiB, then from 32 samples.
+    """Return about the number of tokens, in bounded time: exact up to 16 KiB, then from 32 samples.
     Deterministic.
     """
     if len(text) <= _SAMPLES * _SAMPLE_CHARS:
@@ -103,8 +103,8 @@ def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
 
 
 def upper_bound(n_bytes: int) -> int:
-    """No text of so many UTF-8 bytes has more tokens, in any byte-level vocabulary: every token covers at
-    least one byte.
+    """Return the most tokens that a text of `n_bytes` bytes of UTF-8 has, in any byte-level vocabulary: every
+    token covers at least one byte.
     """
     return n_bytes
 
@@ -127,9 +127,7 @@ def split(text: str, encoding: str = DEFAULT_ENCODING) -> Iterator[tuple[str, in
 
 
 def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
-    """The text of token ids; an id that the encoding does not have becomes U+FFFD, as do bytes that are not
-    UTF-8.
-    """
+    """Return the text of token ids; unknown ids and bytes that are not UTF-8 become U+FFFD."""
     byte_values = _encoding(encoding).decode_single_token_bytes
     return b"".join(_bytes_or_replacement(byte_values, token_id) for token_id in token_ids).decode(
         "utf-8", "replace"
@@ -137,11 +135,9 @@ def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
 
 
 class Counter:
-    """Counts a stream that comes in deltas, almost for free per delta: text is only encoded when somebody
-    asks.
+    """Counts a stream of deltas at almost no cost per delta: text is encoded when `tokens` is read.
 
-    `tokens` is what `count` of the whole text gives. `settle` encodes what lies before the last safe cut
-    once, and forgets it.
+    `settle` encodes what lies before the last safe cut once, and forgets it.
     """
 
     def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
@@ -154,7 +150,6 @@ class Counter:
         self._unknown_bytes = 0
 
     def add(self, text: str) -> None:
-        """Append one delta."""
         self._latest.append(text)
         if len(self._latest) == _JOINED_DELTAS:
             self._tail.append("".join(self._latest))
@@ -178,9 +173,7 @@ class Counter:
 
     @property
     def tokens(self) -> int:
-        """Tokens of everything added so far. Encodes what is not settled, unless nothing was added since the
-        last time.
-        """
+        """Tokens of everything added so far, as `count` counts them. Encodes what is new and not settled."""
         if self._unknown_bytes:
             self._known_tokens = self._settled_tokens + count(self._unsettled, self._encoding)
             self._unknown_bytes = 0
@@ -189,14 +182,6 @@ class Counter:
     @property
     def _unsettled(self) -> str:
         return "".join([*self._tail, *self._latest])
-
-    def exceeds(self, limit_tokens: int) -> bool:
-        """Whether more than so many tokens were added. Encodes only when the byte bound does not tell
-        already.
-        """
-        if self._known_tokens + upper_bound(self._unknown_bytes) <= limit_tokens:
-            return False
-        return self.tokens > limit_tokens
 
 
 def _bytes_or_replacement(byte_values: Callable[[int], bytes], token_id: int) -> bytes:
@@ -221,9 +206,7 @@ def _encoding(name: str) -> tiktoken.Encoding:
 
 
 def _load(name: str) -> tiktoken.Encoding:
-    """Have tiktoken read our file. It would delete a damaged file and download another, so that is looked at
-    first.
-    """
+    """Have tiktoken read our file, after a check: it would delete a damaged file and download another."""
     if name not in _FILES:
         raise ValueError(f"unknown encoding {name!r}: choose one of {', '.join(ENCODINGS)}")
     file_name, sha256 = _FILES[name]

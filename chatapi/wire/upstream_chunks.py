@@ -206,7 +206,7 @@ class ChunkReader:
         self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: _Chunk) -> None:
-        """What all chunks say alike counts as the first one says it, which may be one before the first delta."""
+        """Keep what the first chunk says of all; it may come before the first delta."""
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
         self._started = Started(

@@ -84,11 +84,13 @@ _STATUS_BY_TYPE = {
 _REQUEST_FAULTS = frozenset({400, 404, 409, 422})
 
 _CONTEXT_LENGTH = re.compile(
-    r"context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context | prompt\ is\ too\ long",
+    r"""context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context
+      | prompt\ is\ too\ long""",
     re.I | re.X,
 )
 _UNKNOWN_MODEL = re.compile(
-    r"\bmodel\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model | model_not_found",
+    r"""\bmodel\b.*(?:not\ found|does\ ?n.t\ exist|not\ exist) | (?:unknown|invalid|no\ such)\ model
+      | model_not_found""",
     re.I | re.X,
 )
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)

@@ -44,7 +44,7 @@ class Logprobs(msgspec.Struct, gc=False):
         return _tokens(self.refusal)
 
     def _legacy(self, tokens: list[str]) -> list[TokenLogprob] | None:
-        """The parallel lists of a text completion; its `text_offset` follows from the texts and is not kept."""
+        """Return a text completion's parallel lists; `text_offset` follows from the texts and is not kept."""
         missing: list[None] = [None] * len(tokens)
         values = zip(tokens, self.token_logprobs or missing, self.top_logprobs or missing, strict=False)
         return [

@@ -2,9 +2,11 @@
 
     OpenAI, vLLM                       once, in a chunk without choices, when every choice has ended
     vLLM with continuous_usage_stats   in every chunk, of that chunk's choice; the whole at the end as above
-    others                             with the last finish_reason, or with every chunk the sum so far, or the same twice
-    llama-server with n > 1            for each choice by itself: chats in a chunk without choices right behind the one that
-                                       ends the choice, text completions in the chunk that ends it; never the whole
+    others                             with the last finish_reason, or with every chunk the sum so far, or the
+                                       same twice
+    llama-server with n > 1            for each choice by itself: chats in a chunk without choices behind the
+                                       one that ends the choice, text completions in the chunk that ends it;
+                                       never the whole
 
 llama-server reads the prompt once and copies its state for each choice, yet tells all of its tokens with
 each. So in a sum the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a

@@ -10,9 +10,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from chatapi.wire.chat_request import ChatRequest
 from chatapi.wire.parameters import ENGINE_PARAMETERS
-from chatapi.wire.text_request import TextRequest
+from chatapi.wire.upstream_request import PARAMETERS
 
 MAX_MESSAGE_CHARACTERS: Final = 500
 MAX_NAME_CHARACTERS: Final = 64
@@ -20,11 +19,14 @@ HIDDEN: Final = "[hidden]"
 
 _MAX_WORD_CHARS = 24
 _ABOUT_INSIDES = re.compile(
-    r"""<[a-z!/?] | <\s*(?:!doctype|html|head|body|script)\b       # a page which some server in between has made, about itself
-      | traceback | \bstack\ ?trace | \bpanic: | \bgoroutine\b | \bfile\ " | \bline\ \d+,\ in\b | \bat\ \S+\ ?\(\S*:\d+   # a program's
-      | \berrno\b | \bconnect(?:ion|ing)?\ (?:to|refused|reset|error|timed) | \bhost(?:s|name)?\b | \blocalhost\b | \bnameserver\b | \bdns\b
+    r"""<[a-z!/?] | <\s*(?:!doctype|html|head|body|script)\b  # a page of a server in between, about itself
+      | traceback | \bstack\ ?trace | \bpanic: | \bgoroutine\b  # a program's
+      | \bfile\ " | \bline\ \d+,\ in\b | \bat\ \S+\ ?\(\S*:\d+
+      | \berrno\b | \bconnect(?:ion|ing)?\ (?:to|refused|reset|error|timed)
+      | \bhost(?:s|name)?\b | \blocalhost\b | \bnameserver\b | \bdns\b
       | \bsql | \bpsycopg | \bsqlite | \bdsn\b | \bdatabase\b | \bsocket\b | \bredis | \bcuda\b | \bnccl\b
-      | \bpass(?:word|wd|phrase)|\bpwd\b | \bsecrets?\b | \bcredentials?\b | \bauthorization\b | \busernames?\b | \blog(?:in|on)\b
+      | \bpass(?:word|wd|phrase)|\bpwd\b | \bsecrets?\b | \bcredentials?\b | \bauthorization\b
+      | \busernames?\b | \blog(?:in|on)\b
       | \b(?:private|access|auth)[ _-]?(?:key|token)
     """,
     re.I | re.X,
@@ -51,32 +53,37 @@ _ENDPOINT = re.compile(r"/v1(?:/(?:chat/)?completions)?")
 _HYPHENATED = re.compile(r"([A-Za-z]+|\d{1,9})((?:-[A-Za-z]+){1,3})")
 _SLASHED = re.compile(r"([a-z]+)/[a-z]{1,16}")
 
-_PARAMETERS: Final = frozenset(
-    {*ChatRequest.__struct_fields__, *TextRequest.__struct_fields__, *ENGINE_PARAMETERS}
-)
+_PARAMETERS: Final = PARAMETERS | ENGINE_PARAMETERS
 _NAMES: Final = _PARAMETERS | frozenset(
     """
-    additionalProperties anyOf arguments body cached_tokens code completion completion_tokens const content context_length data detail enum
-    file format function functions id image image_url include_usage index input input_audio input_type input_value items json_object
-    json_schema loc maxItems maxLength maxLogprobs max_length max_model_len message minItems minLength msg n_ctx n_prompt_tokens name
-    object parameter parameters pattern prefixItems properties prompt_tokens query request required role schema strict string_type text
-    token tool_call_id tool_calls total_tokens type uniqueItems url value
+    additionalProperties anyOf arguments body cached_tokens code completion completion_tokens const
+    content context_length data detail enum file format function functions id image image_url
+    include_usage index input input_audio input_type input_value items json_object json_schema loc
+    maxItems maxLength maxLogprobs max_length max_model_len message minItems minLength msg n_ctx
+    n_prompt_tokens name object parameter parameters pattern prefixItems properties prompt_tokens query
+    request required role schema strict string_type text token tool_call_id tool_calls total_tokens type
+    uniqueItems url value
     """.split()  # noqa: SIM905
 )
 _PAIRED: Final = _NAMES - {"file", "id", "model", "name", "url", "user"}
 """Names whose values speak of the request, too."""
 _BEFORE_HYPHEN: Final = frozenset(
     """
-    auto built case co comma cross double empty end even fine full half high human in left length line long low max mid min mini
-    multi new no non null off one out over per pre re read real right run self semi server short single six so sub text three time
-    token tool top trailing two type un under up user utf value well white zero
+    auto built case co comma cross double empty end even fine full half high human in left length line
+    long low max mid min mini multi new no non null off one out over per pre re read real right run self
+    semi server short single six so sub text three time token tool top trailing two type un under up
+    user utf value well white zero
     """.split()  # noqa: SIM905
 )
 _AFTER_HYPHEN: Final = frozenset(
-    "based bit case free fold in item known length level like limit only out sensitive size token up valued".split()  # noqa: SIM905
+    """
+    based bit case free fold in item known length level like limit only out sensitive size token up valued
+    """.split()  # noqa: SIM905
 )
 _BEFORE_SLASH: Final = frozenset(
-    "and application assistant audio false image input json max min string system text true user video yes".split()  # noqa: SIM905
+    """
+    and application assistant audio false image input json max min string system text true user video yes
+    """.split()  # noqa: SIM905
 )
 _ABBREVIATED: Final = frozenset({"e.g", "i.e", "w.r.t", "a.k.a"})
 

@@ -9,7 +9,7 @@ import msgspec
 
 from chatapi.catalog import active_deployments
 from chatapi.models import Deployment, OnDisconnect
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.engines import Target, Timeouts
 
 COOL_DOWN_S = 10.0
@@ -58,11 +58,11 @@ def target_of(row: Deployment) -> Target:
     )
 
 
-def able(routes: Sequence[Route], request: ChatRequest | TextRequest) -> list[Route]:
+def able(routes: Sequence[Route], request: GenerationRequest) -> list[Route]:
     """The routes that may receive the request: an address that an upstream would fetch goes only where that
     is allowed.
     """
-    return [route for route in routes if route.allows_remote_media or not request.has_remote_media]
+    return [route for route in routes if route.allows_remote_media or request.remote_media_param is None]
 
 
 class Health:

@@ -16,7 +16,7 @@ from chatapi.concurrency import MAX_AGE_S, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
 from chatapi.worker.runs import heavy_work, run_usage
@@ -135,14 +135,14 @@ async def _run(services: Services, run: Run) -> None:
     await shield_until_done(_finish(services, run, request, end))
 
 
-async def _request(run: Run) -> ChatRequest | TextRequest:
+async def _request(run: Run) -> GenerationRequest:
     content = run.take_content()
     if run.request_bytes <= heavy_work.LIGHT_BYTES:
         return requests.from_bytes(content)
     return await heavy_work.aside(requests.from_bytes, content)
 
 
-async def _produce(services: Services, run: Run, request: ChatRequest | TextRequest | None) -> End:
+async def _produce(services: Services, run: Run, request: GenerationRequest | None) -> End:
     """Try the model's deployments in order until one has begun to answer; stream that one to its end."""
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
@@ -158,9 +158,7 @@ async def _produce(services: Services, run: Run, request: ChatRequest | TextRequ
     return run.ended(end)
 
 
-async def _routes(
-    services: Services, claimed: ledger.Claimed, request: ChatRequest | TextRequest
-) -> list[Route]:
+async def _routes(services: Services, claimed: ledger.Claimed, request: GenerationRequest) -> list[Route]:
     """Those that may receive the request. There are some, or it was not admitted: if we know of none, our
     reading is too old.
     """
@@ -174,7 +172,7 @@ async def _routes(
 
 
 async def _attempt(
-    services: Services, run: Run, request: ChatRequest | TextRequest, route: Route
+    services: Services, run: Run, request: GenerationRequest, route: Route
 ) -> tuple[End, bool]:
     """How the stream of one deployment ended, and whether another one may be tried."""
     try:
@@ -201,7 +199,7 @@ async def _attempt(
     return End(Ending.COMPLETED), False
 
 
-async def _stream(services: Services, run: Run, request: ChatRequest | TextRequest, route: Route) -> None:
+async def _stream(services: Services, run: Run, request: GenerationRequest, route: Route) -> None:
     """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
     claimed = run.claimed
     call = Call(
@@ -227,7 +225,7 @@ async def _stream(services: Services, run: Run, request: ChatRequest | TextReque
                 await services.publisher.caught_up(run)
 
 
-async def _finish(services: Services, run: Run, request: ChatRequest | TextRequest | None, end: End) -> None:
+async def _finish(services: Services, run: Run, request: GenerationRequest | None, end: End) -> None:
     """Settle, then publish the end: what a client is told is a row that exists."""
     if end.ending is Ending.FENCED_OFF:
         return
@@ -262,7 +260,7 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
             raise
 
 
-async def _settlement(run: Run, request: ChatRequest | TextRequest | None, end: End) -> ledger.Settlement:
+async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:
     if run.tally.usage is not None and run_usage.is_plausible(run.claimed, run.tally.usage):
         return run_usage.settlement(run.claimed, request, run.tally, end)
     await heavy_work.count_all(run.tally)

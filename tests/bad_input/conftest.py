@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.requests import parse_chat
+from chatapi.wire.protocols.chat.request import parse as parse_chat
 from tests.bad_input.bodies import SMALL_REQUEST, chat
 from tests.bad_input.raw_http import RawClient
 from tests.chatapi.http_client import Client

@@ -13,7 +13,9 @@ from pytest_django.fixtures import Settings
 
 from chatapi.urls import client_routes
 from chatapi.wire.dialects import DIALECTS
-from chatapi.wire.requests import InvalidRequest, parse_chat, parse_text
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 
 
 @pytest.mark.parametrize("host", ["web:8000", "10.1.2.3:8000", "evil.example"])

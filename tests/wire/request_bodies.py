@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.messages import Message
 from chatapi.wire.parsed_request import CHAT, TEXT, RequestSummary, parse
-from chatapi.wire.requests import ChatRequest, InvalidRequest, TextRequest, parse_chat, parse_text
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.wire.requests import refuse_remote_media
 
 HELLO = {"role": "user", "content": "Hello!"}
 FUNCTION = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
@@ -24,11 +29,11 @@ def text_body(**members: Any) -> bytes:
     return json.dumps({"model": "m", "prompt": "Once"} | members).encode()
 
 
-def chat(**members: Any) -> ChatRequest:
+def chat(**members: Any) -> GenerationRequest:
     return parse_chat(chat_body(**members))
 
 
-def text(**members: Any) -> TextRequest:
+def text(**members: Any) -> GenerationRequest:
     return parse_text(text_body(**members))
 
 
@@ -39,7 +44,24 @@ def summary(**members: Any) -> RequestSummary:
     return parse(chat_body(**members), CHAT, None).summary
 
 
-def refusal(body: bytes, parse: Callable[[bytes], Any] = parse_chat) -> InvalidRequest:
+def messages_of(request: GenerationRequest) -> list[Message]:
+    assert isinstance(request.prompt, Messages)
+    return request.prompt.messages
+
+
+def prompts_of(request: GenerationRequest) -> list[str | list[int]]:
+    assert isinstance(request.prompt, Texts)
+    return request.prompt.prompts
+
+
+def parse_for_careful_deployments(body: bytes) -> GenerationRequest:
+    """The chat request, for a model none of whose deployments may receive remote pictures."""
+    request = parse_chat(body)
+    refuse_remote_media(request)
+    return request
+
+
+def refusal(body: bytes, parse: Callable[[bytes], Any] = parse_for_careful_deployments) -> InvalidRequest:
     """The error that this body meets."""
     with pytest.raises(InvalidRequest) as caught:
         parse(body)

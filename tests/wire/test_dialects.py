@@ -134,10 +134,10 @@ def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
     )
     failure = SEEDS["llama"]["seed-003-error"].deltas[-1]
     told = {
-        dialect.name: kind.invalid_stream(failure)
+        dialect.name: kind.invalid_stream(failure)  # type: ignore[arg-type]
         for dialect in DIALECTS.values()
         for kind in (dialect.chat, dialect.text)
-    }  # type: ignore[arg-type]
+    }
     assert told == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
 
 

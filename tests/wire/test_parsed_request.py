@@ -7,6 +7,7 @@ import pytest
 
 from chatapi.wire import parsed_request, requests
 from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from chatapi.wire.protocols import PROTOCOLS
 from tests.wire.request_bodies import HELLO, chat_body, summary, text_body
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.example/a.png"}}
@@ -16,10 +17,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.example/a
     ("body", "endpoint"), [(chat_body(n=2, top_k=5, dream=1), CHAT), (text_body(best_of=3, n=2), TEXT)]
 )
 def test_its_content_is_the_request(body: bytes, endpoint: str) -> None:
-    parsed, request = (
-        parse(body, endpoint, None),
-        requests.parse_chat(body) if endpoint == CHAT else requests.parse_text(body),
-    )
+    parsed, request = parse(body, endpoint, None), PROTOCOLS[endpoint].parse(body)
     assert requests.from_bytes(parsed.content) == request
     assert (parsed.summary.choices_count, parsed.summary.sampled_count) == (
         request.choices_count,
@@ -29,23 +27,38 @@ def test_its_content_is_the_request(body: bytes, endpoint: str) -> None:
     assert parsed_request.read(parsed.content, endpoint) == parsed
 
 
-def test_its_digest_is_that_of_endpoint_and_content() -> None:
+CHAT_DIGESTED = (
+    b'chat.completions\n{"request":"chat","model":"m","stream":true,"max_tokens":5,"temperature":0.5,"user":"u",'
+    b'"extras":{"top_k":5},"ignored":["dream"],"messages":[{"role":"user","content":"Hello!"}],"logprobs":true,'
+    b'"metadata":{"a":"b"}}'
+)
+TEXT_DIGESTED = (
+    b'completions\n{"request":"text","model":"m","seed":1,"prompt":["a","b"],"logprobs":false,"best_of":2}'
+)
+SENT_CHAT = {"top_k": 5, "max_tokens": 5, "user": "u", "temperature": 0.5, "dream": 1, "metadata": {"a": "b"}}
+
+
+def test_its_digest_is_that_of_the_protocol_and_what_was_sent() -> None:
     """The books remember it for a day, so it may not change from one version to the next."""
-    request = requests.to_bytes(requests.parse_chat(chat_body()))
-    assert summary().digest == hashlib.sha256(b"chat.completions\n" + request).hexdigest()
+    chat = summary(**SENT_CHAT, stream=True, logprobs=True)
+    assert chat.digest == hashlib.sha256(CHAT_DIGESTED).hexdigest()
+    text = summary(prompt=["a", "b"], seed=1, logprobs=False, best_of=2)
+    assert text.digest == hashlib.sha256(TEXT_DIGESTED).hexdigest()
     assert summary(n=1).digest != summary().digest
 
 
 def test_a_tickets_content_streams_whatever_the_body_says() -> None:
     ticket = parse(chat_body(stream_options={"include_usage": True}), CHAT, None, is_ticket=True)
-    assert (ticket.summary.stream, ticket.summary.has_stream_options) == (False, True)
+    assert (ticket.summary.stream, ticket.summary.idle_parameters) == (True, ("stream_options",))
     assert requests.from_bytes(ticket.content).stream
+    streamed = parse(chat_body(stream=True, stream_options={"include_usage": True}), CHAT, None)
+    assert ticket.summary.digest == streamed.summary.digest
 
 
 def test_it_names_the_first_remote_picture() -> None:
     messages = [HELLO, {"role": "user", "content": [{"type": "text", "text": "?"}, PICTURE, PICTURE]}]
-    assert summary(messages=messages).remote_media() == ("messages[1].content[1].image_url.url",)
-    assert summary().remote_media() == ()
+    assert summary(messages=messages).remote_media_param == "messages[1].content[1].image_url.url"
+    assert summary().remote_media_param is None
 
 
 def test_it_has_no_prompt() -> None:

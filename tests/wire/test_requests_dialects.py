@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.requests import (
-    ChatRequest,
-    InvalidRequest,
-    TextRequest,
-    parse_chat,
-    parse_text,
-    refuse_idle_stream_options,
-)
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.wire.requests import refuse_idle_stream_options
 from tests.wire.request_bodies import HELLO, chat, chat_body, refusal, text, text_body
 
-Parse = Callable[..., ChatRequest | TextRequest]
+Parse = Callable[..., GenerationRequest]
 PARSERS = pytest.mark.parametrize(("parse", "body"), [(parse_chat, chat_body), (parse_text, text_body)])
 
 # The curl examples of the llama dialect's document: none of them names a model.
@@ -73,7 +70,7 @@ def test_a_number_out_of_range_is_not_a_missing_model() -> None:
 
 @pytest.mark.parametrize("sent", [chat, text])
 def test_stream_options_without_stream_are_refused_on_demand(
-    sent: Callable[..., ChatRequest | TextRequest],
+    sent: Callable[..., GenerationRequest],
 ) -> None:
     for options in ({}, {"include_usage": True}, {"include_obfuscation": False}):
         for stream in (None, False):
@@ -90,11 +87,9 @@ def test_stream_options_without_stream_are_refused_on_demand(
 
 
 def test_stream_options_say_whether_usage_is_wanted() -> None:
-    assert (chat().has_stream_options, chat().include_usage) == (False, False)
-    assert (chat(stream_options={}).has_stream_options, chat(stream_options={}).include_usage) == (
-        True,
-        False,
-    )
+    assert (chat().idle_parameters, chat().include_usage) == ((), False)
+    options = chat(stream_options={})
+    assert (options.idle_parameters, options.include_usage) == (("stream_options",), False)
     assert chat(stream_options={"include_usage": True}).include_usage
 
 

@@ -9,17 +9,12 @@ import msgspec
 import pytest
 
 from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
-from chatapi.wire.requests import (
-    ENGINE_PARAMETERS,
-    ChatRequest,
-    TextRequest,
-    from_bytes,
-    ignored_parameters,
-    parse_chat,
-    parse_text,
-    to_bytes,
-    upstream_body,
-)
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.parameters import ENGINE_PARAMETERS
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.wire.requests import from_bytes, ignored_parameters, to_bytes
+from chatapi.wire.upstream_request import upstream_body
 from tests.wire.request_bodies import (
     CUSTOM,
     FUNCTION,
@@ -213,7 +208,7 @@ def test_anything_else_is_dropped_and_named() -> None:
 def test_clients_can_not_set_what_is_ours() -> None:
     request = chat(ignored=["x"], extras={"top_k": 1, "api_key": "k"}, request="text", top_k=2)
     assert (request.extras, request.ignored) == ({"top_k": 2}, ("ignored", "extras", "request"))
-    assert isinstance(from_bytes(to_bytes(request)), ChatRequest)
+    assert isinstance(from_bytes(to_bytes(request)).prompt, Messages)
 
 
 def test_names_of_ignored_parameters_are_safe_to_print() -> None:
@@ -247,18 +242,42 @@ def test_what_is_not_ours_is_capped() -> None:
         parse_text(b'{"model":"m"}'),
     ],
 )
-def test_a_request_comes_back_from_redis_as_it_was(request_: ChatRequest | TextRequest) -> None:
+def test_a_request_comes_back_from_redis_as_it_was(request_: GenerationRequest) -> None:
     returned = from_bytes(to_bytes(request_))
     assert returned == request_
-    assert type(returned) is type(request_)
+    assert type(returned.prompt) is type(request_.prompt)
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"\x80", b'{"request":"other"}', b'{"request":"chat","model":"m"}']
+    "data",
+    [
+        b"",
+        b"{}",
+        b"\x80",
+        b'{"request":"other"}',
+        b'{"request":"chat","model":"m"}',
+        b'{"request":"generation.1","model":"m","digest":""}',
+        to_bytes(chat()).replace(b"generation.1", b"generation.2"),
+    ],
 )
 def test_nothing_else_comes_back_from_redis(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         from_bytes(data)
+
+
+JOBS_OF_THE_RELEASE_BEFORE = [
+    (
+        b'{"request":"chat","model":"m","max_tokens":5,"extras":{"top_k":5},'
+        b'"messages":[{"role":"user","content":"Hello!"}]}',
+        chat(max_tokens=5, top_k=5),
+    ),
+    (b'{"request":"text","model":"m","prompt":"Once","echo":true}', text(echo=True)),
+]
+
+
+@pytest.mark.parametrize(("data", "meant"), JOBS_OF_THE_RELEASE_BEFORE)
+def test_what_the_release_before_has_put_into_jobs_can_be_read(data: bytes, meant: GenerationRequest) -> None:
+    assert from_bytes(data) == meant
 
 
 def test_requests_are_frozen() -> None:

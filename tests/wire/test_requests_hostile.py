@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 
 from chatapi.wire.caps import MAX_EXPONENTS, MAX_IGNORED, MAX_NAMES_COMPARED
+from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import CHAT, TEXT, parse
-from chatapi.wire.requests import InvalidRequest
 from tests.wire.hostile_bodies import CHAT_BODIES, HEAD, TEXT_BODIES, Body
 from tests.wire.request_bodies import refusal
 

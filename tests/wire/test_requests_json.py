@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from chatapi.wire import json_guard
 from chatapi.wire.caps import MAX_DEPTH, MAX_DIGITS, MAX_VALUES
-from chatapi.wire.requests import InvalidRequest, parse_chat
-from tests.wire.request_bodies import chat_body, refusal
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from tests.wire.request_bodies import chat_body, messages_of, refusal
 
 BODY = chat_body()
 MIB = 1024 * 1024
@@ -91,7 +92,8 @@ def test_it_takes_the_deepest_nesting_that_is_allowed() -> None:
 def test_brackets_in_strings_are_no_nesting() -> None:
     content = r"[[[{{{ \" \\ ]" * 100
     assert (
-        parse_chat(chat_body(messages=[{"role": "user", "content": content}])).messages[0].content == content
+        messages_of(parse_chat(chat_body(messages=[{"role": "user", "content": content}])))[0].content
+        == content
     )
 
 
@@ -154,7 +156,7 @@ def test_one_key_in_two_objects_is_no_duplicate() -> None:
 def test_it_refuses_nul() -> None:
     assert refusal(BODY.replace(b"Hello", rb"\u0000")).code == "invalid_value"
     assert refusal(BODY[:-1] + rb',"unknown":{"\\\u0000":1}}').code == "invalid_value"
-    assert parse_chat(BODY.replace(b"Hello!", rb"\\u0000")).messages[0].content == r"\u0000"
+    assert messages_of(parse_chat(BODY.replace(b"Hello!", rb"\\u0000")))[0].content == r"\u0000"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_it_keeps_all_other_characters(content: str) -> None:
     messages = [{"role": "user", "content": content}]
     for is_ascii in (True, False):
         body = json.dumps({"model": "m", "messages": messages}, ensure_ascii=is_ascii).encode()
-        assert parse_chat(body).messages[0].content == content
+        assert messages_of(parse_chat(body))[0].content == content
 
 
 @pytest.mark.parametrize("number", [b"1e400", b"-1e999999", b"1" * 5_000])

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from chatapi.wire.caps import MAX_PART_DATA_CHARS
-from chatapi.wire.requests import ChatRequest, InvalidRequest, parse_chat, refuse_remote_media
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.requests import refuse_remote_media
 from tests.wire.request_bodies import HELLO, chat, chat_body, chat_refusal, refusal, text
 
 TEXT = {"type": "text", "text": "What is this?"}
@@ -28,7 +30,7 @@ def picture(url: str) -> list[dict[str, Any]]:
 )
 def test_it_takes_pictures_that_are_in_the_request(media_type: str) -> None:
     request = chat(messages=picture(f"data:image/{media_type};base64,iVBORw0KGgo="))
-    assert (request.has_media, request.has_remote_media) == (True, False)
+    assert (request.prompt.has_media, request.remote_media_param) == (True, None)
 
 
 REMOTE = [
@@ -81,14 +83,10 @@ def test_it_refuses_every_picture_that_is_not_in_the_request(url: str) -> None:
     assert chat_refusal(messages=picture(url)) == (URL, "unsupported_media")
 
 
-def allowing_body(body: bytes) -> ChatRequest:
-    return parse_chat(body, remote_media_allowed=True)
-
-
 @pytest.mark.parametrize("url", REMOTE)
 def test_remote_pictures_are_for_deployments_that_allow_them(url: str) -> None:
-    request = allowing_body(chat_body(messages=picture(url), stream=True))
-    assert request.has_remote_media
+    request = parse_chat(chat_body(messages=picture(url), stream=True))
+    assert request.remote_media_param == URL
     with pytest.raises(InvalidRequest) as refused:
         refuse_remote_media(request)
     assert (refused.value.param, refused.value.code, refused.value.is_stream) == (
@@ -101,12 +99,12 @@ def test_remote_pictures_are_for_deployments_that_allow_them(url: str) -> None:
 def test_who_sends_no_address_is_not_refused() -> None:
     refuse_remote_media(chat(messages=messages(PICTURE)))
     refuse_remote_media(text())
-    assert not text().has_remote_media
+    assert text().remote_media_param is None
 
 
 @pytest.mark.parametrize("url", INNER)
 def test_no_deployment_gets_an_address_that_is_not_a_public_name(url: str) -> None:
-    error = refusal(chat_body(messages=picture(url)), allowing_body)
+    error = refusal(chat_body(messages=picture(url)), parse_chat)
     assert (error.param, error.code) == (URL, "unsupported_media")
 
 
@@ -131,7 +129,7 @@ def test_sounds_and_files_are_no_addresses_either(part: dict[str, Any], member: 
 def test_media_are_capped() -> None:
     fits = "data:image/png;base64,"
     fits += "A" * (MAX_PART_DATA_CHARS - len(fits))
-    assert chat(messages=picture(fits)).has_media
+    assert chat(messages=picture(fits)).prompt.has_media
     assert chat_refusal(messages=picture(fits + "A")) == (URL, "unsupported_media")
     assert chat_refusal(messages=picture("data:image/png;base64," + "A" * 50_000_000)) == (
         URL,
@@ -146,9 +144,9 @@ def test_media_are_capped() -> None:
 
 @pytest.mark.parametrize("part", [PICTURE, SOUND, FILE])
 def test_it_knows_whether_there_are_media(part: dict[str, Any]) -> None:
-    assert chat(messages=messages(part)).has_media
-    assert not chat(messages=messages(TEXT)).has_media
+    assert chat(messages=messages(part)).prompt.has_media
+    assert not chat(messages=messages(TEXT)).prompt.has_media
 
 
 def test_an_earlier_spoken_answer_is_a_sound() -> None:
-    assert chat(messages=[HELLO, {"role": "assistant", "audio": {"id": "audio_1"}}]).has_media
+    assert chat(messages=[HELLO, {"role": "assistant", "audio": {"id": "audio_1"}}]).prompt.has_media

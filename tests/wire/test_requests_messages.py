@@ -6,8 +6,8 @@ import pytest
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_MESSAGES
 from chatapi.wire.messages import AssistantMessage
-from chatapi.wire.requests import upstream_body
-from tests.wire.request_bodies import HELLO, chat, chat_refusal
+from chatapi.wire.upstream_request import upstream_body
+from tests.wire.request_bodies import HELLO, chat, chat_refusal, messages_of
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}
 SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
@@ -55,12 +55,12 @@ def test_null_members_of_a_message_are_absent() -> None:
         "audio": None,
         "name": None,
     }
-    assert chat(messages=[replayed]).messages == [AssistantMessage(content="Hi.")]
+    assert messages_of(chat(messages=[replayed])) == [AssistantMessage(content="Hi.")]
 
 
 def test_members_that_openai_does_not_know_are_dropped() -> None:
     replayed = {"role": "assistant", "content": "Hi.", "annotations": [], "reasoning_content": "Hm."}
-    assert chat(messages=[replayed]).messages == [AssistantMessage(content="Hi.")]
+    assert messages_of(chat(messages=[replayed])) == [AssistantMessage(content="Hi.")]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_it_names_what_is_wrong_with_a_message(message: Any, param: str, code: s
         ({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}, ".image_url", "invalid_type"),
         ({"type": "image_url", "image_url": {}}, ".image_url.url", "missing_required_parameter"),
         (
-            {"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}},
+            {"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}},  # type: ignore[operator]
             ".image_url.detail",
             "invalid_value",
-        ),  # type: ignore[operator]
+        ),
         (
             {"type": "input_audio", "input_audio": {"data": "x", "format": "ogg"}},
             ".input_audio.format",
@@ -160,6 +160,6 @@ def test_it_names_what_is_wrong_with_a_part(part: Any, param: str, code: str) ->
 
 
 def test_it_takes_messages_up_to_the_cap() -> None:
-    assert len(chat(messages=[HELLO] * MAX_MESSAGES).messages) == MAX_MESSAGES
+    assert len(messages_of(chat(messages=[HELLO] * MAX_MESSAGES))) == MAX_MESSAGES
     assert chat_refusal(messages=[HELLO] * (MAX_MESSAGES + 1)) == ("messages", "invalid_value")
     assert chat_refusal(messages=[]) == ("messages", "invalid_value")

@@ -13,7 +13,10 @@ from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from typing_extensions import get_type_hints, is_typeddict
 
-from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.text_completions.request import TextRequest
+from chatapi.wire.upstream_request import upstream_body
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 
 SCALARS: dict[Any, list[Any]] = {
@@ -83,7 +86,7 @@ def hints(module: types.ModuleType) -> dict[str, Any]:
     return {name: hint for kind in kinds for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
-def forwarded(request: ChatRequest | TextRequest) -> dict[str, Any]:
+def forwarded(request: GenerationRequest) -> dict[str, Any]:
     return upstream_body(request, model="x", max_output_tokens=1, extra_parameters=frozenset())
 
 

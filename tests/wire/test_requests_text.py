@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from chatapi.wire.caps import MAX_CHOICES, MAX_PROMPTS, MAX_SUFFIX_CHARS
-from chatapi.wire.requests import TextRequest, parse_text, upstream_body
-from tests.wire.request_bodies import summary, text, text_refusal
+from chatapi.wire.protocols.text_completions.request import TextRequest
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.wire.upstream_request import upstream_body
+from tests.wire.request_bodies import prompts_of, summary, text, text_refusal
 
 
 @pytest.mark.parametrize(
@@ -24,13 +26,13 @@ from tests.wire.request_bodies import summary, text, text_refusal
 )
 def test_it_takes_every_form_of_prompt(prompt: Any, prompts: list[Any]) -> None:
     request = text(prompt=prompt)
-    assert request.prompts == prompts
+    assert prompts_of(request) == prompts
     assert request.choices_count == len(prompts)
 
 
 def test_a_missing_prompt_is_an_empty_one() -> None:
     request = parse_text(b'{"model":"m"}')
-    assert request.prompts == [""]
+    assert prompts_of(request) == [""]
     assert (
         upstream_body(request, model="m", max_output_tokens=16, extra_parameters=frozenset())["prompt"] == ""
     )
@@ -138,4 +140,4 @@ def test_prompt_bytes_bound_the_tokens_of_every_form() -> None:
     assert text(prompt=[7] * 100).prompt_bytes >= 100
     assert text(prompt=[[7] * 50, [8] * 50]).prompt_overhead_tokens == 100
     assert text(prompt=["a", "b"], suffix="c").prompt_text == "a\nb\nc"
-    assert not text().has_media
+    assert not text().prompt.has_media

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chatapi.wire.deltas import AnyDelta, Failed
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Call:
     """One request for one target."""
 
     generation_id: str
-    request: ChatRequest | TextRequest
+    request: GenerationRequest
     target: Target
     max_output_tokens: int
     """For each choice."""

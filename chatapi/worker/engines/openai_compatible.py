@@ -22,9 +22,10 @@ from aiohttp.tracing import Trace
 from accounts import loop_clock
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
-from chatapi.wire.requests import ChatRequest, TextRequest, upstream_body
+from chatapi.wire.generation_request import GenerationRequest, Texts
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
+from chatapi.wire.upstream_request import upstream_body, upstream_path
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside
 from usage.failpoints import failpoint
@@ -204,7 +205,7 @@ class _Exchange:
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
-                _url(self._call),
+                self._call.target.base_url.rstrip("/") + upstream_path(self._call.request),
                 data=body,
                 headers=_headers(self._call.target),
                 allow_redirects=False,
@@ -328,22 +329,20 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
 
-def _url(call: Call) -> str:
-    path = "/chat/completions" if isinstance(call.request, ChatRequest) else "/completions"
-    return call.target.base_url.rstrip("/") + path
-
-
-def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> ChunkReader:
+def _reader(request: GenerationRequest, max_output_tokens: int) -> ChunkReader:
     """Return a reader that cuts a choice after as many chunks as it may have tokens: each has one at least.
 
     A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
     bytes.
     """
-    is_text = isinstance(request, TextRequest)
-    echoed = request.prompt_bytes if isinstance(request, TextRequest) and request.echo else 0
-    prompts = len(request.prompts) if isinstance(request, TextRequest) else 1
+    prompt = request.prompt
+    is_text = isinstance(prompt, Texts)
+    echoed = request.prompt_bytes if isinstance(prompt, Texts) and prompt.echo else 0
     return ChunkReader(
-        choices=request.choices_count, max_chunks=max_output_tokens + echoed, is_text=is_text, prompts=prompts
+        choices=request.choices_count,
+        max_chunks=max_output_tokens + echoed,
+        is_text=is_text,
+        prompts=prompt.count,
     )
 
 

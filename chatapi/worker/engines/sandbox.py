@@ -14,12 +14,7 @@ from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer
-from chatapi.worker.engines.sandbox_request import (
-    answer_spec,
-    may_have_schema,
-    scripting_param,
-    scripting_text,
-)
+from chatapi.worker.engines.sandbox_request import answer_spec, may_have_schema, scripting_text
 from chatapi.worker.engines.sandbox_schema import SchemaError
 from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
 from chatapi.worker.runs import heavy_work
@@ -127,7 +122,7 @@ def _answer_to(call: Call) -> tuple[Script, Answer]:
         script = read(call.target.upstream_model or request.model, scripting_text(request))
         return script, Answer(answer_spec(request, script), script, call.max_output_tokens)
     except MarkerError as error:
-        code, message, param = "invalid_sandbox_marker", f"{error}.", scripting_param(request)
+        code, message, param = "invalid_sandbox_marker", f"{error}.", request.prompt.param
     except SchemaError as error:
         code, message, param = "unsupported_schema", f"The sandbox can't answer: {error}.", error.path
     raise EngineError(Failed(message, "invalid_request_error", code, param[:MAX_PARAM_CHARS], status=400))

@@ -11,6 +11,7 @@ from zlib import crc32
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import ToolKind
+from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
 from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
@@ -23,7 +24,6 @@ from chatapi.wire.parameters import (
     Named,
     Tool,
 )
-from chatapi.wire.requests import ChatRequest, TextRequest
 from chatapi.worker.engines.sandbox_script import Script
 
 _ANY_OBJECT: Final = {"type": "object", "properties": {"sandbox": {"type": "string"}}}
@@ -71,37 +71,33 @@ class AnswerSpec:
     structure: SchemaToFill | None = None
 
 
-def answer_spec(request: ChatRequest | TextRequest, script: Script) -> AnswerSpec:
+def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
     """Return what the request asks of an answer under this script."""
     # Whatever looks random comes from this checksum, so that the same request gets the same answer.
     seed = crc32(b"%d:%s" % (request.seed or 0, request.prompt_text.encode("utf-8", "replace")))
-    if isinstance(request, TextRequest):
-        return AnswerSpec(
-            is_chat=False,
-            seed=seed,
-            texts=[_prompt_text(prompt) for prompt in request.prompts],
-            choices_per_text=request.n or 1,
-            stop_sequences=request.stop_sequences,
-            top_logprobs=request.logprobs_count,
-            begins_with_prompt=bool(request.echo),
-        )
+    prompt = request.prompt
+    texts = [scripting_text(request)]
+    if isinstance(prompt, Texts):
+        texts = [_prompt_text(each) for each in prompt.prompts]
     return AnswerSpec(
-        is_chat=True,
+        is_chat=isinstance(prompt, Messages),
         seed=seed,
-        texts=[scripting_text(request)],
-        choices_per_text=request.choices_count,
+        texts=texts,
+        choices_per_text=request.n or 1,
         stop_sequences=request.stop_sequences,
-        top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        tools_to_call=_tools_to_call(request, script),
+        top_logprobs=request.logprobs_count,
+        begins_with_prompt=isinstance(prompt, Texts) and bool(prompt.echo),
+        tools_to_call=_tools_to_call(request, prompt, script) if isinstance(prompt, Messages) else (),
         structure=_structure(request),
     )
 
 
-def scripting_text(request: ChatRequest | TextRequest) -> str:
+def scripting_text(request: GenerationRequest) -> str:
     """Return the text that may have markers: the last user message, or a text request's first prompt."""
-    if isinstance(request, TextRequest):
-        return _prompt_text(request.prompts[0])
-    last = next((message for message in reversed(request.messages) if isinstance(message, UserMessage)), None)
+    prompt = request.prompt
+    if isinstance(prompt, Texts):
+        return _prompt_text(prompt.prompts[0])
+    last = next((message for message in reversed(prompt.messages) if isinstance(message, UserMessage)), None)
     if last is None:
         return ""
     if isinstance(last.content, str):
@@ -109,23 +105,16 @@ def scripting_text(request: ChatRequest | TextRequest) -> str:
     return "".join(part.text for part in last.content if isinstance(part, TextPart))
 
 
-def scripting_param(request: ChatRequest | TextRequest) -> str:
-    """Return the name of the parameter that has `scripting_text`."""
-    return "prompt" if isinstance(request, TextRequest) else "messages"
-
-
-def may_have_schema(request: ChatRequest | TextRequest) -> bool:
+def may_have_schema(request: GenerationRequest) -> bool:
     """Return whether the answer may need an instance of a JSON schema."""
-    return isinstance(request, ChatRequest) and bool(
-        request.response_format or request.tools or request.functions
-    )
+    return bool(request.response_format or request.tools or request.functions)
 
 
 def _prompt_text(prompt: str | list[int]) -> str:
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
 
 
-def _structure(request: ChatRequest) -> SchemaToFill | None:
+def _structure(request: GenerationRequest) -> SchemaToFill | None:
     match request.response_format:
         case JsonSchemaFormat(json_schema=named):
             return SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
@@ -134,7 +123,7 @@ def _structure(request: ChatRequest) -> SchemaToFill | None:
     return None
 
 
-def _tools_to_call(request: ChatRequest, script: Script) -> list[ToolToCall]:
+def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script) -> list[ToolToCall]:
     """Return the offered tools in turn, as many as the script wants and the request allows.
 
     Once a tool has answered, the sandbox says text, so that an agent's loop ends, unless a call is required.
@@ -146,7 +135,7 @@ def _tools_to_call(request: ChatRequest, script: Script) -> list[ToolToCall]:
         _function(function, f"functions[{index}]") for index, function in enumerate(request.functions or ())
     ]
     offered, is_required = _chosen(offered or [EXAMPLE_TOOL], request.tool_choice or request.function_call)
-    count = 0 if isinstance(request.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
+    count = 0 if isinstance(prompt.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
     if is_required:
         count = max(count, 1)
     if request.parallel_tool_calls is False:

@@ -15,7 +15,7 @@ from chatapi.delta_log import Sealed
 from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.heavy_work import aside
 from chatapi.worker.runs.run_usage import Tally, counted_completion, prompt_tokens
 from usage.books import ledger
@@ -175,7 +175,7 @@ class Reaper:
 
 
 def _settlement(
-    orphan: Orphan, sealed: Sealed, request: ChatRequest | TextRequest | None, failure: Failed
+    orphan: Orphan, sealed: Sealed, request: GenerationRequest | None, failure: Failed
 ) -> Settlement:
     """Charges what the log shows, which is what the client may have seen."""
     tally = Tally()
@@ -199,7 +199,7 @@ def _settlement(
     )
 
 
-def _request(job: Job | None) -> ChatRequest | TextRequest | None:
+def _request(job: Job | None) -> GenerationRequest | None:
     """What was asked for; one that another version has written and we can't read must be closed like one that
     is lost.
     """

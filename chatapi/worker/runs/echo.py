@@ -6,7 +6,7 @@ its own.
 """
 
 from chatapi.wire import tokens
-from chatapi.wire.requests import TextRequest
+from chatapi.wire.generation_request import Texts
 
 ADDED_SPACES = 8
 """White space that an echo may have beyond the prompt's: tokenizers add some. It is bounded, for it may be
@@ -22,11 +22,11 @@ class _Echoing(tokens.Counter):
 class EchoCounters(dict[int, _Echoing]):
     """The counters of a request's choices, each made when its choice begins to speak."""
 
-    def __init__(self, request: TextRequest, *, is_whole: bool) -> None:
-        """`is_whole`: they are given all that the choices say, from its beginning."""
+    def __init__(self, prompt: Texts, choices_per_prompt: int, *, is_whole: bool) -> None:
+        """`is_whole`: the counters are given all that the choices say, from its beginning."""
         super().__init__()
-        self._prompts = request.prompts
-        self._choices_per_prompt = request.n or 1
+        self._prompts = prompt.prompts
+        self._choices_per_prompt = choices_per_prompt
         self._is_whole = is_whole
 
     def __missing__(self, index: int) -> _Echoing:

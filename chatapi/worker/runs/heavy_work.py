@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from chatapi.fair_room import FairRoom
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.run_usage import Tally
 
 LIGHT_BYTES = 16 << 10
@@ -71,7 +71,7 @@ async def count(text: str) -> int:
     return sum([await aside(tokens.count, part) for part in tokens.parts(text, PIECE_CHARS)])
 
 
-async def count_prompt(request: ChatRequest | TextRequest, request_bytes: int) -> int:
+async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
     """Our own count of the prompt of a request that is so much JSON."""
     text = request.prompt_text if request_bytes <= LIGHT_BYTES else await aside(lambda: request.prompt_text)
     return await count(text) + request.prompt_overhead_tokens

@@ -22,7 +22,7 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
-from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.wire.generation_request import GenerationRequest, Texts
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
 from chatapi.worker.runs.echo import EchoCounters
 from usage import pricing
@@ -95,14 +95,15 @@ class Tally:
         self.unsettled_chars += len(text)
         self._pieces += 1
 
-    def expect_echo(self, request: ChatRequest | TextRequest, *, is_whole: bool = True) -> None:
+    def expect_echo(self, request: GenerationRequest, *, is_whole: bool = True) -> None:
         """Count no choice's prompt that it says again, if the request asks for that; call before anything is
         added.
 
         `is_whole` is False where the beginning of what was said is lost.
         """
-        if isinstance(request, TextRequest) and request.echo:
-            self._visible = self._echo = EchoCounters(request, is_whole=is_whole)
+        prompt = request.prompt
+        if isinstance(prompt, Texts) and prompt.echo:
+            self._visible = self._echo = EchoCounters(prompt, request.n or 1, is_whole=is_whole)
 
     def take_back(self, batch: Sequence[AnyDelta]) -> None:
         """Count no more what could not be published: nobody is charged for what no log holds. The upstream's
@@ -185,7 +186,7 @@ class End:
 
 def settlement(
     run: Claimed,
-    request: ChatRequest | TextRequest | None,
+    request: GenerationRequest | None,
     tally: Tally,
     end: End,
     counted_prompt_tokens: int | None = None,
@@ -254,7 +255,7 @@ def _tokens(told: Usage) -> Tokens:
 
 def _counted(
     run: Claimed,
-    request: ChatRequest | TextRequest | None,
+    request: GenerationRequest | None,
     tally: Tally,
     end: End,
     counted_prompt_tokens: int | None,
@@ -297,7 +298,7 @@ def _finish_reasons(finished: dict[int, FinishReason], choices_count: int) -> li
     return [finished.get(index, "stop") for index in range(choices_count)]
 
 
-def prompt_tokens(request: ChatRequest | TextRequest | None) -> int:
+def prompt_tokens(request: GenerationRequest | None) -> int:
     """Our own count of the prompt, for an upstream that tells none; 0 when the request is not known any more."""
     return 0 if request is None else tokens.count(request.prompt_text) + request.prompt_overhead_tokens
 

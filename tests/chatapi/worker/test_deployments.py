@@ -6,7 +6,9 @@ from collections import Counter
 import pytest
 
 from chatapi.models import Deployment, OnDisconnect, ServedModel
-from chatapi.wire.requests import ChatRequest, parse_chat, parse_text
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker import deployments
 from chatapi.worker.deployments import SANDBOX, Health, Route, able
 from chatapi.worker.engines import Target
@@ -52,12 +54,12 @@ def test_without_deployments_there_is_no_order() -> None:
 REMOTE: dict[str, object] = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
 
 
-def asking(*content: dict[str, object]) -> ChatRequest:
+def asking(*content: dict[str, object]) -> GenerationRequest:
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, *content]}],
     }
-    return parse_chat(json.dumps(body).encode(), remote_media_allowed=True)
+    return parse_chat(json.dumps(body).encode())
 
 
 def test_addresses_of_pictures_go_only_where_they_are_allowed() -> None:

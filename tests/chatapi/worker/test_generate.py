@@ -14,7 +14,7 @@ from django.db.models import F
 from chatapi import identity
 from chatapi.delta_stream import Cancellation
 from chatapi.fair_turns import FairTurns
-from chatapi.wire import requests
+from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
 from chatapi.worker.deployments import SANDBOX, Health, Route
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
@@ -28,9 +28,7 @@ from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.models import Generation
 
-REQUEST = requests.parse_chat(
-    b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}', remote_media_allowed=True
-)
+REQUEST = parse_chat(b'{"model": "served", "messages": [{"role": "user", "content": "hello"}]}')
 
 
 class Routes:

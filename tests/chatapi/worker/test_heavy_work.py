@@ -17,6 +17,8 @@ import pytest
 from chatapi import identity
 from chatapi.wire import requests, tokens
 from chatapi.wire.deltas import Reasoning, Text, TokenLogprob, ToolCall
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker import generate
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.sandbox import SandboxEngine
@@ -57,7 +59,7 @@ async def watched() -> AsyncIterator[list[float]]:
 
 async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> list[float]:
     """Run the request as a worker does, from its job to its settlement by our own count; the loop's turns."""
-    parse = requests.parse_text if "prompt" in body else requests.parse_chat
+    parse = parse_text if "prompt" in body else parse_chat
     content = requests.to_bytes(parse(json.dumps(body).encode()))
     run = Run(
         Claimed(identity.new_id(), 1, "m", most, 1, is_test=True, organization_id=1), "web", content=content

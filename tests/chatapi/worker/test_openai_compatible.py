@@ -8,9 +8,10 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
-from chatapi.wire import requests
 from chatapi.wire.completion import Completion, collect
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream
@@ -24,7 +25,7 @@ def call_of(
     url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object
 ) -> Call:
     """A chat request for the fake upstream's model `fake:<script>`; `more` is put into its JSON."""
-    request = requests.parse_chat(CHAT + more + b"}")
+    request = parse_chat(CHAT + more + b"}")
     values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **target}
     return Call("gen", request, Target(**values), max_output_tokens)  # type: ignore[arg-type]
 
@@ -115,7 +116,7 @@ async def test_it_puts_tool_calls_in_order(
 
 
 async def test_it_reads_text_completions(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
-    request = requests.parse_text(b'{"model": "m", "prompt": "hi"}')
+    request = parse_text(b'{"model": "m", "prompt": "hi"}')
     call = Call(
         "gen", request, Target(engine="openai_compatible", base_url=upstream.url, upstream_model="fake"), 100
     )
@@ -126,7 +127,7 @@ async def test_it_reads_text_completions(engine: OpenAICompatibleEngine, upstrea
 async def test_an_echo_of_the_prompt_does_not_count_as_output(
     engine: OpenAICompatibleEngine, upstream: Upstream
 ) -> None:
-    request = requests.parse_text(b'{"model": "m", "prompt": " the", "echo": true, "max_tokens": 0}')
+    request = parse_text(b'{"model": "m", "prompt": " the", "echo": true, "max_tokens": 0}')
     target = Target(
         engine="openai_compatible", base_url=upstream.url, upstream_model="fake:tokens=1,ignore_max_tokens"
     )

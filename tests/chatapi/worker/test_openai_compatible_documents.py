@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire import requests
 from chatapi.wire.completion import Completion, collect
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.worker.engines import Call, EngineError, Target
@@ -36,7 +37,7 @@ def call_of(
     upstream.name_script("scripted", script)
     prompt = {"prompt": "hi"} if is_text else {"messages": [{"role": "user", "content": "hi"}]}
     body = {"model": "m", **prompt, **parameters}
-    request = (requests.parse_text if is_text else requests.parse_chat)(json.dumps(body).encode())
+    request = (parse_text if is_text else parse_chat)(json.dumps(body).encode())
     return Call(
         "gen",
         request,

@@ -20,6 +20,7 @@ from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import Line, connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.reaper import reaper as reaper_module
 from chatapi.worker.reaper.reaper import Reaper
 from tests.cast import Person, admit
@@ -111,7 +112,7 @@ async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
 
 
-ECHO = requests.parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo": true}')
+ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo": true}')
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from chatapi.wire import tokens
 from chatapi.wire.completion import Completion, collect
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
-from chatapi.wire.requests import parse_chat, parse_text
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS

@@ -14,6 +14,7 @@ from chatapi.delta_stream import DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
+from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Call, Target
@@ -33,7 +34,7 @@ from usage.pricing import Tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-REQUEST = requests.parse_chat(b'{"model": "small", "messages": [{"role": "user", "content": "hello"}]}')
+REQUEST = parse_chat(b'{"model": "small", "messages": [{"role": "user", "content": "hello"}]}')
 CONTENT = requests.to_bytes(REQUEST)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from chatapi import identity
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
-from chatapi.wire.requests import parse_chat, parse_text
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.runs import run_usage
 from chatapi.worker.runs.run_usage import End, Ending, Tally
 from usage.books.ledger import Claimed, Settlement

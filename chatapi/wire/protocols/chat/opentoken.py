@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.dialects.openai import DONE, OpenAI, to_json
-from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.protocols.chat.openai import DONE, OpenAI, to_json
 from chatapi.wire.sse import frame
 
 
@@ -14,10 +13,6 @@ class OpenToken(OpenAI):
     usage_is_opt_in: ClassVar[bool] = False
 
     def failed(self, failure: Failed) -> bytes:
-        """The envelope in a data frame has three members here."""
+        """Return the frames that end a stream that broke off; in a frame the envelope has three members."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return frame(to_json({"error": error})) + DONE
-
-
-class OpenTokenText(OpenAIText, OpenToken):
-    """One text completion in OpenToken's dialect."""

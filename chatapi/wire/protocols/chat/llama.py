@@ -1,12 +1,11 @@
-"""The llama server's dialect (seed 003): canonical chunks; what went wrong is an `error` event, and nothing
-follows it.
+"""The llama server's dialect (seed 003): canonical chunks; a failure is an `error` event, and nothing follows
+it.
 """
 
 from typing import ClassVar
 
 from chatapi.wire.deltas import Failed, FinishReason
-from chatapi.wire.dialects.openai import OpenAI, to_json
-from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.sse import frame
 
 
@@ -20,22 +19,18 @@ class Llama(OpenAI):
     }
 
     def failed(self, failure: Failed) -> bytes:
-        """The event that ends a stream that broke off."""
+        """Return the event that ends a stream that broke off."""
         return _error_event(failure)
 
     @classmethod
     def invalid_stream(cls, failure: Failed) -> bytes | None:
-        """The error event as the whole stream: no role frame comes before it."""
+        """Return the error event as the whole stream: no role frame comes before it."""
         return _error_event(failure)
 
 
-class LlamaText(OpenAIText, Llama):
-    """One text completion in the llama server's dialect."""
-
-
 def _error_event(failure: Failed) -> bytes:
-    """The document's two members, and beside them the envelope without which SDKs take a broken stream for a
-    whole one.
+    """Return the document's two members, and beside them the envelope without which SDKs take a broken stream
+    for a whole one.
     """
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
     return b"event: error\n" + frame(

@@ -1,9 +1,8 @@
-"""Text completions in the canonical dialect: OpenAI's `text_completion` objects (OpenAI's API reference,
-"Completions").
+"""Text completions: OpenAI's `text_completion` objects (OpenAI's API reference, "Completions").
 
 A chunk holds a piece of a choice's text; the last one of a choice has an empty text and the finish_reason.
-The text is all that there is here: no role, no tool calls, no reasoning (the package's README tells what
-becomes of them). How a stream ends is the dialect's.
+There is only text here: no role, no tool calls, no reasoning (the package's README says what becomes of
+them). The dialect decides how a stream ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,11 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
 )
-from chatapi.wire.dialects.openai import Answer, OpenAI, to_json
+from chatapi.wire.protocols.chat.bitseek import Bitseek
+from chatapi.wire.protocols.chat.llama import Llama
+from chatapi.wire.protocols.chat.openai import OpenAI, to_json
+from chatapi.wire.protocols.chat.opentoken import OpenToken
+from chatapi.wire.protocols.protocol import Answer
 
 _CHARACTER_TOKENS = 8
 """How many characters may have been told in tokens that are parts of characters, one after the other."""
@@ -39,7 +42,7 @@ class OpenAIText(OpenAI):
         self._text_lengths = [0] * answer.choices_count
 
     def _announcement(self, index: int) -> bytes:
-        """Nothing where one choice is all that there is: here no role has to be told."""
+        """Return nothing if there is one choice only: there is no role to tell."""
         return self._empty_piece(index, self._tail) if self.answer.choices_count > 1 else b""
 
     def _text(self, delta: Text | Refusal) -> bytes:
@@ -92,8 +95,22 @@ class OpenAIText(OpenAI):
         return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
+class OpenTokenText(OpenAIText, OpenToken):
+    """One text completion in OpenToken's dialect."""
+
+
+class BitseekText(OpenAIText, Bitseek):
+    """One text completion in Bitseek's dialect. Its documents have none: it ends and fails as chats do."""
+
+
+class LlamaText(OpenAIText, Llama):
+    """One text completion in the llama server's dialect."""
+
+
 def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
-    """The tokens of a text that begins at character `start` of its choice, as four lists of the same length."""
+    """Return the tokens of a text that begins at character `start` of its choice, as four lists of one
+    length.
+    """
     return {
         "tokens": [token.token for token in tokens],
         "text_offset": [start + offset for offset in _offsets(text, tokens)],
@@ -103,10 +120,10 @@ def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> d
 
 
 def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
-    """Where in the text each token begins, in characters.
+    r"""Yield where in the text each token begins, in characters.
 
-    Tokens may be parts of a character, shown as U+FFFD or `bytes:\\xf0`: such a one is where its character
-    is, and the next that is text again is looked for from there.
+    Tokens may be parts of a character, shown as U+FFFD or `bytes:\xf0`: such a token is where its character
+    is, and the next one that is text again is looked for from there.
     """
     position = 0
     for token in tokens:
@@ -117,8 +134,8 @@ def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
 
 
 def _alternatives(token: TokenLogprob) -> dict[str, float]:
-    """The alternatives by text; of those that look the same (parts of characters do) the likeliest, which is
-    named first.
+    """Return the alternatives by text; of those that look the same (parts of characters do) the likeliest,
+    which comes first.
     """
     alternatives: dict[str, float] = {}
     for other in token.top_logprobs:

@@ -1,8 +1,7 @@
-"""Bitseek's dialect (seeds 000 and 002): no role, no `[DONE]`; the last chunk has the finish_reason and the
-usage.
+"""Bitseek's dialect (seeds 000 and 002): no role, no `[DONE]`; the last chunk has finish_reason and usage.
 
-A stream is over when its connection closes. Tool calls are told whole, each with its number; a failure is a
-chunk without choices that has an `error`.
+A stream is over when its connection closes. A tool call comes whole, with its number; a failure is a chunk
+without choices that has an `error`.
 """
 
 from typing import ClassVar
@@ -10,8 +9,8 @@ from uuid import UUID
 
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import Failed, Finished, FinishReason, ToolCall, Usage
-from chatapi.wire.dialects.openai import Answer, OpenAI, to_json, usage_body, whole_calls
-from chatapi.wire.dialects.openai_text import OpenAIText
+from chatapi.wire.protocols.chat.openai import OpenAI, to_json, usage_body, whole_calls
+from chatapi.wire.protocols.protocol import Answer
 
 
 class Bitseek(OpenAI):
@@ -30,13 +29,13 @@ class Bitseek(OpenAI):
         self._calls = Completion()
         self._ended: list[Finished] = []
 
-    @property
-    def public_id(self) -> str:
-        """The generation's id as clients see it, a stream's or not."""
-        return f"stream:chat:{UUID(self.answer.id)}"
+    @classmethod
+    def to_public_id(cls, id: str) -> str:
+        """Return the id that clients see, with a stream or without."""
+        return f"stream:chat:{UUID(id)}"
 
     def _announcement(self, index: int) -> bytes:
-        """Nothing where one choice is all that there is: here no role is told."""
+        """Return nothing if there is one choice only: this dialect has no role."""
         return self._chunk(index, b'{"content":""}') if self.answer.choices_count > 1 else b""
 
     def _tool_call(self, delta: ToolCall) -> bytes:
@@ -44,7 +43,7 @@ class Bitseek(OpenAI):
         return b""
 
     def _finished(self, delta: Finished) -> bytes:
-        """Tell the choice's tool calls, as none can grow any more; its end waits for the usage."""
+        """Return the choice's tool calls, as none can grow any more; its end waits for the usage."""
         self._ended.append(delta)
         called = whole_calls(self._calls.choice(delta.index))
         if "tool_calls" in called:
@@ -57,19 +56,13 @@ class Bitseek(OpenAI):
         return self._chunk(delta.index, b'{"content":""}', finish_reason=self._told(delta.finish_reason))
 
     def usage(self, usage: Usage) -> bytes:
-        """The chunks that end the choices; the last one of all has the usage."""
+        """Return the chunks that end the choices; the last one of all has the usage."""
         *others, last = self._ended
         ends = [self._finish_chunk(end) for end in others]
         self._usage_field = b',"usage":' + to_json(usage_body(usage))
         return b"".join(ends) + self._finish_chunk(last)
 
     def failed(self, failure: Failed) -> bytes:
-        """The chunk that ends a stream that broke off."""
+        """Return the chunk that ends a stream that broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return self._head + b'],"error":' + to_json(error) + b"}\n\n"
-
-
-class BitseekText(OpenAIText, Bitseek):
-    """One text completion in Bitseek's dialect, which its documents do not have: as theirs for chats ends and
-    fails.
-    """

@@ -1,12 +1,11 @@
-"""The canonical dialect's chat completions: OpenAI's chunks and bodies (seed 001, OpenAI's API reference).
+"""Chat completions in the canonical dialect: OpenAI's chunks and bodies (seed 001, OpenAI's API reference).
 
-Role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when
+A stream is a role chunk, content chunks, one finish chunk per choice with an empty delta, a usage chunk when
 `stream_options.include_usage` asks for it (then all other chunks carry `usage: null`), `data: [DONE]`. A
 failure in mid-stream is an error frame and `[DONE]`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -27,6 +26,8 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
+from chatapi.wire.protocols.envelope import STREAM_HEADERS, ErrorAnswer, openai_error, openai_error_body
+from chatapi.wire.protocols.protocol import Answer, Dialect
 from chatapi.wire.sse import frame
 
 to_json = msgspec.json.Encoder().encode
@@ -34,24 +35,23 @@ to_json = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What stays the same in all chunks of one answer."""
+class CompletionFolder(Completion):
+    """Folds an answer into the one object that its encoder writes."""
 
-    id: str
-    """32 hex digits: each dialect writes its own form of it."""
-    created: int
-    """Unix seconds."""
-    model: str
-    choices_count: int = 1
-    include_usage: bool = False
+    def __init__(self, encoder: "OpenAI") -> None:
+        super().__init__()
+        self._encoder = encoder
+
+    def body(self) -> bytes:
+        """Return the object; the usage must have come."""
+        return self._encoder.body(self)
 
 
 class OpenAI:
     """One chat completion in the canonical dialect: deltas in, bytes out.
 
-    The other dialects override how a stream runs and ends, text completions (openai_text.py) what a chunk
-    says.
+    The other dialects override how a stream runs and ends, text completions (text_completions/encoder.py)
+    what a chunk says.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
@@ -69,15 +69,33 @@ class OpenAI:
         self._usage_field = b',"usage":null' if answer.include_usage and self.usage_is_opt_in else b""
         self._frame(Started())
 
+    @classmethod
+    def dialect(cls, name: str) -> Dialect:
+        """Return the row of this dialect."""
+        return Dialect(
+            name=name,
+            public_id=cls.to_public_id,
+            encoder=cls,
+            folder=lambda answer: CompletionFolder(cls(answer)),
+            envelope=cls.envelope,
+            requires_model=cls.requires_model,
+            refuses_idle_parameters=cls.usage_is_opt_in,
+        )
+
+    @classmethod
+    def to_public_id(cls, id: str) -> str:
+        """Return the id that clients see of a generation's 32 hex digits."""
+        return cls.id_prefix + id
+
     @property
     def public_id(self) -> str:
-        """The generation's id as clients see it."""
-        return self.id_prefix + self.answer.id
+        """The answer's id as clients see it."""
+        return self.to_public_id(self.answer.id)
 
     # ---- streaming
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
-        """The batch's chunks as server-sent events; a terminal delta brings the stream's end with it."""
+        """Return the batch's chunks as server-sent events; a terminal delta brings the stream's end."""
         return b"".join([getattr(self, _WRITERS[type(delta)])(delta) for delta in batch])
 
     def _started(self, delta: Started) -> bytes:
@@ -85,8 +103,8 @@ class OpenAI:
         return b"".join([self._announcement(index) for index in range(self.answer.choices_count)])
 
     def _announcement(self, index: int) -> bytes:
-        """A choice's first chunk. All choices are announced together: SDKs need to see the indices 0, 1, … in
-        this order.
+        """Return a choice's first chunk. All choices are announced together: SDKs need to see the indices 0,
+        1, … in this order.
         """
         return self._chunk(index, b'{"role":"assistant"}')
 
@@ -114,7 +132,7 @@ class OpenAI:
         return self._chunk(delta.index, to_json(_called(delta)))
 
     def _audio(self, delta: Audio) -> bytes:
-        """As OpenAI sends it, though its reference has no streaming of it."""
+        """Write it as OpenAI does, though its reference has no streaming of it."""
         told = {
             "id": delta.id,
             "data": delta.data,
@@ -132,29 +150,27 @@ class OpenAI:
         return self._finish_chunk(delta)
 
     def usage(self, usage: Usage) -> bytes:
-        """The frames that end a stream well."""
+        """Return the frames that end a stream well."""
         if self.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
 
     def failed(self, failure: Failed) -> bytes:
-        """The frames that end a stream that broke off."""
+        """Return the frames that end a stream that broke off."""
         return frame(self.error_body(failure)) + DONE
 
     @classmethod
     def invalid_stream(cls, failure: Failed) -> bytes | None:
-        """The stream, of status 200, that tells of an invalid request for a stream; None: it is an HTTP
-        error.
-        """
+        """Return a stream that refuses an invalid request for one, with status 200; None: an HTTP error."""
         return None
 
     def _frame(self, started: Started) -> None:
-        """Lay ready what all chunks share, so that a chunk costs three copies."""
+        """Prepare what all chunks share, so that a chunk costs three copies."""
         self._head = b"data: " + to_json(self._envelope(self.chunk_object, started))[:-1] + b',"choices":['
         self._tail = b'"finish_reason":null}]' + self._usage_field + b"}\n\n"
 
     def _envelope(self, object_: str, started: Started | Completion) -> dict[str, Any]:
-        """What chunks and bodies begin with."""
+        """Return the first members of chunks and bodies."""
         envelope = {
             "id": self.public_id,
             "object": object_,
@@ -180,13 +196,13 @@ class OpenAI:
         return b'"finish_reason":"%s"}]%s}\n\n' % (finish_reason.encode(), self._usage_field)
 
     def _told(self, finish_reason: FinishReason) -> FinishReason:
-        """The dialect's word for why a choice ended."""
+        """Return the dialect's word for why a choice ended."""
         return self.finish_reasons.get(finish_reason, finish_reason)
 
     # ---- not streaming
 
     def body(self, completion: Completion) -> bytes:
-        """The whole answer as one JSON object; `completion.usage` must be set."""
+        """Return the whole answer as one JSON object; `completion.usage` must be set."""
         assert completion.usage is not None, "a completion is only shown after its settlement"
         choices = [self._choice_body(completion.choice(index)) for index in range(self.answer.choices_count)]
         envelope = self._envelope(self.body_object, completion)
@@ -204,16 +220,18 @@ class OpenAI:
             "finish_reason": finish_reason,
         }
 
-    @staticmethod
-    def error_body(failure: Failed) -> bytes:
-        """The error envelope, as an HTTP body and inside a stream (OpenAI's `ErrorResponse`)."""
-        error = {
-            "message": failure.message,
-            "type": failure.type,
-            "param": failure.param,
-            "code": failure.code,
-        }
-        return to_json({"error": error})
+    # ---- errors
+
+    error_body = staticmethod(openai_error_body)
+
+    @classmethod
+    def envelope(
+        cls, failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False
+    ) -> ErrorAnswer:
+        """Return the failure as an HTTP answer; see `protocol.Envelope`."""
+        if is_invalid_stream and (frames := cls.invalid_stream(failure)) is not None:
+            return ErrorAnswer(200, STREAM_HEADERS, frames)
+        return openai_error(failure)
 
 
 _WRITERS: dict[type[AnyDelta], str] = {
@@ -231,7 +249,7 @@ _WRITERS: dict[type[AnyDelta], str] = {
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage object; details that are not known are left out."""
+    """Return OpenAI's usage object; details that are not known are left out."""
     body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -245,9 +263,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 def whole_calls(choice: Choice) -> dict[str, Any]:
-    """The members of a message that hold the choice's calls, each put together and in the order of their
-    numbers.
-    """
+    """Return the members of a message that hold the choice's calls, in the order of their numbers."""
     calls = [call for _, call in sorted(choice.tool_calls.items())]
     if calls and calls[0].kind == "function_call":
         return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
@@ -269,7 +285,7 @@ def _whole_audio(audio: CollectedAudio) -> dict[str, Any]:
 
 
 def _called(delta: ToolCall) -> dict[str, Any]:
-    """The members of a chunk's delta that hold a piece of a call."""
+    """Return the members of a chunk's delta that hold a piece of a call."""
     payload = {} if delta.name is None else {"name": delta.name}
     payload["input" if delta.kind == "custom" else "arguments"] = delta.arguments
     if delta.kind == "function_call":

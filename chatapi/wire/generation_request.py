@@ -1,0 +1,241 @@
+"""The one request that crosses admission, the queue, workers and engines, whatever protocol it came in.
+
+A protocol's parser (`protocols/`) makes it of a client's body, and refuses what is wrong in the client's own
+words. Here parameters have the names and types of OpenAI's API reference ("Create chat completion"), which
+is also what most upstreams read. None means that the client did not send the parameter.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Final, cast
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps, parameters
+from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
+
+# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
+# we have seen.
+_MESSAGE_TOKENS: Final = 4
+_ANSWER_TOKENS: Final = 3
+_MESSAGE_TOKENS_BOUND: Final = 16
+_REQUEST_TOKENS_BOUND: Final = 64
+_TOOLS_TOKENS_BOUND: Final = 512
+_TEXT_TOKENS_BOUND: Final = 16
+_TEMPLATE_PARAMETERS: Final = ("documents", "chat_template_kwargs")
+"""Engine parameters that chat templates write into the prompt."""
+
+TokenId = Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)]
+TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+Prompts = Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
+
+
+class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
+    """A prompt that is a conversation, which a chat template turns into tokens."""
+
+    messages: list[Message]
+
+    param: ClassVar[str] = "messages"
+    """The name of the parameter, for errors."""
+    count: ClassVar[int] = 1
+
+    def texts(self) -> Iterator[str]:
+        """All text of the messages, with the names and the calls in them."""
+        return (text for message in self.messages for text in texts(message))
+
+    @property
+    def overhead_tokens(self) -> int:
+        """Tokens that a chat template usually adds to the texts."""
+        return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
+
+    def overhead_bound(self, extras: dict[str, Any]) -> int:
+        """The most tokens that a chat template adds, with the engine parameters that it reads."""
+        written = (msgspec.json.encode(extras[name]) for name in _TEMPLATE_PARAMETERS if name in extras)
+        return _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + sum(map(len, written))
+
+    @property
+    def has_media(self) -> bool:
+        """Whether there are pictures, sounds or files, whose tokens no text tells."""
+        has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
+        return has_sound or next(media(self.messages), None) is not None
+
+    def remote_media(self) -> Iterator[str]:
+        """Yield the path of the URL of each picture that the upstream would have to fetch."""
+        for path, part in media(self.messages):
+            if isinstance(part, ImagePart) and part.image_url.is_remote:
+                yield f"{path}.image_url.url"
+
+
+class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="texts"):
+    """A prompt that is one text or several, or their token ids; each has choices of its own."""
+
+    prompt: str | Prompts
+    echo: bool | None = None
+    """Each choice begins with its prompt."""
+    suffix: parameters.Suffix | None = None
+
+    param: ClassVar[str] = "prompt"
+    has_media: ClassVar[bool] = False
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, each a text or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [cast(list[int], self.prompt)]  # a list is of one kind only, which parsers check
+        return cast(list[str | list[int]], self.prompt)
+
+    @property
+    def count(self) -> int:
+        """The number of prompts."""
+        return len(self.prompts)
+
+    def texts(self) -> Iterator[str]:
+        """The prompts that are text, and the suffix."""
+        yield from (prompt for prompt in self.prompts if isinstance(prompt, str))
+        if self.suffix:
+            yield self.suffix
+
+    @property
+    def overhead_tokens(self) -> int:
+        """Tokens that were sent as ids."""
+        return sum(len(prompt) for prompt in self.prompts if not isinstance(prompt, str))
+
+    def overhead_bound(self, extras: dict[str, Any]) -> int:
+        """The most tokens beside the texts: the ids, and what begins and ends each prompt."""
+        return self.overhead_tokens + _TEXT_TOKENS_BOUND * self.count
+
+    def remote_media(self) -> Iterator[str]:
+        """Yield nothing: texts have no pictures."""
+        return iter(())
+
+
+class GenerationRequest(
+    msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request", tag="generation.1"
+):
+    """A validated request. Its tag gets another number when a release can't read the jobs of the last one."""
+
+    model: parameters.ModelName
+    stream: bool = False
+    include_usage: bool = False
+    """The client asks for its usage in the stream."""
+    max_tokens: Annotated[int, Meta(ge=0, le=caps.MAX_OUTPUT_TOKENS)] | None = None
+    n: parameters.ChoicesCount | None = None
+    temperature: parameters.Temperature | None = None
+    top_p: parameters.Probability | None = None
+    frequency_penalty: parameters.Penalty | None = None
+    presence_penalty: parameters.Penalty | None = None
+    logit_bias: parameters.LogitBias | None = None
+    seed: parameters.Seed | None = None
+    stop: parameters.Stop | None = None
+    user: parameters.User | None = None
+    prompt: Messages | Texts
+    max_completion_tokens: parameters.OutputTokens | None = None
+    logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
+    """True (then `top_logprobs` counts), or the number of alternatives, as text completions have it."""
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: parameters.Tools | None = None
+    tool_choice: parameters.ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: parameters.Functions | None = None
+    function_call: parameters.FunctionCallChoice | None = None
+    response_format: parameters.ResponseFormat | None = None
+    reasoning_effort: parameters.ReasoningEffort | None = None
+    verbosity: parameters.Level | None = None
+    modalities: parameters.Modalities | None = None
+    audio: parameters.Audio | None = None
+    prediction: parameters.Prediction | None = None
+    metadata: parameters.Metadata | None = None
+    store: bool | None = None
+    service_tier: parameters.ServiceTier | None = None
+    safety_identifier: parameters.SafetyIdentifier | None = None
+    web_search_options: parameters.WebSearchOptions | None = None
+    moderation: parameters.Moderation | None = None
+    prompt_cache_key: parameters.CacheKey | None = None
+    prompt_cache_options: parameters.PromptCacheOptions | None = None
+    prompt_cache_retention: parameters.PromptCacheRetention | None = None
+
+    extras: dict[str, Any] = {}
+    """Parameters of engines (`ENGINE_PARAMETERS`), as the client sent them: for deployments that ask for
+    them, never acted on.
+    """
+    ignored: tuple[str, ...] = ()
+    """Names of the parameters that no deployment can receive."""
+    idle_parameters: tuple[str, ...] = ()
+    """Names of the parameters that mean nothing because the client asked for no stream."""
+    media_param: str | None = None
+    """The client's name for the first remote picture, where that is not its path in `messages`."""
+    digest: str
+    """Two requests with the same digest ask for the same: what `request_body.digest` returns."""
+    context: dict[str, Any] = {}
+    """What the protocol's encoder or folder needs to know of the request (`Answer.context`)."""
+
+    @property
+    def end_user(self) -> str | None:
+        """The caller's own name for the person who asks."""
+        return self.safety_identifier or self.user
+
+    @property
+    def stop_sequences(self) -> tuple[str, ...]:
+        """`stop` as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def choices_count(self) -> int:
+        """How many choices the answer has: `n` for each prompt."""
+        return self.prompt.count * (self.n or 1)
+
+    @property
+    def sampled_count(self) -> int:
+        """How many choices are generated and paid for: `best_of` for each prompt; `n` are returned."""
+        return self.prompt.count * max(self.best_of or 1, self.n or 1)
+
+    @property
+    def can_stream(self) -> bool:
+        """False when only some of the choices are returned: which ones is known at the end."""
+        return (self.best_of or 1) <= (self.n or 1)
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The client's limit for each choice; 0 if it only wants its prompt's log probabilities."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def logprobs_count(self) -> int | None:
+        """How many alternatives of each token the client wants; None when it wants no log probabilities."""
+        if self.logprobs is None or self.logprobs is False:
+            return None
+        return self.top_logprobs or 0 if self.logprobs is True else self.logprobs
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether `prompt_bytes` bounds the prompt: media and web pages have tokens that no text tells."""
+        return not self.prompt.has_media and self.web_search_options is None
+
+    @property
+    def remote_media_param(self) -> str | None:
+        """The client's name for the first picture that the upstream would have to fetch."""
+        path = next(self.prompt.remote_media(), None)
+        return path and (self.media_param or path)
+
+    @property
+    def prompt_text(self) -> str:
+        """All text that becomes prompt: the prompt's own, tools and schemas; a part per line."""
+        schemas: Sequence[Any] = (self.tools, self.functions, self.response_format, self.prediction)
+        written = (msgspec.json.encode(schema).decode() for schema in schemas if schema is not None)
+        return "\n".join([*self.prompt.texts(), *written])
+
+    @property
+    def prompt_overhead_tokens(self) -> int:
+        """Tokens that a prompt usually has beside those of `prompt_text`."""
+        return self.prompt.overhead_tokens
+
+    @property
+    def prompt_bytes(self) -> int:
+        """Upper bound of the prompt's tokens, media left out: no token is shorter than a byte of UTF-8."""
+        tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
+        return len(self.prompt_text.encode()) + self.prompt.overhead_bound(self.extras) + tools

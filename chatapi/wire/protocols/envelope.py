@@ -1,0 +1,56 @@
+"""Errors as HTTP answers: OpenAI's envelope, and the headers that all protocols share."""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chatapi.wire.deltas import Failed
+from chatapi.wire.upstream_errors import STOPPED
+
+Header = tuple[bytes, bytes]
+
+JSON_HEADERS: Final[tuple[Header, ...]] = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+)
+STREAM_HEADERS: Final[tuple[Header, ...]] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
+_FINAL = {"insufficient_quota", STOPPED.code, "cancelled"}
+"""Codes that no retry changes, though SDKs retry some of their statuses."""
+
+
+class ErrorAnswer(NamedTuple):
+    """A failure as an HTTP answer; `content-length` and the headers that identify the answer are added."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+
+def retry_headers(failure: Failed) -> list[Header]:
+    """Return the headers that go with the failure: when to retry, and whether an SDK should by itself."""
+    found: list[Header] = []
+    if failure.retry_after_ms is not None:
+        found.append((b"retry-after", b"%d" % -(-failure.retry_after_ms // 1_000)))
+        found.append((b"retry-after-ms", b"%d" % failure.retry_after_ms))
+    if failure.code in _FINAL or (failure.code == "rate_limit_exceeded" and failure.retry_after_ms is None):
+        found.append(NO_RETRY)
+    if failure.status == 401:
+        found.append((b"www-authenticate", b"Bearer"))
+    return found
+
+
+def openai_error_body(failure: Failed) -> bytes:
+    """Return OpenAI's error envelope (`ErrorResponse`), as an HTTP body has it and an event of a stream."""
+    error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
+    return msgspec.json.encode({"error": error})
+
+
+def openai_error(failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False) -> ErrorAnswer:
+    """Return the failure with OpenAI's envelope; see `protocol.Envelope`."""
+    headers = (*JSON_HEADERS, *retry_headers(failure))
+    return ErrorAnswer(failure.status, headers, openai_error_body(failure))

@@ -1,0 +1,134 @@
+"""What a protocol consists of: the records of the table, and the interfaces of their parts."""
+
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chatapi.wire.deltas import AnyDelta, Failed, Usage
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.protocols.envelope import ErrorAnswer
+from chatapi.wire.sse import PING, PING_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What stays the same in all parts of one answer."""
+
+    id: str
+    """32 hex digits: each dialect writes its own form of it."""
+    created: int
+    """Unix seconds."""
+    model: str
+    choices_count: int = 1
+    include_usage: bool = False
+    request_id: str = ""
+    """The answer's `x-request-id`, for protocols that repeat it in errors."""
+    context: dict[str, Any] = field(default_factory=dict)
+    """What the parser has kept of the request for this answer (`GenerationRequest.context`)."""
+
+
+class Parser(typing.Protocol):
+    """Makes a request of a body."""
+
+    def __call__(
+        self, body: bytes, default_model: str | None = None, *, is_ticket: bool = False
+    ) -> GenerationRequest:
+        """Return the request; raise `InvalidRequest` naming the client's own parameter.
+
+        `default_model` is for a body without a model; None: it must name one. A ticket's request asks for a
+        stream, whatever its body says. Pictures may be remote: which are allowed is known later.
+        """
+        ...
+
+
+class Encoder(typing.Protocol):
+    """Writes one answer as a stream: deltas in, frames out. It lives as long as the answer."""
+
+    def encode(self, batch: Iterable[AnyDelta]) -> bytes:
+        """Return the batch's frames, each ended by a blank line; a terminal delta brings the stream's end."""
+        ...
+
+    def failed(self, failure: Failed) -> bytes:
+        """Return the frames that end a stream that broke off."""
+        ...
+
+
+class Folder(typing.Protocol):
+    """Writes one answer as one object, of all its deltas."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The answer's usage, once it has come."""
+        ...
+
+    @property
+    def failure(self) -> Failed | None:
+        """Why there is no answer."""
+        ...
+
+    def add(self, delta: AnyDelta) -> None:
+        """Fold one delta in."""
+        ...
+
+    def body(self) -> bytes:
+        """Return the object, when the usage has come."""
+        ...
+
+
+class Envelope(typing.Protocol):
+    """Writes a failure before the first byte of an answer."""
+
+    def __call__(
+        self, failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False
+    ) -> ErrorAnswer:
+        """Return the failure as an HTTP answer.
+
+        `is_invalid_stream`: a request for a stream was not valid, which a dialect may tell inside a stream.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How one dialect of a protocol writes its answers."""
+
+    name: str
+    public_id: Callable[[str], str]
+    """Makes the id that clients see of a generation's 32 hex digits."""
+    encoder: Callable[[Answer], Encoder] | None
+    """None: no answer can be streamed."""
+    folder: Callable[[Answer], Folder]
+    envelope: Envelope
+    keep_alive: bytes = PING
+    keep_alive_with_ids: bytes = PING_LINE
+    """Behind the first frame with an SSE id."""
+    requires_model: bool = True
+    """Whether a request must name its model."""
+    refuses_idle_parameters: bool = False
+    """Whether parameters that only a stream heeds are refused without one, or ignored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """A family of clients: what they send, where their key is, and the dialects of what they get."""
+
+    name: str
+    """As a generation's row names it (`endpoint`)."""
+    parse: Parser
+    dialects: Mapping[str, Dialect]
+    id_prefixes: tuple[str, ...]
+    """What the ids that clients see begin with."""
+    key_headers: tuple[bytes, ...] = (b"authorization",)
+    """The request headers that may hold the API key, the first one that was sent counts: `authorization` with
+    its scheme, any other bare.
+    """
+
+    def dialect(self, name: str) -> Dialect:
+        """Return the dialect of that name, or the first one of a protocol that does not have it."""
+        return self.dialects.get(name) or next(iter(self.dialects.values()))
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether an answer can be streamed."""
+        return any(dialect.encoder is not None for dialect in self.dialects.values())

@@ -1,0 +1,14 @@
+"""Text completions: `POST /v1/completions`, in the four dialects of chat completions."""
+
+from chatapi.wire.protocols.protocol import Protocol
+from chatapi.wire.protocols.text_completions.encoder import BitseekText, LlamaText, OpenAIText, OpenTokenText
+from chatapi.wire.protocols.text_completions.request import NAME, parse
+
+ENCODERS = {"openai": OpenAIText, "opentoken": OpenTokenText, "bitseek": BitseekText, "llama": LlamaText}
+
+TEXT_COMPLETIONS = Protocol(
+    name=NAME,
+    parse=parse,
+    dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
+    id_prefixes=("cmpl-", "stream:chat:"),
+)

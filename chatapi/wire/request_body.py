@@ -1,0 +1,109 @@
+"""Reads a request's body into the struct of a protocol; raises `InvalidRequest` naming the parameter.
+
+Types are strict ("5" is not 5, true is not 1, 1.0 is no integer), `null` is the same as absent, caps are in
+caps.py. A parameter that the struct does not have goes one of two ways: a known parameter of an engine is
+kept in `extras` for deployments that ask for it; anything else is dropped and named in `ignored`.
+"""
+
+import hashlib
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from chatapi.wire import caps, json_guard
+from chatapi.wire.invalid_request import InvalidRequest, explain
+from chatapi.wire.parameters import ENGINE_PARAMETERS
+
+_OWN_FIELDS: Final = frozenset({"extras", "ignored"})
+"""Fields that every protocol's struct has, and that no client can set."""
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.\-\[\]]")
+_Request = TypeVar("_Request", bound=msgspec.Struct)
+_encoder = msgspec.json.Encoder()
+
+
+def read(body: bytes, request_type: type[_Request], default_model: str | None = None) -> _Request:
+    """Return the request that `body` holds, for `default_model` when it names none."""
+    try:
+        return _converted(body, request_type, default_model)
+    except InvalidRequest as error:
+        error.is_stream = _asks_for_stream(body)
+        raise
+
+
+def digest(protocol: str, request: msgspec.Struct) -> str:
+    """Return what tells this request from others: SHA-256, in hex, of the protocol's name and its struct.
+
+    The books remember it for a day, so the order and the names of a struct's fields stay the same.
+    """
+    return hashlib.sha256(protocol.encode() + b"\n" + _encoder.encode(request)).hexdigest()
+
+
+def _converted(body: bytes, request_type: type[_Request], default_model: str | None) -> _Request:
+    try:
+        sent = json_guard.decode(body)
+    except msgspec.ValidationError:
+        raise _out_of_range(body, request_type) from None
+    found = _sorted(sent, frozenset(request_type.__struct_fields__) - _OWN_FIELDS)
+    if default_model is not None:
+        found.setdefault("model", default_model)
+    try:
+        return msgspec.convert(found, request_type)
+    except msgspec.ValidationError as error:
+        raise explain(error, request_type, sent) from None
+
+
+class _Streaming(msgspec.Struct):
+    stream: Any = None
+
+
+def _asks_for_stream(body: bytes) -> bool:
+    """Whether a body that is refused has `"stream": true`; False where it can't be read that far."""
+    try:
+        return msgspec.json.decode(body, type=_Streaming).stream is True
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+
+
+def _sorted(sent: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """Return the known parameters by name, the others in `extras` and `ignored`, null nowhere."""
+    if len(sent) > len(known) + len(ENGINE_PARAMETERS) + caps.MAX_IGNORED:
+        raise _too_many_unknown()  # without a look at each: there can be a quarter of a million
+    found: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
+    ignored: list[str] = []
+    for name, value in sent.items():
+        if value is None:
+            continue
+        if name in known:
+            found[name] = value
+        elif name in ENGINE_PARAMETERS:
+            if len(_encoder.encode(value)) > caps.MAX_EXTRA_BYTES:
+                message = f"Invalid value for '{name}': expected at most {caps.MAX_EXTRA_BYTES} bytes."
+                raise InvalidRequest(message, name)
+            extras[name] = value
+        else:
+            ignored.append(name)
+    if len(ignored) > caps.MAX_IGNORED:
+        raise _too_many_unknown()
+    # As they may stand in a header or a log line.
+    names = tuple(_NOT_IN_A_NAME.sub("?", name[: caps.MAX_NAME_CHARS]) for name in ignored)
+    return found | {"extras": extras, "ignored": names}
+
+
+def _too_many_unknown() -> InvalidRequest:
+    message = f"The body has more than {caps.MAX_IGNORED} unknown parameters."
+    return InvalidRequest(message, code="unknown_parameter")
+
+
+def _out_of_range(body: bytes, request_type: type[_Request]) -> InvalidRequest:
+    """Return which parameter has a number that no float and no integer of 4300 digits holds: typed decoding
+    tells the path.
+    """
+    try:
+        msgspec.json.decode(body, type=request_type)
+    except msgspec.ValidationError as error:
+        found = explain(error, request_type)
+        if found.code != "missing_required_parameter":
+            return found
+    return InvalidRequest("A number in the body is out of range.")

@@ -1,0 +1,380 @@
+"""The table of protocols: two small ones, put in by a test, are read, answered and refused through it alone.
+
+`VECTORS` is like embeddings: other names, no stream, one object. `EVENTS` is like Anthropic's messages: typed
+events, another envelope with statuses of its own, the key in a header of its own.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from chatapi import identity
+from chatapi.wire import request_body, requests
+from chatapi.wire.completion import Completion
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Started, Text, Usage
+from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.invalid_request import InvalidRequest, Violation
+from chatapi.wire.messages import ImagePart, ImageUrl, SystemMessage, TextPart, UserMessage
+from chatapi.wire.parameters import ModelName
+from chatapi.wire.parsed_request import ParsedRequest, parse, read
+from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect, Protocol
+from chatapi.wire.protocols.envelope import ErrorAnswer, openai_error, retry_headers
+from chatapi.wire.sse import Parser
+from chatapi.wire.upstream_request import upstream_body, upstream_path
+
+ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
+USAGE = Usage(7, 3)
+
+
+# ---- like embeddings
+
+
+class VectorsBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    model: ModelName
+    input: str | Annotated[list[str], msgspec.Meta(min_length=1)]
+    extras: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+
+
+def parse_vectors(
+    body: bytes, default_model: str | None = None, *, is_ticket: bool = False
+) -> GenerationRequest:
+    sent = request_body.read(body, VectorsBody, default_model)
+    return GenerationRequest(
+        model=sent.model,
+        prompt=Texts(sent.input if isinstance(sent.input, str) else [*sent.input]),
+        max_tokens=0,
+        extras=sent.extras,
+        ignored=sent.ignored,
+        digest=request_body.digest("vectors", sent),
+    )
+
+
+class VectorsFolder(Completion):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def body(self) -> bytes:
+        assert self.usage is not None
+        data = [
+            {"position": index, "vector": (self.choice(index).text or "").split()}
+            for index in range(self._answer.choices_count)
+        ]
+        return msgspec.json.encode({"data": data, "tokens": self.usage.prompt_tokens})
+
+
+VECTORS = Protocol(
+    name="vectors",
+    parse=parse_vectors,
+    dialects={
+        "openai": Dialect(
+            name="openai",
+            public_id="vec-{}".format,
+            encoder=None,
+            folder=VectorsFolder,
+            envelope=openai_error,
+        )
+    },
+    id_prefixes=("vec-",),
+)
+
+
+# ---- like Anthropic's messages
+
+
+class Turn(msgspec.Struct, frozen=True):
+    text: str
+    picture_url: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.message()
+        except Violation as broken:
+            raise Violation("picture_url", broken.allowed, broken.code) from None
+
+    def message(self) -> UserMessage:
+        pictures = [] if self.picture_url is None else [ImagePart(ImageUrl(self.picture_url))]
+        return UserMessage([TextPart(self.text), *pictures] if pictures else self.text)
+
+
+class EventsBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    model: ModelName
+    system: str | None = None
+    turns: list[Turn]
+    longest: Annotated[int, msgspec.Meta(ge=1)]
+    person: str | None = None
+    stream: bool = False
+    extras: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+
+
+def parse_events(
+    body: bytes, default_model: str | None = None, *, is_ticket: bool = False
+) -> GenerationRequest:
+    sent = request_body.read(body, EventsBody, default_model)
+    system = [SystemMessage(sent.system)] if sent.system else []
+    pictures = (f"turns[{index}].picture_url" for index, turn in enumerate(sent.turns) if turn.picture_url)
+    return GenerationRequest(
+        model=sent.model,
+        stream=sent.stream,
+        prompt=Messages([*system, *(turn.message() for turn in sent.turns)]),
+        max_completion_tokens=sent.longest,
+        user=sent.person,
+        media_param=next(pictures, None),
+        extras=sent.extras,
+        ignored=sent.ignored,
+        digest=request_body.digest("events", sent),
+        context={"person": sent.person},
+    )
+
+
+def event(kind: str, **members: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind} | members))
+
+
+class EventsEncoder:
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def encode(self, batch: Iterable[AnyDelta]) -> bytes:
+        return b"".join(frame for delta in batch for frame in self._frames(delta))
+
+    def failed(self, failure: Failed) -> bytes:
+        return event("error", error=_error(failure), request_id=self._answer.request_id)
+
+    def _frames(self, delta: AnyDelta) -> Iterator[bytes]:
+        match delta:
+            case Started():
+                yield event("start", id="ev_" + self._answer.id, **self._answer.context)
+            case Reasoning():
+                yield event("thought", text=delta.text)
+            case Text():
+                yield event("text", text=delta.text)
+            case Usage():
+                yield event("stop", tokens={"in": delta.prompt_tokens, "out": delta.completion_tokens})
+            case Failed():
+                yield self.failed(delta)
+
+
+class EventsFolder(Completion):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def body(self) -> bytes:
+        assert self.usage is not None
+        blocks = [{"type": "text", "text": self.choice(0).text}]
+        return msgspec.json.encode({"id": "ev_" + self._answer.id, "blocks": blocks} | self._answer.context)
+
+
+def _error(failure: Failed) -> dict[str, str]:
+    return {"kind": "overloaded" if failure.status == 503 else "other", "words": failure.message}
+
+
+def events_envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False) -> ErrorAnswer:
+    body = msgspec.json.encode({"type": "error", "error": _error(failure), "request_id": request_id})
+    headers = ((b"content-type", b"application/json"), *retry_headers(failure))
+    return ErrorAnswer(529 if failure.status == 503 else failure.status, headers, body)
+
+
+EVENTS = Protocol(
+    name="events",
+    parse=parse_events,
+    dialects={
+        "": Dialect(
+            name="",
+            public_id="ev_{}".format,
+            encoder=EventsEncoder,
+            folder=EventsFolder,
+            envelope=events_envelope,
+            keep_alive=event("ping"),
+            keep_alive_with_ids=event("ping"),
+        )
+    },
+    id_prefixes=("ev_",),
+    key_headers=(b"x-api-key", b"authorization"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for protocol in (VECTORS, EVENTS):
+        monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)
+
+
+def asked(protocol: str, **members: Any) -> ParsedRequest:
+    return parse(json.dumps({"model": "m"} | members).encode(), protocol, None)
+
+
+def answer(parsed: ParsedRequest, **more: Any) -> Answer:
+    return parsed.summary.answer(ID, 1_700_000_000, **more)
+
+
+def folded(dialect: Dialect, parsed: ParsedRequest, deltas: list[AnyDelta]) -> dict[str, Any]:
+    folder = dialect.folder(answer(parsed))
+    for delta in deltas:
+        folder.add(delta)
+    assert (folder.usage, folder.failure) == (USAGE, None)
+    found: dict[str, Any] = json.loads(folder.body())
+    return found
+
+
+# ---- the request
+
+
+@pytest.mark.parametrize(
+    ("protocol", "members"),
+    [("vectors", {"input": ["a", "bc"]}), ("events", {"turns": [{"text": "abc"}], "longest": 5})],
+)
+def test_a_request_of_any_protocol_takes_the_same_way(protocol: str, members: dict[str, Any]) -> None:
+    parsed = asked(protocol, **members, dream=1, top_k=3)
+    request = requests.from_bytes(parsed.content)
+    assert (request.extras, request.ignored) == ({"top_k": 3}, ("dream",))
+    assert read(parsed.content) == parsed
+    assert asked(protocol, **members, dream=1, top_k=3).summary.digest == parsed.summary.digest
+    assert asked(protocol, **members).summary.digest != parsed.summary.digest
+
+
+def test_admission_knows_what_it_can_cost() -> None:
+    vectors = asked("vectors", input=["a", "bc"]).summary
+    assert (vectors.choices_count, vectors.sampled_count, vectors.max_output_tokens) == (2, 2, 0)
+    assert (vectors.prompts_count, vectors.prompt_bytes) == (2, len("a\nbc") + 2 * 16)
+    events = asked("events", turns=[{"text": "abc"}], longest=5).summary
+    assert (events.choices_count, events.max_output_tokens, events.prompt_bytes) == (1, 5, 3 + 16 + 64)
+
+
+def test_any_upstream_can_be_asked_for_it() -> None:
+    parsed = asked("events", system="Be brief.", turns=[{"text": "abc"}], longest=5, person="p", stream=True)
+    request = requests.from_bytes(parsed.content)
+    assert (upstream_path(request), request.end_user) == ("/chat/completions", "p")
+    assert upstream_body(request, model="up", max_output_tokens=4, extra_parameters=frozenset()) == {
+        "model": "up",
+        "user": "p",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abc"}],
+        "max_completion_tokens": 4,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert upstream_path(requests.from_bytes(asked("vectors", input="a").content)) == "/completions"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "members", "param"),
+    [
+        ("vectors", {}, "input"),
+        ("vectors", {"input": [5]}, "input[0]"),
+        ("events", {"turns": [{"text": 5}], "longest": 5}, "turns[0].text"),
+        ("events", {"turns": [], "longest": 0}, "longest"),
+        (
+            "events",
+            {"turns": [{"text": "a", "picture_url": "file:///x"}], "longest": 5},
+            "turns[0].picture_url",
+        ),
+    ],
+)
+def test_a_refusal_names_the_clients_own_parameter(
+    protocol: str, members: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        asked(protocol, **members)
+    assert refused.value.param == param
+
+
+def test_so_does_the_refusal_of_a_remote_picture() -> None:
+    turns = [{"text": "a"}, {"text": "b", "picture_url": "https://pictures.example/a.png"}]
+    with pytest.raises(InvalidRequest) as refused:
+        requests.refuse_remote_media(asked("events", turns=turns, longest=5).summary)
+    assert refused.value.param == "turns[1].picture_url"
+
+
+# ---- the answer
+
+
+def test_a_protocol_without_streams_folds_the_deltas_into_its_own_object() -> None:
+    protocol, parsed = PROTOCOLS["vectors"], asked("vectors", input=["a", "b"])
+    deltas: list[AnyDelta] = [
+        Started(),
+        Text("1 2", 0),
+        Text("3 4", 1),
+        Finished("stop", 0),
+        Finished("stop", 1),
+        USAGE,
+    ]
+    assert not protocol.can_stream
+    assert folded(protocol.dialect("openai"), parsed, deltas) == {
+        "data": [{"position": 0, "vector": ["1", "2"]}, {"position": 1, "vector": ["3", "4"]}],
+        "tokens": 7,
+    }
+
+
+def test_a_protocol_of_typed_events_says_the_same_in_a_stream_and_in_one_object() -> None:
+    protocol, parsed = PROTOCOLS["events"], asked("events", turns=[], longest=5, person="p", stream=True)
+    dialect = protocol.dialect("llama")  # has one only, whatever the client's other requests prefer
+    deltas: list[AnyDelta] = [Started(), Reasoning("Hm."), Text("a"), Text("b"), Finished("stop"), USAGE]
+    assert protocol.can_stream
+    assert dialect.encoder is not None
+    events = Parser().feed(dialect.encoder(answer(parsed)).encode(deltas))
+    assert [found.type for found in events] == ["start", "thought", "text", "text", "stop"]
+    assert json.loads(events[0].data) == {"type": "start", "id": "ev_" + ID, "person": "p"}
+    assert folded(dialect, parsed, deltas) == {
+        "id": "ev_" + ID,
+        "blocks": [{"type": "text", "text": "ab"}],
+        "person": "p",
+    }
+
+
+def test_a_failure_is_told_as_the_protocol_does() -> None:
+    failure = Failed("No room.", code="no_deployment", status=503, retry_after_ms=1_500)
+    dialect = PROTOCOLS["events"].dialect("")
+    told = dialect.envelope(failure, request_id="req_1")
+    error = {"type": "error", "error": {"kind": "overloaded", "words": "No room."}, "request_id": "req_1"}
+    assert (told.status, json.loads(told.body)) == (529, error)
+    assert (b"retry-after", b"2") in told.headers
+    assert dialect.encoder is not None
+    frames = dialect.encoder(answer(asked("events", turns=[], longest=5), request_id="req_1")).failed(failure)
+    assert frames == b"event: error\ndata: " + told.body + b"\n\n"
+
+
+def test_its_keep_alive_is_an_event_of_its_own() -> None:
+    assert PROTOCOLS["events"].dialect("").keep_alive == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+@pytest.mark.parametrize("protocol", ["chat.completions", "completions", "vectors", "events"])
+def test_every_id_that_clients_see_leads_back_to_the_generation(protocol: str) -> None:
+    for dialect in PROTOCOLS[protocol].dialects.values():
+        found = identity.parse_id(dialect.public_id(ID))
+        assert found is not None
+        assert found.hex == ID
+    assert identity.parse_id("other-" + ID) is None
+
+
+# ---- the rows that are there
+
+
+@pytest.mark.parametrize("name", ["chat.completions", "completions"])
+@pytest.mark.parametrize("dialect", ["openai", "opentoken", "bitseek", "llama"])
+def test_chat_and_text_completions_have_four_dialects(name: str, dialect: str) -> None:
+    row = PROTOCOLS[name].dialect(dialect)
+    assert row.name == dialect
+    assert row.refuses_idle_parameters == (dialect in ("openai", "llama"))
+    assert row.requires_model == (dialect != "llama")
+    assert (row.keep_alive, row.keep_alive_with_ids) == (b": ping\n\n", b": ping\n")
+
+
+@pytest.mark.parametrize("name", ["chat.completions", "completions"])
+def test_only_llama_tells_an_invalid_request_for_a_stream_inside_one(name: str) -> None:
+    failure = Failed("Wrong.", "invalid_request_error", "invalid_value", "n", status=400)
+    for dialect in PROTOCOLS[name].dialects.values():
+        plain = dialect.envelope(failure)
+        assert plain == openai_error(failure)
+        assert json.loads(plain.body)["error"]["param"] == "n"
+        told = dialect.envelope(failure, is_invalid_stream=True)
+        if dialect.name == "llama":
+            assert (told.status, told.headers[0][1]) == (200, b"text/event-stream; charset=utf-8")
+            assert told.body.startswith(b"event: error\n")
+        else:
+            assert told == plain
