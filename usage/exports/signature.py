@@ -45,5 +45,5 @@ def _loaded(pem: bytes) -> Ed25519PublicKey:
 
 
 def _key() -> Ed25519PrivateKey:
-    seed = salted_hmac("usage.exports.signature", "Ed25519 seed", algorithm="sha256").digest()
+    seed = salted_hmac("usage.signature", "Ed25519 seed", algorithm="sha256").digest()
     return Ed25519PrivateKey.from_private_bytes(seed)
