@@ -19,7 +19,7 @@ from chatapi.pages.catalog_links import link
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
 from usage.formatting import usd
 from usage.models import Price
-from usage.pages.page_query import address
+from usage.pages.filters import page_url
 
 _FIELDS = [
     ("name", "engine"),
@@ -104,7 +104,7 @@ class ServedModelAdmin(ModelAdmin):
     @action(description="Prices", icon="sell", permissions=["prices"])
     def show_prices(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """To the model's timeline."""
-        return redirect(address("prices", {"model": object_id}))
+        return redirect(page_url("prices", {"model": object_id}))
 
     @display(
         description="Status",
@@ -123,7 +123,7 @@ class ServedModelAdmin(ModelAdmin):
         """In effect now, and the way to its timeline."""
         amounts = (row.input_per_mtok_nanodollars, row.output_per_mtok_nanodollars)
         text = "none" if None in amounts else f"{usd(amounts[0])} in, {usd(amounts[1])} out"
-        return link(address("prices", {"model": row.pk}), text, f"Prices of {row}: {text}")
+        return link(page_url("prices", {"model": row.pk}), text, f"Prices of {row}: {text}")
 
     @display(description="Deployments", ordering="active_deployments")
     def deployments_count(self, row: Any) -> int:

@@ -11,7 +11,7 @@ from django.urls import reverse
 from chatapi.models import Deployment
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE
 from usage.models import Generation, Outcome
-from usage.pages.page_query import address
+from usage.pages.filters import page_url
 
 SAMPLE = 500
 """Requests that are looked at."""
@@ -155,6 +155,6 @@ def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> Deplo
         broken=served.broken,
         first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
         url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
-        requests_url=address("requests", asked),
-        errors_url=address("requests", asked | {"outcome": Outcome.FAILED.value}),
+        requests_url=page_url("requests", asked),
+        errors_url=page_url("requests", asked | {"outcome": Outcome.FAILED.value}),
     )

@@ -33,7 +33,7 @@ from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
 from chatapi.pages.key_panels import panels
 from usage import formatting
 from usage.insights.keys import key_activity
-from usage.pages import figures, sparkline
+from usage.pages.gauges import draw_sparkline
 
 _STATUSES = {
     "active": "success",
@@ -190,16 +190,16 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     @display(description="Requests, 30 days")
     def requests(self, row: Any) -> SafeString:
         """Bars by day, and how many."""
-        bars = sparkline.draw(row.activity.requests_by_day, row.activity.first_day, "requests")
+        bars = draw_sparkline(row.activity.requests_by_day, row.activity.first_day, "requests")
         return render_to_string(
-            "chatapi/key_requests.html", {"sparkline": bars, "count": figures.count(row.activity.requests)}
+            "chatapi/key_requests.html", {"sparkline": bars, "count": formatting.count(row.activity.requests)}
         )
 
     @display(description="Last request", empty_value="–")
     def last_request(self, row: Any) -> str | None:
         """When it was admitted, as an age."""
         moment = row.activity.last_request_at
-        return None if moment is None else figures.age(moment, timezone.now())
+        return None if moment is None else formatting.age(moment, timezone.now())
 
     @display(description="Created", ordering="created_at")
     def created(self, row: APIKey) -> str:

@@ -15,8 +15,7 @@ from usage.books import spending
 from usage.books.spending import Spending
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, Scope
-from usage.pages import sparkline
-from usage.pages.figures import Fullness, fullness
+from usage.pages.gauges import Fullness, draw_sparkline, fullness
 from usage.rollups import refused_requests
 
 _OWNERS = {Scope.ORGANIZATION: "its organization", Scope.PROJECT: "its project", Scope.API_KEY: "this key"}
@@ -58,7 +57,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
         "key": row,
         "activity": activity,
         "activity_days": DAYS,
-        "sparkline": sparkline.draw(activity.requests_by_day, activity.first_day, "requests"),
+        "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day, "requests"),
         "refused": refused_requests.of_key(row.pk, timezone.now()),
         "rate_limits": list(_rate_limits(row)),
         "budgets": list(_budgets(row)),

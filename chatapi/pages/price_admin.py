@@ -21,8 +21,8 @@ from usage.admin import ModelFilter
 from usage.books import prices
 from usage.formatting import moment, usd
 from usage.models import Price
+from usage.pages.filters import page_url
 from usage.pages.forms import USDField
-from usage.pages.page_query import address
 
 AMOUNTS = [
     "input_per_mtok_nanodollars",
@@ -130,7 +130,7 @@ class PriceAdmin(ModelAdmin):
     def show_timeline(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """To all prices of this one's model."""
         row = self.get_object(request, object_id)
-        return redirect(address("prices", {"model": row.model if row else ""}))
+        return redirect(page_url("prices", {"model": row.model if row else ""}))
 
     @display(description="Status", label={"in effect": "success", "upcoming": "info", "past": "warning"})
     def status(self, row: Any) -> str:
@@ -167,7 +167,7 @@ class PriceAdmin(ModelAdmin):
     @display(description="Model", ordering="model")
     def timeline(self, row: Price) -> SafeString:
         """What it is for, and the way to all prices of that."""
-        return link(address("prices", {"model": row.model}), row.model, f"Prices of {row.model}")
+        return link(page_url("prices", {"model": row.model}), row.model, f"Prices of {row.model}")
 
 
 def _shown(row: Price, name: str) -> str:

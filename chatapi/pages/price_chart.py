@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from chatapi.pages.price_timeline import NAMES, charged
+from usage.formatting import money
 from usage.models import Price
-from usage.pages.figures import money
 
 _AIR = 0.08
 """Of the time shown: how much of it comes after the last price has begun, so that it can be seen."""

@@ -26,12 +26,11 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields.get("model")  # there is none for who may only look
+        field: Any = self.fields.get("model")
+        # People who may only view have no fields.
         if field is not None:
-            field.choices = [
-                ("", "All models"),
-                *model_choices([self.instance.model] if self.instance.model else []),
-            ]  # type: ignore[attr-defined]
+            known = model_choices([self.instance.model] if self.instance.model else [])
+            field.choices = [("", "All models"), *known]
 
 
 @admin.register(RateLimit)

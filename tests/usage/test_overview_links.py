@@ -17,8 +17,8 @@ from tests.cast import PRICE, Person, admit, run
 from usage.books import ledger, prices
 from usage.books.settlement import Attempt
 from usage.database.clock import database_now
+from usage.formatting import Change
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
-from usage.pages.figures import Change
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person
     assert cards["Requests"].exact == "2"
     assert listed(root, url) == {inside.pk, late.pk}
     for title in ("Spend", "Tokens", "First token"):
-        lines = [line for line in cards[title].lines if line.name != "beyond holds"]
+        lines = [line for line in cards[title].lines if line.name != "Over the reserved amount"]
         assert {cards[title].url, *(line.url for line in lines)} == {url}
 
 
@@ -224,7 +224,7 @@ def choices(client: Client, query: str) -> dict[str, bool]:
     """What the chart's columns can be, and which they are."""
     return {
         choice.text: choice.is_chosen
-        for choice in client.get(f"/admin/{query}").context["question"].buckets()
+        for choice in client.get(f"/admin/{query}").context["form"].bucket_links()
     }
 
 
@@ -232,12 +232,12 @@ def test_columns_are_hours_or_days_as_one_chooses(root: Client, alice: Person) -
     run(alice)
     assert choices(root, "") == {"Hours": False, "Days": True}
     page = root.get("/admin/?days=7&group=key")
-    hours = page.context["question"].buckets()[0].url
+    hours = page.context["form"].bucket_links()[0].url
     assert f'href="{hours}"'.replace("&", "&amp;") in page.content.decode()
     chosen = root.get(hours)
     assert "By hour and key" in chosen.content.decode()
     assert len(chosen.context["chart"].columns) > 6 * 24
-    kept = {choice.text: choice.url for choice in chosen.context["question"].days()}
+    kept = {choice.text: choice.url for choice in chosen.context["form"].range_links()}
     assert all("bucket=hour" in url and "group=key" in url for url in kept.values())
     assert '<input type="hidden" name="bucket" value="hour">' in chosen.content.decode()
 
@@ -262,7 +262,7 @@ def test_too_many_hours_give_way_to_days(root: Client, alice: Person, query: str
     assert choices(root, query) == {}
     page = root.get(f"/admin/{query}")
     assert "Hours: up to 31 days" in page.content.decode()
-    assert page.context["question"].over.bucket == "day"
+    assert page.context["form"].over.bucket == "day"
 
 
 # ---- names

@@ -21,10 +21,9 @@ from accounts.pages.read_only_admin import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
-from usage.pages.export_admin import ExportedList
+from usage.pages import exports
+from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import LimitForm, NewLimitForm
-from usage.pages.table_exports import Record
-from usage.pages.table_exports import usd as in_usd
 
 
 class ScopeFilter(admin.ChoicesFieldListFilter):
@@ -181,7 +180,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         return {
             **{name: getattr(row, name) for name in ("scope", "scope_id", "period", "soft_limit_reached_at")},
             **{f"{name}_nanodollars": amount for name, amount in amounts.items()},
-            **{f"{name}_usd": in_usd(amount) for name, amount in amounts.items()},
+            **{f"{name}_usd": exports.usd(amount) for name, amount in amounts.items()},
             "subject": self.subject(row),
             "period_start": row.period_start.isoformat(),
         }

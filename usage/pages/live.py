@@ -17,9 +17,8 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.sign_in.sessions import SignIn, who_may
 from usage import insights
-from usage.formatting import usd
+from usage.formatting import duration, usd
 from usage.insights import RunningGeneration
-from usage.pages import figures
 
 PERMISSION = "usage.view_generation"
 MAX_ROWS = 1_000
@@ -115,9 +114,7 @@ def page(request: HttpRequest) -> HttpResponse:
     context = {
         "title": "Live",
         "count": len(running),
-        "rows": [
-            (LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]
-        ],
+        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]],
         "feed": reverse("admin:live_feed"),
         "max_rows": MAX_ROWS,
         "may_stop": request.user.has_perm("usage.change_generation"),
