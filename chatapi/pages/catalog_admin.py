@@ -15,8 +15,8 @@ from unfold.decorators import action, display
 from accounts.pages.row_select import ChoosesRows
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm
-from chatapi.pages.catalog_links import link
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
+from chatapi.pages.theme import link
 from usage.formatting import usd
 from usage.models import Price
 from usage.pages.filters import page_url

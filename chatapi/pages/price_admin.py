@@ -15,8 +15,8 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from chatapi.models import ServedModel
-from chatapi.pages.catalog_links import link
 from chatapi.pages.price_timeline import percent
+from chatapi.pages.theme import link
 from usage.admin import ModelFilter
 from usage.books import prices
 from usage.formatting import moment, usd

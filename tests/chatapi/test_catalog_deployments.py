@@ -16,7 +16,7 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from chatapi.models import TIMEOUTS, Deployment, ServedModel
-from chatapi.pages import deployment_probe
+from chatapi.pages import deployment_pages
 from chatapi.worker.engines import Timeouts
 from tests import fake_upstream
 from tests.fake_completion import Script
@@ -227,13 +227,13 @@ def test_a_failure_is_shown_as_clients_would_be_told(
 
 def test_an_upstream_that_is_not_there_is_a_page_too(root: Client, small: ServedModel) -> None:
     shown = text(root.post(deployed(small, "http://127.0.0.1:9/v1")))
-    assert "503 upstream_unreachable The upstream could not be reached. Does it run" in shown
+    assert "503 upstream_unreachable The upstream could not be reached. Is it running" in shown
 
 
 def test_a_test_does_not_wait_longer_than_its_limit(
     root: Client, small: ServedModel, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment_probe, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(deployment_pages, "TIMEOUT_S", 0.2)
     assert "504 upstream_timeout" in text(root.post(deployed(small, upstream.url, "ttft_ms=60000")))
 
 

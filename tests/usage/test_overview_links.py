@@ -135,7 +135,7 @@ def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_f
     name = Deployment.objects.get().name
     running = begin(alice, name)
     (row,) = root.get("/admin/").context["deployments"].rows
-    assert (row.state, row.requests, listed(root, row.requests_url)) == ("well", 1, {running.pk})
+    assert (row.state, row.requests, listed(root, row.requests_url)) == ("healthy", 1, {running.pk})
     run(alice, deployment=name, outcome=Outcome.FAILED)
     begin(alice, name)
     (row,) = root.get("/admin/").context["deployments"].rows
@@ -148,7 +148,7 @@ def test_a_worker_that_is_lost_is_no_failure_of_the_deployment_that_it_asked(
     name = Deployment.objects.get().name
     lost = run(alice, deployment=name, outcome=Outcome.WORKER_LOST)
     (row,) = root.get("/admin/").context["deployments"].rows
-    assert (row.state, row.requests, row.failed) == ("well", 1, 0)
+    assert (row.state, row.requests, row.failed) == ("healthy", 1, 0)
     assert (listed(root, row.requests_url), listed(root, row.errors_url)) == ({lost.pk}, set())
 
 
@@ -161,10 +161,10 @@ def test_a_deployment_that_is_always_passed_over_does_not_look_idle(
     for _ in range(2):
         run(alice, deployment="spare", attempts=2, attempt_log=log)
     dead, spare = root.get("/admin/").context["deployments"].rows
-    assert (dead.name, dead.state, dead.requests, dead.failed, dead.passed_on) == (name, "failing", 0, 0, 2)
-    assert (spare.name, spare.state, spare.requests, spare.failed, spare.passed_on) == (
+    assert (dead.name, dead.state, dead.requests, dead.failed, dead.failed_over) == (name, "failing", 0, 0, 2)
+    assert (spare.name, spare.state, spare.requests, spare.failed, spare.failed_over) == (
         "spare",
-        "well",
+        "healthy",
         2,
         0,
         0,
@@ -186,11 +186,11 @@ def test_wrong_requests_make_no_deployment_look_failing(
         run(alice, error_code="invalid_value", **wrong)
     page = root.get("/admin/")
     (row,) = page.context["deployments"].rows
-    assert (row.state, row.requests, row.failed, row.refused) == ("well", 3, 3, 3)
-    assert "3 refused" in page.content.decode()
+    assert (row.state, row.requests, row.failed, row.rejected) == ("healthy", 3, 3, 3)
+    assert "3 rejected" in page.content.decode()
     run(alice, **wrong | {"error_message": "The upstream failed."})
     (row,) = root.get("/admin/").context["deployments"].rows
-    assert (row.state, row.failed, row.refused) == ("some errors", 4, 3)
+    assert (row.state, row.failed, row.rejected) == ("some errors", 4, 3)
 
 
 def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -> None:
@@ -303,5 +303,5 @@ def test_what_we_ended_ourselves_makes_no_deployment_look_failing(
         )
     page = root.get("/admin/")
     (row,) = page.context["deployments"].rows
-    assert (row.state, row.requests, row.failed, row.ended) == ("well", 3, 3, 3)
-    assert "3 ended" in page.content.decode()
+    assert (row.state, row.requests, row.failed, row.stopped) == ("healthy", 3, 3, 3)
+    assert "3 stopped" in page.content.decode()

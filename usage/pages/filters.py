@@ -207,7 +207,9 @@ class UsageFilterForm(forms.Form):
         found = {}
         for name, field in self.fields.items():
             # A row's name has become its id; the organization may have been chosen for the person.
-            value = self.cleaned_data[name] if isinstance(field, RowField) else self.data.get(name, "").strip()
+            value = (
+                self.cleaned_data[name] if isinstance(field, RowField) else self.data.get(name, "").strip()
+            )
             if value not in (None, ""):
                 found[name] = str(value)
         if not (found.keys() & {"start", "end"}):

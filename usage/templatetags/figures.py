@@ -24,7 +24,9 @@ def money(nanodollars: int | None) -> SafeString | str:
     """Return the rounded amount, with the exact one as its title."""
     if nanodollars is None:
         return "–"
-    return format_html('<span title="{}">{}</span>', formatting.usd(nanodollars), formatting.money(nanodollars))
+    return format_html(
+        '<span title="{}">{}</span>', formatting.usd(nanodollars), formatting.money(nanodollars)
+    )
 
 
 @register.filter
