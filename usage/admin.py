@@ -17,7 +17,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts import access
-from accounts.pages.read_only_admin import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.books import receipts
 from usage.database.clock import database_now

@@ -32,11 +32,11 @@ class Site(UnfoldAdminSite):
     login_form = SignInForm
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Staff, and whoever belongs to an organization."""
+        """Return whether the person is staff or belongs to an organization."""
         return access.may_enter(request.user)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The form; its status says why nobody was let in."""
+        """Show the form; its status says why the person was refused."""
         response: HttpResponse = super().login(request, extra_context)
         form = (getattr(response, "context_data", None) or {}).get("form")
         if isinstance(form, SignInForm):
@@ -44,9 +44,7 @@ class Site(UnfoldAdminSite):
         return response
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
-        """What no column can hold or be asked for, in an address or a form, is the request's fault and not
-        ours.
-        """
+        """Answer 400 for values in a URL or form that no column can hold."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
@@ -70,7 +68,7 @@ class Site(UnfoldAdminSite):
         return guarded
 
     def get_urls(self) -> list[URLPattern]:
-        """The theme's, and the one that is open to those who can't sign in yet."""
+        """Add the page where invited people choose a password."""
         return [
             path("invitation/<uidb64>/<token>/", ChoosePassword.as_view(), name="invitation"),
             *super().get_urls(),
@@ -78,7 +76,7 @@ class Site(UnfoldAdminSite):
 
 
 def _check_lookups(request: HttpRequest) -> None:
-    """Raises `BadRequest` for what a database could chew on for long, or refuse."""
+    """Raise `BadRequest` for lookups that a database would refuse, or take very long for."""
     if any(name.rpartition("__")[2] in _PATTERNS for name in request.GET):
         raise BadRequest("A list can't be filtered by a pattern.")
     if any(len(request.GET.get(name, "")) > MAX_SEARCH_CHARACTERS for name in _SEARCHES):

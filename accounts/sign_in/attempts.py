@@ -20,7 +20,9 @@ _REPLY_TIMEOUT_S = 3.0
 
 
 def wait_ms(name: str, address: str) -> int:
-    """Count an attempt before the password is looked at; how long to wait if there were too many, else 0.
+    """Count an attempt, before the password is checked; return the time to wait, 0 if there were not too
+    many.
+
     Raises `RedisError`.
     """
     most = {
@@ -42,9 +44,7 @@ def wait_ms(name: str, address: str) -> int:
 
 
 def forget(name: str, address: str) -> None:
-    """The password was right: what was tried of this name from there does not count any more. Raises
-    `RedisError`.
-    """
+    """Reset the count of this name from this IP after a right password. Raises `RedisError`."""
     with _redis() as redis:
         redis.delete(_pair(name, address))
 

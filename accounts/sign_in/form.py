@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SignInForm(ThemedForm):
-    """User name and password. Whoever may not enter learns no more than who has typed a wrong password."""
+    """User name and password. People who may not enter get the same error as for a wrong password."""
 
     error_messages = AuthenticationForm.error_messages | {
         "too_many": "Too many attempts to sign in. Try again in %(minutes)s min.",
@@ -27,7 +27,6 @@ class SignInForm(ThemedForm):
     """Of the answer with this form."""
 
     def clean(self) -> dict[str, Any]:
-        """Count the attempt, then look at the password."""
         data: dict[str, Any] = self.cleaned_data
         name, address = data.get("username"), _address(self.request)
         if name is None:
@@ -43,7 +42,7 @@ class SignInForm(ThemedForm):
         return data
 
     def confirm_login_allowed(self, user: Any) -> None:
-        """Staff, and whoever belongs to an organization."""
+        """Admit staff and people who belong to an organization."""
         AuthenticationForm.confirm_login_allowed(self, user)  # Django's own for the admin would ask for staff
         if not access.may_enter(user):
             raise self.get_invalid_login_error()

@@ -30,15 +30,16 @@ class SignIn(NamedTuple):
 
     @classmethod
     def of(cls, user: Any, session: Any) -> "SignIn | None":
-        """That of a request or a connection; None of a visitor."""
+        """Return the sign-in of a request or connection; None for a visitor."""
         if not user.is_authenticated or not session.session_key:
             return None
         return cls(user.pk, session.session_key, session.get(HASH_SESSION_KEY, ""))
 
 
 def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
-    """Those of them that hold and whose person may enter and do this, such as "usage.view_generation"; each
-    as they are now.
+    """Return those whose session is open and whose person may do this, each with the person as they are now.
+
+    A permission is a name such as "usage.view_generation".
     """
     people = _people({each.user_id for each in sign_ins})
     open_sessions = _open({each.session_key for each in sign_ins})
@@ -58,7 +59,6 @@ def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, Us
 
 
 def _people(ids: Collection[int]) -> dict[int, User]:
-    """The active ones, with their roles."""
     roles: defaultdict[int, dict[int, str]] = defaultdict(dict)
     for user_id, organization_id, role in Member.objects.filter(user__in=ids).values_list(
         "user_id", "organization_id", "role"
@@ -71,7 +71,7 @@ def _people(ids: Collection[int]) -> dict[int, User]:
 
 
 def _open(keys: Collection[str]) -> set[str]:
-    """Those of the sessions that there are still."""
+    """Return those of the sessions that are still open."""
     return set(
         Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list(
             "session_key", flat=True

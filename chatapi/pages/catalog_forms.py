@@ -7,7 +7,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
-from accounts.pages.constrained_form import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.models import MAX_TIMEOUT_MS, TIMEOUTS, Deployment, extra_parameters_mistake
 from chatapi.worker.engines import Timeouts
 
@@ -16,7 +16,7 @@ _USUAL = Timeouts()
 
 
 class ParametersField(forms.CharField):
-    """Names of parameters, with spaces or commas between them; its value is a list of them."""
+    """Names of parameters, separated by spaces or commas; its value is a list."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
@@ -26,7 +26,7 @@ class ParametersField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> Any:
-        """The names, each once; one that can't be passed on is told."""
+        """Return the names without duplicates; raises `ValidationError` for one that must not be forwarded."""
         names = list(
             dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name)
         )
@@ -35,11 +35,11 @@ class ParametersField(forms.CharField):
         return names
 
     def run_validators(self, value: Any) -> None:
-        """Of the text's length; the names have been looked at."""
+        """Validate the text's length; `to_python` has checked the names."""
         super().run_validators(" ".join(value))
 
     def prepare_value(self, value: Any) -> Any:
-        """The list as text; what was typed stays."""
+        """Return the list as text, and text as it was typed."""
         return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -55,7 +55,7 @@ def _milliseconds(label: str, usual_ms: int) -> forms.IntegerField:
 
 
 class DeploymentForm(ConstrainedForm):
-    """A deployment; each of its timeouts is a field of its own."""
+    """A deployment, with a field for each of its timeouts."""
 
     extra_parameters = ParametersField(
         required=False,
@@ -81,7 +81,6 @@ class DeploymentForm(ConstrainedForm):
             self.initial = {**{name: timeouts[name] for name in TIMEOUTS if name in timeouts}, **self.initial}
 
     def clean(self) -> dict[str, Any]:
-        """The timeouts that were given are the row's."""
         data = self.cleaned_data
         self.instance.timeouts = {name: data[name] for name in TIMEOUTS if data.get(name) is not None}
         return data

@@ -32,7 +32,7 @@ EXPORT_PERMISSIONS = ("chatapi.view_servedmodel", "chatapi.view_deployment", "us
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A catalog file as it was sent, by the first form or by the preview's."""
+    """A catalog file, as the first form or the preview's form sent it."""
 
     name: str
     text: str
@@ -43,7 +43,6 @@ class Upload:
 
 @require_safe
 def export(request: HttpRequest) -> HttpResponse:
-    """The catalog as a file."""
     if not request.user.has_perms(EXPORT_PERMISSIONS):
         raise PermissionDenied
     try:
@@ -61,7 +60,7 @@ def export(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def import_page(request: HttpRequest) -> HttpResponse:
-    """The form; what its file would change; and, when that was agreed to, the change."""
+    """Show the form, preview what its file would change, and apply it."""
     if not request.user.has_perms(IMPORT_PERMISSIONS):
         raise PermissionDenied
     if request.method != "POST":
@@ -91,7 +90,7 @@ def import_page(request: HttpRequest) -> HttpResponse:
 
 
 def _upload(request: HttpRequest) -> Upload:
-    """What was sent; raises `ValueError` in words for whoever sent it."""
+    """Return the upload; raises `ValueError` with a text for the person."""
     sent = request.FILES.get("file")
     text = (request.POST.get("text", "") if sent is None else _text(sent)).replace(
         "\r\n", "\n"

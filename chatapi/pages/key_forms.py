@@ -28,7 +28,7 @@ OVERLAPS = {
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """What a key may do. Dialects, scopes and models are chosen, not typed."""
+    """The rights of a key. Dialects, scopes and models are chosen, not typed."""
 
     scopes = forms.MultipleChoiceField(
         choices=KeyScope.choices,
@@ -62,7 +62,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
             field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
 
     def clean_is_admin(self) -> bool:
-        """An admin key is made by an owner or an admin of its organization."""
+        """Raise `ValidationError` unless the person is an owner or admin of the key's organization."""
         is_admin: bool = self.cleaned_data["is_admin"]
         project = self.cleaned_data.get("project") or (self.instance.project if self.instance.pk else None)
         if (
@@ -75,7 +75,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
 
 
 class NewKeyForm(KeyForm):
-    """A key to be: its project and its kind can be chosen now and never again."""
+    """A new key, with its project and kind, which never change."""
 
     test_key = forms.BooleanField(
         required=False,
@@ -87,13 +87,13 @@ class NewKeyForm(KeyForm):
         fields = ["project", *KeyForm.Meta.fields]
 
     def clean(self) -> dict[str, Any]:
-        """The key is what was chosen, before its secret is made."""
+        """Set the kind before the secret is made."""
         self.instance.is_test = self.cleaned_data.get("test_key", False)
         return self.cleaned_data
 
 
 class RotationForm(forms.Form):
-    """When the secret that a key has now stops working."""
+    """The time when the current secret of a key stops working."""
 
     public = forms.CharField(widget=forms.HiddenInput)
     """Of that secret: a form that is sent twice must not rotate out what the first one made."""
@@ -107,7 +107,6 @@ class RotationForm(forms.Form):
     )
 
     def clean_until(self) -> Any:
-        """It lies ahead."""
         until = self.cleaned_data["until"]
         if until is not None and until <= timezone.now():
             raise ValidationError("This moment has passed. Choose one that lies ahead, or “now”.")
@@ -115,7 +114,7 @@ class RotationForm(forms.Form):
 
     @property
     def previous_until(self) -> Any:
-        """The chosen moment, None for at once; of a form that is valid."""
+        """The chosen time, or None for now, of a valid form."""
         overlap_s = int(self.cleaned_data["overlap"])
         return self.cleaned_data["until"] or (
             timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None
@@ -123,8 +122,9 @@ class RotationForm(forms.Form):
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
-    """All models; a chosen name that none has any more stays, for without it a key could use more than
-    before, or a limit hold for more.
+    """Return all models, and chosen ones that the catalog no longer has.
+
+    Without those a key could use more models than before, or a limit apply to more.
     """
     known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
     return [(name, name) for name in known] + [

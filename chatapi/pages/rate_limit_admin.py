@@ -14,7 +14,7 @@ from chatapi.pages.key_forms import model_choices
 
 
 class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """A limit; its model is chosen, not typed: one of a model that nobody serves would limit nothing."""
+    """A limit. Its model is chosen: a limit of a model that does not exist would limit nothing."""
 
     model = forms.ChoiceField(
         required=False, widget=UnfoldAdminSelectWidget, help_text="All models: what they use together."
@@ -35,7 +35,7 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
 
 @admin.register(RateLimit)
 class RateLimitAdmin(TenantAdmin, ModelAdmin):
-    """How much may be asked for; without a row here there is no limit. A change holds within a second."""
+    """Rate limits; without a row here there is no limit. A change takes effect within a second."""
 
     form = RateLimitForm
     nothing_yet = "Everyone may ask as often as they like."
@@ -53,20 +53,17 @@ class RateLimitAdmin(TenantAdmin, ModelAdmin):
     operators_fields = ("organization",)
 
     def is_operators(self, row: RateLimit) -> bool:
-        """What an organization may have at most is not its own to say."""
+        """Return whether it limits an organization, whose people can't change that."""
         return row.organization_id is not None
 
     @display(description="Applies to")
     def owner(self, row: RateLimit) -> str:
-        """The name of what is limited."""
         return str(row.owner)
 
     @display(description="Scope")
     def scope(self, row: RateLimit) -> str:
-        """What kind of thing that is."""
         return row.scope
 
     @display(description="Model", ordering="model")
     def served_model(self, row: RateLimit) -> str:
-        """Which model, or all."""
         return row.model or "all"

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 @require_POST
 def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
-    """Ask the workers to stop a generation: whoever listens to it is told so, and pays for what there was.
+    """Ask the workers to stop a generation; its client is told, and pays for the output until then.
 
-    A script that asks for JSON is answered 204 or 503, a form goes back to Live.
+    The response is 204 or 503 for scripts, which accept JSON, and a redirect to Live for forms.
     """
     if not request.user.has_perm("usage.change_generation"):
         raise PermissionDenied
@@ -48,7 +48,7 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
 
 
 def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
-    """Whether Redis has taken the wish; it is in the audit log then."""
+    """Return whether Redis has the request to stop, which is then in the audit log."""
     try:
         # A view runs in a thread of its own, so it may have an event loop of its own.
         asyncio.run(_cancel(row))

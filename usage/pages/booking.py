@@ -38,7 +38,7 @@ Amounts = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One booking that the form asks for: how it is done, what it moves, and where that is seen afterwards."""
+    """One booking: how to make it, the amounts that it moves, and the page that shows it afterwards."""
 
     verb: str
     book: Callable[[], Booking]
@@ -69,7 +69,6 @@ def _may_book(request: HttpRequest) -> None:
 
 @require_http_methods(["GET", "POST"])
 def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
-    """Correct one charge or overage."""
     _may_book(request)
     entry = get_object_or_404(_charges(request), pk=entry_id)
     form = CorrectionForm(request.POST or None)
@@ -84,13 +83,11 @@ def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 def grant_page(request: HttpRequest) -> HttpResponse:
-    """Grant an organization credit."""
     return _credit_page(request, "Grant credit", "granted credit", credit.grant)
 
 
 @require_http_methods(["GET", "POST"])
 def refund_page(request: HttpRequest) -> HttpResponse:
-    """Take unused credit back."""
     return _credit_page(request, "Refund credit", "refunded credit", credit.refund)
 
 
@@ -107,13 +104,11 @@ def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[...
 
 
 def _charges(request: HttpRequest) -> "QuerySet[LedgerEntry]":
-    """What the person may correct."""
     charges = LedgerEntry.objects.filter(kind__in=CHARGED)
     return access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
 
 
 def _organizations(request: HttpRequest) -> "QuerySet[Organization]":
-    """Whose credit the person may move."""
     return access.seen_by(request.user, Organization.objects.all())
 
 
@@ -186,7 +181,9 @@ def _page(
 
 
 def _booked(request: HttpRequest, act: Act) -> HttpResponse:
-    """Book it, and record who did; a form that is sent again leads to the same page and books nothing."""
+    """Book it and record it in the audit log; a form that is sent again books nothing and leads to the same
+    page.
+    """
     with transaction.atomic():
         booking = act.book()
         if booking.is_new:
@@ -201,13 +198,15 @@ def _booked(request: HttpRequest, act: Act) -> HttpResponse:
 
 
 def _as_typed(entry: LedgerEntry) -> int:
-    """Grants are negative in the ledger, where people think of them as more."""
+    """Return the amount of a booking, with the sign that people expect: grants are negative in the ledger."""
     return entry.amount_nanodollars if entry.kind == Kind.CORRECTION else abs(entry.amount_nanodollars)
 
 
 def _changes(act: Act, entry: LedgerEntry) -> Changes:
-    """What it moved. Not the amounts as they were read before: somebody else may have booked until this one
-    had the row for itself.
+    """Return what the booking moved, for the audit log.
+
+    Amounts read before the booking may be stale: another booking can commit until this one has locked the
+    row. So they are computed from the amounts after it.
     """
     by = entry.amount_nanodollars
     moved: Changes = {
@@ -227,9 +226,7 @@ def _preview(act: Act) -> list[Effect]:
 
 
 def _renew(form: BookingForm) -> None:
-    """A token of its own again for a form that was booked: who goes back and looks at a preview means another
-    booking.
-    """
+    """Give a form that was booked a new token: a preview after that is of another booking."""
     if is_used(form):
         form.data = cast(QueryDict, form.data).copy()
         form.data["token"] = str(uuid4())

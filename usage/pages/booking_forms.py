@@ -23,7 +23,7 @@ _SEARCH = format_lazy(
 
 
 class BookingForm(forms.Form):
-    """What every booking asks for."""
+    """The fields of every booking."""
 
     amount = USDField(label="Amount (USD)", widget=forms.TextInput, help_text="US dollars, such as 2.50.")
     reason = forms.CharField(
@@ -34,19 +34,19 @@ class BookingForm(forms.Form):
     token = forms.UUIDField(widget=forms.HiddenInput, initial=uuid4)
 
     def clean_amount(self) -> int:
-        """More than nothing; which way it goes is said in words."""
+        """Raise `ValidationError` unless it is more than zero; the direction has a field of its own."""
         amount: int = self.cleaned_data["amount"]
         if amount <= 0:
             raise ValidationError("Give an amount that is more than nothing.")
         return amount
 
     def note(self, recorded_by: str) -> Note:
-        """The reason, who books it, and what must not be booked twice: this form."""
+        """Return the reason, the person, and a reference by which this form is booked at most once."""
         return Note(self.cleaned_data["reason"], recorded_by, f"form-{self.cleaned_data['token']}")
 
 
 class CorrectionForm(BookingForm):
-    """By how much a charge is changed."""
+    """The amount by which a charge changes."""
 
     direction = forms.ChoiceField(
         label="What to do",
@@ -58,17 +58,15 @@ class CorrectionForm(BookingForm):
 
     @property
     def amount_nanodollars(self) -> int:
-        """What the organization owes more by it."""
+        """The amount that the organization owes because of it."""
         amount: int = self.cleaned_data["amount"]
         return -amount if self.cleaned_data["direction"] == "back" else amount
 
 
 class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not generic at run time
-    """An organization that is typed: its exact name, or its id. A script offers names that are like what is
-    typed.
+    """An organization by its exact name or its id; a script suggests names.
 
-    There may be thousands, so nothing is read but the one that is meant. A name counts first, for a name can
-    be a number.
+    There may be thousands, so only the one is read. A name can be a number, so names come first.
     """
 
     widget = forms.TextInput
@@ -79,7 +77,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         self.widget.attrs |= {"autocomplete": "off", "data-suggest": _SEARCH}
 
     def to_python(self, value: Any) -> Organization | None:
-        """The organization; raises `ValidationError` if there is none, or none for this person."""
+        """Return the organization; raises `ValidationError` if the person sees none of this name or id."""
         text = "" if value is None else str(value).strip()
         if not text:
             return None
@@ -89,7 +87,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         return found
 
     def prepare_value(self, value: Any) -> Any:
-        """Its name, where an address or a form has its id."""
+        """Return the name of an organization of which a URL or a form has the id."""
         found = self._find(str(value)) if value else None
         return found.name if found else value
 
@@ -103,7 +101,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
 
 
 class CreditForm(BookingForm):
-    """Whose credit is moved, and by how much."""
+    """The organization whose credit is moved, and the amount."""
 
     organization = OrganizationField(help_text="Its name or its id; names are offered while you type.")
     reference = forms.CharField(
@@ -114,19 +112,19 @@ class CreditForm(BookingForm):
     field_order = ["organization", "amount", "reason", "reference", "token"]
 
     def clean_reference(self) -> str:
-        """Ours begin with this, and stand for another form."""
+        """Raise `ValidationError` for the prefix of our own references, which stand for forms."""
         reference = str(self.cleaned_data["reference"])
         if reference.startswith("form-"):
             raise ValidationError("A reference can't begin with form-.")
         return reference
 
     def note(self, recorded_by: str) -> Note:
-        """With the reference, if there is one."""
+        """Return the note, with the reference if there is one."""
         note = super().note(recorded_by)
         return Note(note.reason, note.recorded_by, self.cleaned_data["reference"] or note.reference)
 
 
 def is_used(form: BookingForm) -> bool:
-    """Whether this very form was booked before."""
+    """Return whether this form was booked before."""
     token: Any = form.cleaned_data["token"]
     return LedgerEntry.objects.filter(reference=f"form-{token}").exists()

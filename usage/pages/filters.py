@@ -65,7 +65,6 @@ def generation_id_in(text: str) -> UUID | None:
 
 
 def text_field(label: str, **attrs: str) -> forms.CharField:
-    """Return an optional text."""
     return forms.CharField(required=False, label=label, widget=forms.TextInput(NO_HELP | attrs))
 
 
@@ -175,7 +174,6 @@ class UsageFilterForm(forms.Form):
                 field.person = person
 
     def clean(self) -> dict[str, Any]:
-        """Read the range of time."""
         data = self.cleaned_data
         query = {name: data.get(name, "") for name in (*TIME, "bucket")}
         if self.usual_days or any(query[name] for name in RANGE):

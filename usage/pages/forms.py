@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts.models import APIKey, Organization, Project
-from accounts.pages.row_select import RowSelect
+from accounts.pages.admin_mixins import RowSelect
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
 
@@ -16,7 +16,7 @@ SOFT = "It refuses nothing: a budget that reaches it is marked."
 
 
 class USDField(forms.CharField):
-    """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
+    """An amount of US dollars; its value is an integer of nanodollars."""
 
     def __init__(self, *, widget: type[forms.TextInput] = UnfoldAdminTextInputWidget, **kwargs: Any) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class USDField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> Any:
-        """Nanodollars; what is not an amount is told as it is."""
+        """Return nanodollars; raises `ValidationError` for text that is not an amount."""
         text = super().to_python(value)
         if not text:
             return None
@@ -35,7 +35,7 @@ class USDField(forms.CharField):
             raise ValidationError(str(error)) from error
 
     def prepare_value(self, value: Any) -> Any:
-        """Nanodollars of the database as dollars; what was typed stays."""
+        """Return nanodollars from the database as dollars, and text as it was typed."""
         return pricing.to_usd(value) if isinstance(value, int) else value
 
 
@@ -46,9 +46,7 @@ def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField
 
 
 def _check_some_limit(data: dict[str, Any]) -> None:
-    """An amount that was given and can't be read is none that is missing: its field is not among the data,
-    and has its own error.
-    """
+    """Raise `ValidationError` without a limit. An amount that can't be read has its own error."""
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
         raise ValidationError("Give a limit, a soft limit or both.")
 
@@ -74,7 +72,9 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         ]
 
     def clean(self) -> dict[str, Any]:
-        """Exactly one of the three is limited, and has no limit of this period yet."""
+        """Raise `ValidationError` unless exactly one of the three is limited, and has no limit of this period
+        yet.
+        """
         data = self.cleaned_data
         _check_some_limit(data)
         scopes = {
@@ -94,7 +94,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """Other amounts for a limit."""
+    """The amounts of an existing limit."""
 
     limit_nanodollars = USDField(label="Limit (USD)", required=False)
     soft_limit_nanodollars = USDField(label="Soft limit (USD)", required=False, help_text=SOFT)
@@ -104,6 +104,5 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         fields = ["limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
-        """Something is limited."""
         _check_some_limit(self.cleaned_data)
         return self.cleaned_data

@@ -29,7 +29,7 @@ PAGE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """One generation in flight, as the table has it."""
+    """A row of the table: one open generation."""
 
     id: str
     began_ms: int
@@ -44,7 +44,7 @@ class LiveRow:
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
-        """The row of this generation; a UUIDv7 begins with the time at which it was made."""
+        """Return the generation's row. Its id is a UUIDv7, which begins with its creation time."""
         rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
         state = "waiting" if running.is_queued else "running"
         who = f"{running.organization} / {running.project}"
@@ -63,7 +63,7 @@ class LiveRow:
         )
 
     def looks_like(self, other: "LiveRow | None") -> bool:
-        """Whether nothing new is to be told: the rate alone falls all the time between two heartbeats."""
+        """Return whether only the rate differs, which falls between two heartbeats."""
         return other is not None and (self.state, self.tokens) == (other.state, other.tokens)
 
 
@@ -72,7 +72,7 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """What runs now, of these organizations or of all; rows that look as they did before are the same
+    """Return the open generations of these organizations, or of all; rows that look the same stay the same
     objects.
     """
     rows = sorted(
@@ -83,9 +83,7 @@ def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> 
 
 
 def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
-    """What a browser that shows `before` has to change, as JSON: rows that are new or look different, and ids
-    that are gone.
-    """
+    """Return, as JSON, the rows that are new or look different since `before`, and the ids that are gone."""
     rows = ",".join(
         text for row_id, (row, text) in now.items() if row_id not in before or before[row_id][0] is not row
     )
@@ -98,14 +96,14 @@ Seen = Mapping[SignIn, tuple[int, ...] | None]
 
 
 def what_each_sees(sign_ins: Collection[SignIn]) -> Seen:
-    """Those of them who may look at this moment."""
+    """Return those who may look at this moment, with their organizations."""
     return {each: access.organizations_of(person) for each, person in who_may(PERMISSION, sign_ins).items()}
 
 
 @require_safe
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
-    """The table as it is now. A script keeps it up to date, and without script the page reloads itself."""
+    """Show the table. A script keeps it up to date; without a script the page reloads itself."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     running = sorted(

@@ -34,7 +34,7 @@ Looking = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
 
 
 class Snapshots:
-    """What runs now, read once a tick while at least one follows."""
+    """Snapshots of open generations, read once a tick while there are followers."""
 
     def __init__(self, read: Callable[[Snapshot], Awaitable[Snapshot]], tick_s: float = TICK_S) -> None:
         self._read = read
@@ -46,7 +46,7 @@ class Snapshots:
         self._ticked = asyncio.Event()
 
     async def follow(self) -> AsyncGenerator[Snapshot, None]:
-        """The newest snapshot, and each later one; who is slow misses some."""
+        """Yield the newest snapshot and each later one; a slow follower misses some."""
         self._followers += 1
         if self._reading is None:
             self._reading = asyncio.create_task(self._keep_reading())
@@ -83,12 +83,12 @@ class Snapshots:
 
 @lru_cache(maxsize=1_000)
 def snapshots_of(organizations: tuple[int, ...] | None) -> Snapshots:
-    """Those of these organizations, or of all: one for everyone who sees the same."""
+    """Return the snapshots of these organizations, or of all, shared by everyone who sees the same."""
     return Snapshots(database_sync_to_async(partial(live.snapshot, organizations=organizations)))
 
 
 class Viewers:
-    """Who looks, and what each was let see; asked once a tick whether that is still so, all of them together."""
+    """The open pages and what each may show; checked once a tick, all together."""
 
     def __init__(self, read: Callable[[Collection[SignIn]], Awaitable[Seen]], tick_s: float = TICK_S) -> None:
         self._read = read
@@ -97,7 +97,7 @@ class Viewers:
         self._asking: asyncio.Task[None] | None = None
 
     async def until_changed(self, sign_in: SignIn, organizations: tuple[int, ...] | None) -> None:
-        """Wait until they may not see these organizations, and no others, any more."""
+        """Wait until the person may no longer see exactly these organizations."""
         changed = asyncio.get_running_loop().create_future()
         self._looking[changed] = (sign_in, organizations)
         if self._asking is None:
@@ -138,12 +138,12 @@ VIEWERS = Viewers(_see)
 
 
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """One browser that looks at the Live page."""
+    """The WebSocket of one browser that shows the Live page."""
 
     _tasks: tuple["asyncio.Task[None]", ...] = ()
 
     async def connect(self) -> None:
-        """Let in who may look; before it is accepted, closing is an HTTP 403."""
+        """Accept people who may look; closing before accepting is an HTTP 403."""
         sign_in = SignIn.of(self.scope["user"], self.scope["session"])
         seen = await _see([sign_in]) if sign_in else {}
         if sign_in is None or sign_in not in seen:
@@ -155,14 +155,13 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
         self._tasks = (pushing, watching)
 
     async def disconnect(self, code: int) -> None:
-        """The browser has left."""
         for task in self._tasks:
             task.cancel()
 
     async def receive(
         self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any
     ) -> None:
-        """Nothing that a browser says matters."""
+        """Ignore messages of the browser."""
 
     async def _push(self, snapshots: Snapshots) -> None:
         shown: Snapshot = {}

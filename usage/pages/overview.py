@@ -116,7 +116,6 @@ class Meter:
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":
-        """Return the bar of this budget."""
         limit = use.limit_nanodollars
         posted = min(use.posted_nanodollars / limit, 1)
         held = min(use.pending_nanodollars / limit, 1 - posted)

@@ -15,7 +15,7 @@ _GAP = 0.24
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One colour of the chart: what it stands for, its value in each bucket, and where its rows are."""
+    """One colour of the chart: its name, its value in each bucket, and the URL of its rows."""
 
     name: str
     values: Sequence[int]
@@ -27,13 +27,12 @@ class Group:
 
     @property
     def total(self) -> int:
-        """Over all buckets."""
         return sum(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One column: its short name under the axis, its full name, and where its rows are."""
+    """One column: its short name under the axis, its full name, and the URL of its rows."""
 
     label: str
     name: str
@@ -67,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A label on an axis: how far along, and its text; a minor one gives way on a narrow screen."""
+    """A label on an axis; a minor one is hidden on a narrow screen."""
 
     at: str
     text: str
@@ -77,7 +76,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """What a colour stands for."""
+    """A colour's meaning."""
 
     colour: str
     group: Group
@@ -86,7 +85,7 @@ class Legend:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """All that the template draws."""
+    """The shapes and texts that the template draws."""
 
     columns: Sequence[Column]
     legend: Sequence[Legend]
@@ -96,9 +95,7 @@ class Chart:
 
 
 def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[int], str]) -> Chart:
-    """The chart of these groups, biggest first in the legend and lowest in the columns; `written` says a
-    value in words.
-    """
+    """Return the chart of these groups, largest first in the legend and lowest in the columns."""
     shown = _coloured(groups)
     totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
     step, top = _scale(max(totals, default=0))
@@ -111,7 +108,9 @@ def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
-    """The groups with their colours, biggest first; those that get none of their own are one, the last."""
+    """Return the groups with their colours, largest first; groups beyond `COLOURS_COUNT` are one grey group
+    at the end.
+    """
     ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
     own, rest = (
         ordered[:COLOURS_COUNT],
@@ -166,7 +165,7 @@ def _bars(
 
 
 def _scale(highest: int) -> tuple[int, int]:
-    """A round step between grid lines, and the plot's upper end, for about four lines."""
+    """Return a round step between about four grid lines, and the plot's upper end."""
     rough = max(highest / 4, 1)
     magnitude = 10 ** floor(log10(rough))
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough)

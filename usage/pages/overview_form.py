@@ -96,7 +96,6 @@ class OverviewForm(UsageFilterForm):
         return Choice(text, page_url(self.page, self.query | parameters), is_chosen)
 
     def range_links(self) -> list[Choice]:
-        """Return links to the usual ranges."""
         dates = dict.fromkeys(RANGE[1:], "")
         chosen = self.query.get("days")
         return [self._choice(text, str(days) == chosen, days=days, **dates) for days, text in _DAYS]
@@ -109,7 +108,6 @@ class OverviewForm(UsageFilterForm):
         ]
 
     def measure_links(self) -> list[Choice]:
-        """Return links to the measures."""
         chosen = self.cleaned_data["measure"]
         return [self._choice(each.title, name == chosen, measure=name) for name, each in MEASURES.items()]
 

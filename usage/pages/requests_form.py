@@ -60,7 +60,6 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def filters(self) -> RequestFilters:
-        """The filters of a valid form."""
         data = self.cleaned_data
         return RequestFilters(
             **self._columns(),
@@ -99,7 +98,6 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def usual_fields(self) -> list[BoundField]:
-        """The fields that are always shown."""
         return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end", "time")]
 
     @property
@@ -119,7 +117,6 @@ class RequestsForm(UsageFilterForm):
         return self.parameters("days", "time_zone")
 
     def chips(self) -> list[Chip]:
-        """Return all filters that are set."""
         data = self.cleaned_data
         texts = {
             "dialect": f"dialect: {data['dialect']}",

@@ -11,7 +11,7 @@ from usage.models import Generation
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One part of a generation's life: its name, how long it took, and its place in percent."""
+    """One part of a generation's life: its name, its duration, and its place in percent."""
 
     name: str
     colour: str
@@ -24,7 +24,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A moment of a generation: what happened, when, and how long after its admission."""
+    """A moment of a generation, and the time since its admission."""
 
     name: str
     at: datetime
@@ -33,7 +33,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """All that the template draws."""
+    """The shapes and texts that the template draws."""
 
     spans: Sequence[Span]
     events: Sequence[Event]
@@ -51,7 +51,7 @@ _RUNNING = ("running", "part-tokens")
 
 
 def waterfall(row: Generation, now: datetime) -> Waterfall:
-    """The parts so far: an open generation's last one lasts until now."""
+    """Return the parts so far; an open generation's last part lasts until `now`."""
     events = [Event(name, at, _ms(at - row.admitted_at)) for name, at in _moments(row) if at is not None]
     end_ms = events[-1].after_ms if row.settled_at else max(events[-1].after_ms, _ms(now - row.admitted_at))
     return Waterfall(_spans(row, end_ms), events, end_ms)
@@ -68,7 +68,7 @@ def _moments(row: Generation) -> list[tuple[str, datetime | None]]:
 
 
 def _spans(row: Generation, end_ms: float) -> list[Span]:
-    """Between two moments that are known lies a part; one that never came lets the part before it last."""
+    """Return a part for each known moment; a moment that never came prolongs the part before it."""
     starts: list[tuple[int, float]] = [(0, 0.0)]
     for part, (_, at) in enumerate(_moments(row)[1:4], start=1):
         if at is not None:
