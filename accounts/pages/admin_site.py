@@ -1,4 +1,4 @@
-"""The admin's site: who may enter, how one signs in, and where who was invited chooses a password."""
+"""The admin's site: who may enter, the sign-in form, and limits on what URLs ask for."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,13 +17,9 @@ from accounts.sign_in.form import SignInForm
 
 MAX_SEARCH_CHARACTERS = 200
 _SEARCHES = ("q", "s", "term")
-"""The names of what is typed: above a list, in the theme's search of everything, and in a field that
-completes it.
-"""
+"""Parameters of searches: above a list, in the theme's global search, and in autocompleted fields."""
 _PATTERNS = {"regex", "iregex"}
-"""Lookups that any list of Django's takes. On SQLite it is this process that matches, and some patterns take
-it for ever.
-"""
+"""Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end."""
 
 
 class Site(UnfoldAdminSite):
@@ -54,15 +50,16 @@ class Site(UnfoldAdminSite):
                 return inner(request, *args, **kwargs)
             except (OverflowError, DataError, InvalidPage) as error:
                 raise BadRequest("A number or a date in this request is out of range.") from error
-            except IntegrityError as error:  # its form was right when it was checked: a button that was pressed twice, or two people
+            except IntegrityError as error:
+                # The form was valid when it was checked; a second press or another person was faster.
                 raise BadRequest(
-                    "Somebody has just saved what this can't stand beside, so it was not saved."
+                    "This conflicts with a change that was saved just now, so it was not saved."
                 ) from error
             except ValueError as error:
                 if not _is_list(request):
                     raise
                 raise BadRequest(
-                    "A value in this list's address, or an id in its form, is none of its column's."
+                    "A value in this list's URL, or an id in its form, does not fit its column."
                 ) from error
 
         return guarded

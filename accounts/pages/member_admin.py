@@ -1,6 +1,4 @@
-"""Pages about members: who belongs to which organization, in which role; inviting people, and letting them
-go.
-"""
+"""Pages about members of organizations: inviting, changing roles, removing."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -50,14 +48,13 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         label="User name",
         max_length=150,
         widget=SuggestingInput,
-        help_text="Someone who is known here gets the place at once. Any other name makes a new person, "
-        "and the next page has the link with which they choose a password.",
+        help_text="Existing users are added at once; new users get an invitation link.",
     )
     email = forms.EmailField(
         label="E-mail address",
         required=False,
         widget=UnfoldAdminEmailInputWidget,
-        help_text="Of a new person.",
+        help_text="For new users.",
     )
 
     class Meta:
@@ -78,10 +75,10 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
             return data
         organization = data["organization"]
         if roles.is_above(data["role"], access.role_in(self.by, organization.pk)):
-            raise ValidationError({"role": "Nobody can give a role above their own."})
+            raise ValidationError({"role": "You can't assign a role above your own."})
         person = memberships.person_named(self.by, data["name"], data["email"])
         if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
-            raise ValidationError({"name": f"{person} is a member of {organization} already."})
+            raise ValidationError({"name": f"{person} is already a member of {organization}."})
         self.instance.user = person
         return data
 
@@ -99,7 +96,7 @@ class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run
         """Raise `ValidationError` for a role above the person's own, and if no owner would remain."""
         role: str = self.cleaned_data["role"]
         if roles.is_above(role, access.role_in(self.by, self.instance.organization_id)):
-            raise ValidationError("Nobody can give a role above their own.")
+            raise ValidationError("You can't assign a role above your own.")
         if role != Role.OWNER and memberships.is_last_owner(self.instance):
             raise ValidationError(memberships.LAST_OWNER)
         return role
@@ -118,7 +115,7 @@ def _forbidden_when_invalid() -> Iterator[None]:
 class MemberAdmin(TenantAdmin, ModelAdmin):
     """Members of organizations. People can neither change nor remove members whose role is above their own."""
 
-    nothing_yet = "Nobody belongs to an organization yet. Members sign in here and see the usage and the keys of theirs."
+    nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
     list_display = ["user", "email", "organization", "role", "state", "created_at"]
     list_filter = ["role", "organization"]
     list_select_related = ["user", "organization"]

@@ -1,4 +1,4 @@
-"""Pages about organizations, their projects, and the people of this admin."""
+"""Pages about organizations, projects, people and groups."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
 class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
     """Permissions of groups of operators."""
 
-    nothing_yet = "A group gives several operators the same permissions."
+    nothing_yet = "No groups yet. A group gives several operators the same permissions."
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Let only superusers change groups: staff could give their own group every right."""
@@ -98,13 +98,13 @@ class ProjectInline(RolesDecide, TabularInline):
 class OrganizationAdmin(TenantAdmin, ModelAdmin):
     """Organizations."""
 
-    nothing_yet = "An organization is who pays. It has projects, and they have the API keys."
+    nothing_yet = "No organizations yet. An organization pays for its projects, which have the API keys."
     list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
     list_filter = ["is_active"]
     search_fields = ["name"]
     show_full_result_count = False
     inlines = [ProjectInline, MemberInline]
-    ordering = ["name"]  # said here too, for with counts the model's own ordering is left out
+    ordering = ["name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
@@ -155,7 +155,7 @@ class ProjectAdmin(TenantAdmin, ModelAdmin):
     """The projects of organizations."""
 
     form = ConstrainedForm
-    nothing_yet = "A project is a part of an organization, with API keys of its own."
+    nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
     list_display = ["name", "organization", "is_active", "created_at"]
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]

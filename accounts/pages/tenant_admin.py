@@ -1,5 +1,6 @@
-"""Admin pages of what belongs to organizations: each person sees their own, and changes what their role
-allows. Operators see all.
+"""Admin pages of tenants' rows: people see those of their organizations and change what their role allows.
+
+Operators see all rows.
 """
 
 from collections.abc import Iterator
@@ -116,9 +117,7 @@ class TenantAdmin(ChoosesRows, RolesDecide):
 
     model: type[Model]
     operators_fields: tuple[str, ...] = ()
-    """Choices of a form that only an operator has: nobody else sees them, and what they send for them is
-    refused.
-    """
+    """Fields for operators: other people don't see them, and can't set them."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows with which the list, its search, autocompletion and each row's page begin."""
@@ -162,8 +161,8 @@ class TenantAdmin(ChoosesRows, RolesDecide):
             return super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         unseen = [name for name in self.operators_fields if hasattr(self.model, name)]
         if unseen:
-            # They stay in the form, though on no page: a constraint is checked only if the form has all of
-            # its columns.
+            # They stay in the form, though not on the page: Django checks a constraint only if the form has
+            # all its columns.
             kwargs["fields"] = [*flatten_fieldsets(self.get_fieldsets(request, obj)), *unseen]
         form = super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         permission = self.permission("change" if change else "add")

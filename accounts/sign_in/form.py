@@ -21,20 +21,20 @@ class SignInForm(ThemedForm):
 
     error_messages = AuthenticationForm.error_messages | {
         "too_many": "Too many attempts to sign in. Try again in %(minutes)s min.",
-        "unavailable": "Nobody can sign in now: Redis, which counts the attempts, does not answer.",
+        "unavailable": "Nobody can sign in now: Redis, which counts the attempts, does not respond.",
     }
     status = 200
-    """Of the answer with this form."""
+    """The HTTP status of the page with this form."""
 
     def clean(self) -> dict[str, Any]:
         data: dict[str, Any] = self.cleaned_data
-        name, address = data.get("username"), _address(self.request)
+        name, ip = data.get("username"), _ip(self.request)
         if name is None:
             return data
         try:
-            self._refuse_after(attempts.wait_ms(name, address))
+            self._refuse_after(attempts.wait_ms(name, ip))
             super().clean()
-            attempts.forget(name, address)
+            attempts.forget(name, ip)
         except (RedisError, OSError) as error:
             log.warning("nobody can sign in: %r", error)
             self.status = 503
@@ -43,7 +43,7 @@ class SignInForm(ThemedForm):
 
     def confirm_login_allowed(self, user: Any) -> None:
         """Admit staff and people who belong to an organization."""
-        AuthenticationForm.confirm_login_allowed(self, user)  # Django's own for the admin would ask for staff
+        AuthenticationForm.confirm_login_allowed(self, user)  # Django's own form for the admin requires staff
         if not access.may_enter(user):
             raise self.get_invalid_login_error()
 
@@ -56,9 +56,9 @@ class SignInForm(ThemedForm):
         return ValidationError(self.error_messages[code], code=code, params=params)
 
 
-def _address(request: HttpRequest) -> str:
+def _ip(request: HttpRequest) -> str:
     sent = request.META
-    address = client_address.of(
+    ip = client_address.of(
         sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
     )
-    return client_address.household(address)
+    return client_address.household(ip)

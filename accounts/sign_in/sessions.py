@@ -1,9 +1,7 @@
-"""Who is still signed in, and may still do something: asked about many people at once, for pages that stay
-open for hours.
+"""Checks of many sign-ins at once, for pages that stay open for hours.
 
-A page is let in once; what it is then told must end when the person signs out, is made inactive, gets another
-password, or loses what let them in. So whoever pushes to open pages asks here every now and then: four
-queries, for however many.
+What such a page is sent must end when its person signs out, is made inactive, gets another password or loses
+the permission. So the sender checks all its pages regularly, in four queries together.
 """
 
 from collections import defaultdict
@@ -26,7 +24,7 @@ class SignIn(NamedTuple):
     user_id: int
     session_key: str
     password_hash: str
-    """Django's digest of the password at that time: a new password ends sessions."""
+    """Django's digest of the password at sign-in: a new password ends sessions."""
 
     @classmethod
     def of(cls, user: Any, session: Any) -> "SignIn | None":
@@ -36,7 +34,7 @@ class SignIn(NamedTuple):
         return cls(user.pk, session.session_key, session.get(HASH_SESSION_KEY, ""))
 
 
-def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
+def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
     """Return those whose session is open and whose person may do this, each with the person as they are now.
 
     A permission is a name such as "usage.view_generation".

@@ -1,4 +1,4 @@
-"""The operator's pages about models and their deployments."""
+"""Admin pages about models and their deployments."""
 
 from typing import Any
 
@@ -61,6 +61,12 @@ class ServedModelAdmin(ModelAdmin):
     fields = ["id", ("context_window", "max_output_tokens"), ("owned_by", "is_active"), "created_at"]
     actions_list = ["import_file", "export_file"]
     actions_detail = ["show_prices"]
+
+    def get_form(
+        self, request: HttpRequest, obj: ServedModel | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        help_texts = {"max_output_tokens": "Maximum and default for each answer."}
+        return super().get_form(request, obj, change, help_texts=help_texts, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
         """Keep the id, by which history names the model."""
@@ -165,7 +171,7 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
     def upstream(self, row: Deployment) -> str:
         return row.base_url or str(row.get_engine_display())
 
-    @display(description="Key variable", ordering="api_key_env")
+    @display(description="API key variable", ordering="api_key_env")
     def key_variable(self, row: Deployment) -> str:
         return row.api_key_env
 

@@ -1,4 +1,4 @@
-"""A deployment as an operator types it: names instead of JSON."""
+"""The form of a deployment, with fields instead of JSON."""
 
 import re
 from typing import Any
@@ -59,7 +59,8 @@ class DeploymentForm(ConstrainedForm):
 
     extra_parameters = ParametersField(
         required=False,
-        help_text="Request parameters beyond OpenAI's that it may receive; spaces between them. All of a model's must take them.",
+        help_text="Request parameters beyond OpenAI's that it may receive, separated by spaces. "
+        "Every deployment of this model must accept them.",
     )
     connect_ms = _milliseconds("Connect", _USUAL.connect_ms)
     first_delta_ms = _milliseconds("First token", _USUAL.first_delta_ms)
@@ -72,7 +73,13 @@ class DeploymentForm(ConstrainedForm):
             "model", "name", "engine", "base_url", "upstream_model", "api_key_env", "is_active",
             "priority", "weight", "on_disconnect", "extra_parameters", "allow_remote_media",
         ]  # fmt: skip
-        labels = {"base_url": "Base URL", "upstream_model": "Upstream's model", "api_key_env": "Key variable"}
+        labels = {
+            "base_url": "Base URL",
+            "upstream_model": "Upstream's model",
+            "api_key_env": "Environment variable with the API key",
+            "allow_remote_media": "Allow image URLs",
+        }
+        help_texts = {"allow_remote_media": "The provider downloads the images.", "api_key_env": ""}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -17,8 +17,7 @@ from chatapi.catalog.file import CatalogError
 from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
 MAX_FILE_BYTES = 64 * 1024
-"""About 250 models. While they are made, with an audit entry each, nothing else is written: more is
-`manage.py loadcatalog`'s.
+"""About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
 """
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
@@ -38,7 +37,7 @@ class Upload:
     text: str
     deactivate_missing: bool
     expected_digest: str
-    """Of the plan that was shown; empty: none was yet."""
+    """The digest of the plan that was previewed; empty before the preview."""
 
 
 @require_safe
@@ -81,11 +80,11 @@ def import_page(request: HttpRequest) -> HttpResponse:
             request,
             upload,
             plan,
-            notice="The catalog has changed since you looked. This is what the file would do now.",
+            notice="The catalog has changed since the preview. The file would now change this.",
         )
     except (ValueError, CatalogError) as error:
         return _page(request, {"mistake": str(error)}, status=503 if isinstance(error, CatalogBusy) else 400)
-    messages.success(request, _told(plan))
+    messages.success(request, _summary(plan))
     return redirect("admin:chatapi_servedmodel_changelist")
 
 
@@ -96,7 +95,7 @@ def _upload(request: HttpRequest) -> Upload:
         "\r\n", "\n"
     )  # as forms send it
     if not text.strip():
-        raise ValueError("Choose a file that has a catalog in it." if sent is None else "The file is empty.")
+        raise ValueError("Choose a catalog file." if sent is None else "The file is empty.")
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"
@@ -136,9 +135,10 @@ def _page(request: HttpRequest, context: dict[str, Any], status: int = 200) -> H
     )
 
 
-def _told(plan: Plan) -> str:
+def _summary(plan: Plan) -> str:
     verbs = [model.verb for model in plan.models]
     counts = [(verbs.count(verb), verb) for verb in ("created", "changed", "unchanged")]
     if plan.deactivates_missing:
         counts.append((len(plan.missing), "deactivated"))
-    return f"Models: {', '.join(f'{count} {verb}' for count, verb in counts if count)}. It counts within a second."
+    text = ", ".join(f"{count} {verb}" for count, verb in counts if count)
+    return f"Models: {text}. It takes effect within a second."

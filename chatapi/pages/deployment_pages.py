@@ -56,10 +56,10 @@ _HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
     "upstream_authentication": "Does the deployment's environment variable hold a key of this upstream?",
-    "upstream_credentials_missing": "Set the deployment's environment variable to a key, in one line, for both web and worker.",
+    "upstream_credentials_missing": "Set the deployment's environment variable for web and worker.",
     "upstream_model_not_found": "Set the deployment's upstream model to the upstream's name for it.",
     "upstream_invalid_response": "Does its base URL end before /chat/completions, such as in /v1?",
-    "upstream_timeout": f"A model that has to be loaded can take longer than its timeouts or this test's {TIMEOUT_S:.0f} s.",
+    "upstream_timeout": f"Loading a model can take longer than this test's {TIMEOUT_S:.0f} s.",
     "upstream_rate_limited": "It works, but is at its rate limit now.",
 }
 

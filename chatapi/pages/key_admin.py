@@ -1,8 +1,7 @@
-"""Pages about API keys: who has which, what each did lately, what each may do; making, rotating, disabling
-and revoking them.
+"""Pages about API keys: their list with recent activity; creating, rotating, disabling and revoking them.
 
-They stand on top of all three packages: a key belongs to a tenant, its usage to the books, its models and
-dialects to the catalog.
+They need all three packages: a key belongs to a tenant, its usage is in the books, its models are the
+catalog's.
 """
 
 from collections.abc import Callable
@@ -49,7 +48,7 @@ _OFFERED: dict[str, Callable[[APIKey], bool]] = {
     "enable": lambda row: not row.is_active,
     "revoke_one": lambda row: True,
 }
-"""When a key that is not revoked has which button."""
+"""The buttons of a key that is not revoked, each with its condition."""
 
 
 class KeyList(ChangeList):
@@ -78,7 +77,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     them.
     """
 
-    nothing_yet = "Whoever calls the API needs a key."
+    nothing_yet = "No API keys yet. Clients need one to call the API."
     form = KeyForm
     change_form_outer_before_template = "chatapi/key_activity.html"
     change_form_outer_after_template = "chatapi/key_limits.html"
@@ -209,12 +208,12 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         if obj is None:
             return [
                 (None, {"fields": ["project", "name", "test_key"]}),
-                ("What it may do", {"fields": rights}),
+                ("Rights", {"fields": rights}),
             ]
         known = ["name", "redacted", "project", "kind", "status", "created_at"]
         known += ["previous_secret"] if obj.has_previous(timezone.now()) else []
         known += ["revoked_at"] if obj.revoked_at else []
-        return [(None, {"fields": known}), ("What it may do", {"fields": rights})]
+        return [(None, {"fields": known}), ("Rights", {"fields": rights})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """Keep what the key is; its rights can change."""
@@ -298,7 +297,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
             secret = keys.rotate(row, form.previous_until)
         except KeyChanged:
             messages.error(
-                request, "Nothing was changed: this key was rotated or revoked since the form was opened."
+                request, "Nothing was changed: this key was rotated or revoked after the form was opened."
             )
             return redirect("admin:accounts_apikey_change", object_id)
         return self._secret_page(request, row, secret, is_new=False)
@@ -330,7 +329,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         url_path="end-previous",
         dialog=_question(
             "End the old secret now?",
-            "Whoever still uses the secret from before the rotation is refused within a second.",
+            "Requests with the secret from before the rotation fail within a second.",
             "End it",
         ),
     )
@@ -348,7 +347,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         url_path="disable",
         dialog=_question(
             "Disable this key?",
-            "It is refused within a second, and its running requests end, until someone enables it again.",
+            "Requests with this key fail within a second, and running ones end, until it is enabled again.",
             "Disable",
         ),
     )
@@ -375,7 +374,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         variant=ActionVariant.DANGER,
         dialog=_question(
             "Revoke this key?",
-            "It is refused within a second, for good, with all its secrets. There is no way back.",
+            "Requests with this key fail within a second. This can't be undone.",
             "Revoke",
         ),
     )
@@ -395,7 +394,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     @action(description="Disable selected keys", permissions=["change"])
     def disable_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
         count = keys.set_active(self._changeable_rows(request, rows), is_active=False)
-        messages.success(request, f"Disabled {_keys(count)}. They are refused within a second.")
+        messages.success(request, f"Disabled {_keys(count)}. Their requests fail within a second.")
 
     @action(description="Enable selected keys", permissions=["change"])
     def enable_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
@@ -405,7 +404,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     @action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
         count = keys.revoke(self._changeable_rows(request, rows))
-        messages.success(request, f"Revoked {_keys(count)}. They are refused within a second.")
+        messages.success(request, f"Revoked {_keys(count)}. Their requests fail within a second.")
 
     def _changeable_rows(self, request: HttpRequest, rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
         """Return the rows that the person may change: their roles can differ between organizations."""

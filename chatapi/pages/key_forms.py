@@ -24,7 +24,7 @@ OVERLAPS = {
     "259200": "in 3 days",
     "604800": "in 7 days",
 }
-"""Seconds for which a secret that is rotated out still works, and how that is said."""
+"""Seconds for which the old secret still works after a rotation, with their texts."""
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -34,12 +34,12 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         choices=KeyScope.choices,
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text=APIKey._meta.get_field("scopes").help_text,
+        help_text="Leave empty to allow everything.",
     )
     allowed_models = forms.MultipleChoiceField(
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text=APIKey._meta.get_field("allowed_models").help_text,
+        help_text="Leave empty to allow all models.",
     )
     default_dialect = forms.ChoiceField(
         choices=[("", "The server's default"), *((name, name) for name in DIALECTS)],
@@ -54,10 +54,12 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
     class Meta:
         model = APIKey
         fields = ["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"]
+        labels = {"is_admin": "Can read the organization's usage"}
+        help_texts = {"is_admin": "With /v1/organization/usage/completions and /v1/organization/costs."}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields.get("allowed_models")  # there is none for who may only look
+        field = self.fields.get("allowed_models")  # people who may only view have no fields
         if field is not None:
             field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
 
@@ -80,7 +82,7 @@ class NewKeyForm(KeyForm):
     test_key = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Reaches only the sandbox engine and costs nothing.",
+        help_text="Works with the sandbox engine only, and is free.",
     )
 
     class Meta(KeyForm.Meta):
@@ -96,20 +98,20 @@ class RotationForm(forms.Form):
     """The time when the current secret of a key stops working."""
 
     public = forms.CharField(widget=forms.HiddenInput)
-    """Of that secret: a form that is sent twice must not rotate out what the first one made."""
+    """The current secret's: a form that is sent twice must not replace the secret that it made."""
     overlap = forms.ChoiceField(
         choices=list(OVERLAPS.items()), initial="86400", label="The old secret stops working"
     )
     until = forms.DateTimeField(
         required=False,
-        label="or at this moment (UTC)",
+        label="or at this time (UTC)",
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
 
     def clean_until(self) -> Any:
         until = self.cleaned_data["until"]
         if until is not None and until <= timezone.now():
-            raise ValidationError("This moment has passed. Choose one that lies ahead, or “now”.")
+            raise ValidationError("This time has passed. Choose a later one, or “now”.")
         return until
 
     @property

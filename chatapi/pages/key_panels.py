@@ -1,4 +1,4 @@
-"""What stands above and below the form on an API key's page: what the key did lately, and all that limits it."""
+"""The panels of an API key's page: recent activity above the form, limits below it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The first requests that a new key can make, ready to be pasted: as curl, Python and JavaScript."""
+"""Code of a new key's first request, in curl, Python and JavaScript."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The operator's pages about prices: all of them as rows, and the form of a new one."""
+"""Admin pages about prices: their list, and the form of a new one."""
 
 from typing import Any
 
@@ -39,13 +39,13 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     input_per_mtok_nanodollars = USDField(label="Input", help_text="USD per million tokens.")
     cached_input_per_mtok_nanodollars = USDField(
         label="Cached input",
-        help_text="USD per million tokens of the input that an upstream has in its cache; empty: as input.",
+        help_text="USD per million cached input tokens. Empty: same as input.",
         required=False,
     )
     output_per_mtok_nanodollars = USDField(label="Output", help_text="USD per million tokens.")
     reasoning_per_mtok_nanodollars = USDField(
         label="Reasoning",
-        help_text="USD per million tokens that are reasoning; empty: as output.",
+        help_text="USD per million reasoning tokens. Empty: same as output.",
         required=False,
     )
 
@@ -104,7 +104,7 @@ class PriceAdmin(ModelAdmin):
         current = same.filter(effective_from__lte=Now()).order_by("-effective_from")
         last = same.filter(effective_from__lt=OuterRef("effective_from")).order_by("-effective_from")
         before = {f"before_{name}": Subquery(last.values(name)[:1]) for name in AMOUNTS[:-1]}
-        # Without a price of its own, reasoning cost what output did.
+        # Without its own price, reasoning costs the same as output.
         reasoning = last.annotate(charged=Coalesce(F(AMOUNTS[-1]), F(AMOUNTS[-2]))).values("charged")[:1]
         rows: QuerySet[Price] = super().get_queryset(request)
         return rows.annotate(

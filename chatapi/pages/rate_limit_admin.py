@@ -1,4 +1,4 @@
-"""The admin's pages about rate limits: how much organizations, projects and keys may ask for."""
+"""Admin pages about rate limits of organizations, projects and keys."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
     """A limit. Its model is chosen: a limit of a model that does not exist would limit nothing."""
 
     model = forms.ChoiceField(
-        required=False, widget=UnfoldAdminSelectWidget, help_text="All models: what they use together."
+        required=False, widget=UnfoldAdminSelectWidget, help_text="All models share one limit."
     )
 
     class Meta:
@@ -38,16 +38,16 @@ class RateLimitAdmin(TenantAdmin, ModelAdmin):
     """Rate limits; without a row here there is no limit. A change takes effect within a second."""
 
     form = RateLimitForm
-    nothing_yet = "Everyone may ask as often as they like."
+    nothing_yet = "No rate limits."
     list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
     list_select_related = ["organization", "project__organization", "api_key"]
     search_fields = ["organization__name", "project__name", "api_key__name", "api_key__public", "model"]
     autocomplete_fields = ["organization", "project", "api_key"]
     show_full_result_count = False
     fieldsets = [
-        ("Applies to one of these", {"fields": ["organization", "project", "api_key"]}),
-        ("And to", {"fields": ["model"]}),
-        ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0: nothing may pass."}),
+        ("Who (choose one)", {"fields": ["organization", "project", "api_key"]}),
+        ("Model", {"fields": ["model"]}),
+        ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0 blocks everything."}),
     ]
 
     operators_fields = ("organization",)

@@ -35,22 +35,22 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
         raise Http404("There is no such request.")
     if not access.may(request.user, "usage.change_generation", row):
         raise PermissionDenied
-    is_told = row.state == State.SETTLED or _ask_to_stop(request, row)
+    is_done = row.state == State.SETTLED or _ask_to_stop(request, row)
     if request.headers.get("accept") == "application/json":
-        return HttpResponse(status=204 if is_told else 503)
-    if is_told:
+        return HttpResponse(status=204 if is_done else 503)
+    if is_done:
         messages.success(
-            request, f"{row} had ended already." if row.state == State.SETTLED else f"Asked to stop {row}."
+            request, f"{row} had already ended." if row.state == State.SETTLED else f"Asked to stop {row}."
         )
     else:
-        messages.error(request, f"{row} could not be stopped: Redis does not answer.")
+        messages.error(request, f"{row} could not be stopped: Redis does not respond.")
     return redirect("admin:live")
 
 
 def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
     """Return whether Redis has the request to stop, which is then in the audit log."""
     try:
-        # A view runs in a thread of its own, so it may have an event loop of its own.
+        # A view runs in a thread without an event loop.
         asyncio.run(_cancel(row))
     except (RedisError, OSError) as error:
         log.warning("could not stop %s: %r", row, error)

@@ -215,7 +215,7 @@ def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(
         ("html", "502 upstream_invalid_response"),
         ("status=400,error_message=no", "400 invalid_request_error no"),
         ("redirect=http://127.0.0.1:9/v1", "502 upstream_invalid_response"),
-        ("no_usage", "Tokens not told"),
+        ("no_usage", "Tokens not reported"),
     ],
 )
 def test_a_failure_is_shown_as_clients_would_be_told(
@@ -287,7 +287,7 @@ def test_a_row_that_was_never_checked_is_not_called(
     shown = text(
         root.post(deployed(small, upstream.url, timeouts={"connect": 1}, api_key_env="CHATAPI_SECRET_KEY"))
     )
-    assert "It can't be called as it is." in shown
+    assert "It can't be called." in shown
     assert "timeouts: &#x27;connect&#x27; is none of" in shown
     assert os.environ["CHATAPI_SECRET_KEY"] not in shown
     assert upstream.calls == []
@@ -321,4 +321,4 @@ def test_an_empty_list_says_what_to_do_next(root: Client) -> None:
     assert "loadcatalog docs/catalog.example.toml" in page
     assert "Add a deployment" in text(root.get("/admin/chatapi/deployment/"))
     assert "Set a price" in text(root.get("/admin/usage/price/"))
-    assert "Nothing here fits" in text(root.get("/admin/chatapi/servedmodel/?q=nothing"))
+    assert "Nothing matches" in text(root.get("/admin/chatapi/servedmodel/?q=nothing"))

@@ -93,7 +93,7 @@ def test_a_price_that_never_changed_has_no_chart(root: Client, small: ServedMode
 def test_a_model_without_a_price_is_told_how_to_get_one(root: Client) -> None:
     ServedModel.objects.create(id="org/un priced".replace(" ", "-"))
     page = root.get("/admin/prices/", {"model": "org/un-priced"})
-    assert "so its requests are refused. Give it one ; free is 0." in text(page)
+    assert "so its requests are refused. Set a price ; 0 is free." in text(page)
     assert 'href="/admin/usage/price/add/?model=org/un-priced"' in page.content.decode()
 
 

@@ -101,7 +101,7 @@ def test_stopping_needs_a_form_and_its_token(house: Generation) -> None:
 
 def test_stopping_what_has_ended_or_never_was(root: Client, alice: Person) -> None:
     ended = run(alice)
-    assert "had ended already" in root.post(f"/admin/live/{ended}/stop", follow=True).content.decode()
+    assert "had already ended" in root.post(f"/admin/live/{ended}/stop", follow=True).content.decode()
     for wrong in ("chatcmpl-00000000000070008000000000000000", "nonsense"):
         assert root.post(f"/admin/live/{wrong}/stop").status_code == 404
 
@@ -127,7 +127,7 @@ def test_steps_that_are_done_are_marked_and_go_with_the_first_request(
 
 def test_empty_pages_say_so(root: Client) -> None:
     assert "Nothing is running." in shown(root.get("/admin/live/"))
-    assert "Nothing has been asked yet." in shown(root.get("/admin/requests/"))
+    assert "No requests yet." in shown(root.get("/admin/requests/"))
 
 
 # ---- with rows
@@ -172,7 +172,7 @@ def test_the_overview_is_quiet_where_holds_covered_all(
 
 def test_the_overview_shows_budgets_and_the_queue(root: Client, house: Generation) -> None:
     page = shown(root.get("/admin/"))
-    assert "$0.00048 spent, $0.0009 held of $0.10" in page
+    assert "$0.00048 spent, $0.0009 reserved of $0.10" in page
     assert "Waiting for a worker 1" in page
 
 
@@ -206,7 +206,7 @@ def test_requests_are_listed_with_their_filters(root: Client, house: Generation,
     own = root.get(f"/admin/requests/?key={charlie.api_key.pk}&outcome=completed&days=7&max=0.01")
     assert own.content.decode().count("data-copy=") == 1
     assert "last 7 days ×" in shown(own)
-    assert "No request fits" in shown(root.get("/admin/requests/", {"min": "1"}))
+    assert "No request matches" in shown(root.get("/admin/requests/", {"min": "1"}))
 
 
 def test_older_requests_are_a_page_away(root: Client, alice: Person) -> None:

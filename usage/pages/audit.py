@@ -1,4 +1,6 @@
-"""The audit log's page: who did what and when, with each value before and after; newest first, in keyset pages."""
+"""The audit log's page: who did what and when, with each value before and after; newest first, in keyset
+pages.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ PAGE = 50
 PERMISSION = "audit.view_auditentry"
 _FILTERS = {"person": "actor", "type": "object_type", "object": "object_id"}
 """The columns that the URL's parameters filter."""
+_LABELS = {"public": "key", "previous_public": "previous key"}
 _MOODS = {"deleted": "bad", "failed to sign in": "bad", "created": "good"}
 
 
@@ -70,7 +73,9 @@ class AuditFilterForm(forms.Form):
         return before
 
     def offer_choices(self, user: access.Person) -> None:
-        """Offer people who may have acted, and the kinds of rows that pages change; and what the URL asks for."""
+        """Offer people who may have acted, and the kinds of rows that pages change; and what the URL asks
+        for.
+        """
         known = memberships.known_to(user).filter(is_active=True).order_by("username")
         people = {name: name for name in known.values_list("username", flat=True)[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
@@ -162,7 +167,7 @@ def _history_url(object_type: str, object_id: str) -> str:
 def _changes(changes: dict[str, list[Any]]) -> Iterator[Change]:
     for name, (before, after) in changes.items():
         is_money = name.endswith("_nanodollars")
-        label = words(name.removesuffix("_nanodollars"))
+        label = _LABELS.get(name) or words(name.removesuffix("_nanodollars"))
         yield Change(label, _text(before, is_money), _text(after, is_money))
 
 

@@ -1,6 +1,4 @@
-"""The forms in which people book corrections, grants and refunds: an amount, a reason, and a token by which
-pressing twice books once.
-"""
+"""The forms of corrections, grants and refunds; each has a token, so that pressing twice books once."""
 
 from typing import Any
 from uuid import uuid4
@@ -13,13 +11,13 @@ from django.utils.text import format_lazy
 from accounts.models import Organization
 from usage.books.credit import Note
 from usage.models import LedgerEntry
+from usage.pages.filters import is_id
 from usage.pages.forms import USDField
 
-_MAX_ID = 2**63 - 1
 _SEARCH = format_lazy(
     "{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete")
 )
-"""The admin's own search, which is asked about a foreign key and offers what the person sees."""
+"""The admin's search through a foreign key, which offers only what the person sees."""
 
 
 class BookingForm(forms.Form):
@@ -29,7 +27,7 @@ class BookingForm(forms.Form):
     reason = forms.CharField(
         label="Reason",
         max_length=LedgerEntry._meta.get_field("reason").max_length,
-        help_text="Why, for whoever reads the ledger in a year; the organization's people can. It can't be changed later.",
+        help_text="The organization sees this. It can't be changed.",
     )
     token = forms.UUIDField(widget=forms.HiddenInput, initial=uuid4)
 
@@ -37,7 +35,7 @@ class BookingForm(forms.Form):
         """Raise `ValidationError` unless it is more than zero; the direction has a field of its own."""
         amount: int = self.cleaned_data["amount"]
         if amount <= 0:
-            raise ValidationError("Give an amount that is more than nothing.")
+            raise ValidationError("Enter an amount greater than 0.")
         return amount
 
     def note(self, recorded_by: str) -> Note:
@@ -48,9 +46,10 @@ class BookingForm(forms.Form):
 class CorrectionForm(BookingForm):
     """The amount by which a charge changes."""
 
+    DIRECTIONS = (("back", "Refund"), ("more", "Extra charge"))
     direction = forms.ChoiceField(
-        label="What to do",
-        choices=[("back", "Give back"), ("more", "Charge more")],
+        label="Correction",
+        choices=DIRECTIONS,
         initial="back",
         widget=forms.RadioSelect,
     )
@@ -96,18 +95,17 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         assert rows is not None, "it was made with one"
         if "\x00" in text:
             return None
-        is_id = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID
-        return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id else None)
+        return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id(text) else None)
 
 
 class CreditForm(BookingForm):
     """The organization whose credit is moved, and the amount."""
 
-    organization = OrganizationField(help_text="Its name or its id; names are offered while you type.")
+    organization = OrganizationField(help_text="Name or id; names are suggested while you type.")
     reference = forms.CharField(
         required=False,
         max_length=LedgerEntry._meta.get_field("reference").max_length,
-        help_text="Such as a payment's id: what has it is never booked twice, by whomever. May be empty.",
+        help_text="For example a payment's id. The same reference is never booked twice.",
     )
     field_order = ["organization", "amount", "reason", "reference", "token"]
 

@@ -1,4 +1,4 @@
-"""The operator's pages about what may be spent: limits, budgets, credit and discounts."""
+"""Admin pages about budget limits, budgets, credit and discounts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +59,7 @@ def _amount(nanodollars: int | None, without: str) -> str:
 class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     """Limits and soft limits of spending; without a row here there is no limit."""
 
-    nothing_yet = "Nothing limits what may be spent."
+    nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
     list_filter = [("scope", ScopeFilter), "period"]
@@ -88,7 +88,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
             ]
         return [
             (
-                "Applies to one of these",
+                "Who (choose one)",
                 {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
             ),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
@@ -124,11 +124,11 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     """The amounts spent and reserved in each period."""
 
-    nothing_yet = "Nothing is spent yet: the first request of a day, a month or ever begins a budget."
+    nothing_yet = "Nothing spent yet. Set limits under Budget limits."
     export_name = "budgets"
     export_columns = (
-        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd", "pending_nanodollars", "pending_usd",
-        "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
+        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd",
+        "pending_nanodollars", "pending_usd", "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
     list_display = [
         "subject",
@@ -186,7 +186,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     def posted(self, row: Budget) -> str:
         return usd(row.posted_nanodollars)
 
-    @display(description="Held", ordering="pending_nanodollars")
+    @display(description="Reserved", ordering="pending_nanodollars")
     def pending(self, row: Budget) -> str:
         return usd(row.pending_nanodollars)
 
@@ -203,14 +203,19 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
 class CreditAdmin(TenantAdmin, ModelAdmin):
     """Prepaid credit of organizations, and whether requests need it."""
 
-    nothing_yet = "Nobody has paid in advance. Whoever is granted credit has a balance here."
+    nothing_yet = "No prepaid credit yet."
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
-    list_display = ["organization", "is_required", "credited", "spent", "held", "available"]
+    list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
     show_full_result_count = False
+
+    def get_form(
+        self, request: HttpRequest, obj: Credit | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        return super().get_form(request, obj, change, labels={"is_required": "Prepaid only"}, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         return ["organization", "is_required", "credited", "spent", "balance", "held", "available"]
@@ -264,7 +269,11 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return redirect(reverse("admin:credit_refund") + f"?organization={object_id}")
 
-    @display(description="Granted, less refunds", ordering="credited_nanodollars")
+    @display(description="Prepaid only", ordering="is_required", boolean=True)
+    def prepaid_only(self, row: Credit) -> bool:
+        return row.is_required
+
+    @display(description="Granted (net)", ordering="credited_nanodollars")
     def credited(self, row: Credit) -> str:
         return usd(row.credited_nanodollars)
 
@@ -272,7 +281,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     def spent(self, row: Any) -> str:
         return usd(row.spent_nanodollars or 0)
 
-    @display(description="Held")
+    @display(description="Reserved")
     def held(self, row: Any) -> str:
         return usd(row.held_nanodollars or 0)
 
@@ -291,7 +300,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 class DiscountAdmin(TenantAdmin, ModelAdmin):
     """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
-    nothing_yet = "Everyone pays the full price."
+    nothing_yet = "No discounts: every organization pays the full price."
     list_display = ["organization", "begins", "percent"]
     autocomplete_fields = ["organization"]
     list_filter = ["organization"]

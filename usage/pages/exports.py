@@ -1,8 +1,9 @@
-"""Exports of what pages show, as CSV or NDJSON: the Overview's sums, requests with their filters, admin lists.
+"""Exports of what pages show, as CSV or NDJSON: the Overview's sums, requests with their filters, admin
+lists.
 
-A file is sent while it is read, one page of rows in memory at a time. There is no limit on rows: each page is a
-statement of its own, bounded by the database's time limit, and begins where the last one ended. A failing read
-breaks the connection, so that a partial file can't be taken for the whole.
+A file is sent while it is read, one page of rows in memory at a time. There is no limit on rows: each page is
+a statement of its own, bounded by the database's time limit, and begins where the last one ended. A failing
+read breaks the connection, so that a partial file can't be taken for the whole.
 """
 
 import csv
@@ -51,11 +52,11 @@ _SUMS = (
 )  # fmt: skip
 _OVERVIEW = ("start", "group", "group_id", *_SUMS, "amount_usd")
 _REQUESTS = (
-    "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model", "endpoint",
-    "dialect", "is_stream", "is_test", "organization_id", "organization", "project_id", "project", "api_key_id",
-    "api_key", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "usage_source",
-    "usage_note", "amount_nanodollars", "amount_usd", "queue_ms", "first_token_ms", "last_token_ms", "total_ms",
-    "attempts", "deployment",
+    "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model",
+    "endpoint", "dialect", "is_stream", "is_test", "organization_id", "organization", "project_id",
+    "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "reasoning_tokens", "usage_source", "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
+    "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
 )  # fmt: skip
 _OPERATORS = {"deployment"}
 """Columns that only operators get."""
@@ -207,7 +208,8 @@ class ExportedList:
 
 
 def windows(rows: "QuerySet[Any]", size: int = WINDOW) -> Iterator[list[Any]]:
-    """Yield the rows, newest first; each statement looks at one window of their table, however few rows match.
+    """Yield the rows, newest first; each statement looks at one window of their table, however few rows
+    match.
 
     The primary key must be in the order in which rows are made, or in an order that does not matter.
     """

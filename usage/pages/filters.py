@@ -1,4 +1,6 @@
-"""The GET form that filters pages about usage: it parses a URL, reports mistakes, offers choices, makes links."""
+"""The GET form that filters pages about usage: it parses a URL, reports mistakes, offers choices, makes
+links.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

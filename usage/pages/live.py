@@ -1,6 +1,4 @@
-"""What runs now, as the Live page shows it: rows for its table, and the same rows for the feed that keeps it
-up to date.
-"""
+"""The Live page of open generations: its table, and the JSON of the feed that keeps it up to date."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -15,16 +13,16 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from accounts.sign_in.sessions import SignIn, who_may
+from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
 from usage.formatting import duration, usd
 from usage.insights import RunningGeneration
 
 PERMISSION = "usage.view_generation"
 MAX_ROWS = 1_000
-"""The most that the feed tells of: the oldest."""
+"""The limit of the feed; the oldest come first."""
 PAGE_ROWS = 100
-"""The most that stand in the page itself, the oldest; the feed adds the others."""
+"""The limit of the page's HTML; the feed adds the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class LiveRow:
 
     id: str
     began_ms: int
-    """Unix milliseconds, from which the browser reckons the age."""
+    """The Unix time of the creation, from which the browser computes the age."""
     who: str
     key: str
     model: str
@@ -92,12 +90,12 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
 
 
 Seen = Mapping[SignIn, tuple[int, ...] | None]
-"""Who may look, and the organizations whose requests each sees; None: all."""
+"""The organizations whose requests each sign-in sees; None: all."""
 
 
-def what_each_sees(sign_ins: Collection[SignIn]) -> Seen:
+def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
     """Return those who may look at this moment, with their organizations."""
-    return {each: access.organizations_of(person) for each, person in who_may(PERMISSION, sign_ins).items()}
+    return {each: access.organizations_of(person) for each, person in permitted(PERMISSION, sign_ins).items()}
 
 
 @require_safe

@@ -1,16 +1,14 @@
-"""A stacked bar chart as shapes in percent of its plot: the template draws them, so that text keeps its size
-at any width.
-"""
+"""A stacked bar chart as shapes in percent of its plot, so that its text keeps its size at any width."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
 COLOURS_COUNT = 6
-"""How many groups have a colour of their own; what remains is one grey group."""
+"""The number of coloured groups; all others are one grey group."""
 _LABELS_COUNT = 6
 _GAP = 0.24
-"""Of a bucket's width: what stays free between two columns."""
+"""The share of a bucket's width that stays free between columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +19,9 @@ class Group:
     values: Sequence[int]
     url: str = ""
     colour: str = ""
-    """Its own; else it gets one by its size."""
+    """Empty: a colour by its rank."""
     is_rest: bool = False
-    """Whether it is what is left when the others have a name."""
+    """Whether it is the sum of groups without a name."""
 
     @property
     def total(self) -> int:
@@ -94,16 +92,16 @@ class Chart:
     total: int
 
 
-def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[int], str]) -> Chart:
+def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
     """Return the chart of these groups, largest first in the legend and lowest in the columns."""
     shown = _coloured(groups)
     totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
     step, top = _scale(max(totals, default=0))
-    columns = [_column(bucket, at, len(buckets), shown, top, written) for at, bucket in enumerate(buckets)]
+    columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
     heights = [
-        Mark(_percent(100 - 100 * value / top), written(value)) for value in range(step, top + 1, step)
+        Mark(_percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)
     ]
-    legend = [Legend(colour, group, written(group.total)) for colour, group in shown]
+    legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
     return Chart(columns, legend, heights, _times(buckets), sum(totals))
 
 
@@ -134,23 +132,23 @@ def _column(
     count: int,
     shown: Sequence[tuple[str, Group]],
     top: int,
-    written: Callable[[int], str],
+    to_text: Callable[[int], str],
 ) -> Column:
     cells = [group.values[at] for _, group in shown]
-    bars = _bars(shown, at, count, top, written)
+    bars = _bars(shown, at, count, top, to_text)
     width = 100 / count
     return Column(
         bucket,
         _percent(at * width),
         _percent(width),
         bars,
-        written(sum(cells)),
-        [written(cell) for cell in cells],
+        to_text(sum(cells)),
+        [to_text(cell) for cell in cells],
     )
 
 
 def _bars(
-    shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, written: Callable[[int], str]
+    shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, to_text: Callable[[int], str]
 ) -> list[Bar]:
     bars, below = [], 0
     width = 100 / count
@@ -160,7 +158,7 @@ def _bars(
             below += value
             place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
             size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
-            bars.append(Bar(colour, *place, *size, f"{group.name}: {written(value)}"))
+            bars.append(Bar(colour, *place, *size, f"{group.name}: {to_text(value)}"))
     return bars
 
 
@@ -169,7 +167,7 @@ def _scale(highest: int) -> tuple[int, int]:
     rough = max(highest / 4, 1)
     magnitude = 10 ** floor(log10(rough))
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough)
-    # A little air above the highest column.
+    # At least 5 % stay free above the highest column.
     return step, max(step, -(-highest * 21 // (20 * step)) * step)
 
 

@@ -1,6 +1,4 @@
-"""One generation's time as bars in percent of its whole: waiting, reaching the first token, generating,
-settling.
-"""
+"""One generation's time as bars: waiting, until the first token, generating, settling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ class Span:
     x: str
     width: str
     y: int
-    """From the top, in CSS pixels: each part has a line of its own."""
+    """The distance from the top in CSS pixels; each part has its own line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def _spans(row: Generation, end_ms: float) -> list[Span]:
         and row.first_token_ms is None
         and (row.settled_at is None or row.completion_tokens)
     ):
-        # Its tokens' times are written when it is settled, and are lost with its worker.
+        # The times of its tokens are written at settlement, and lost with its worker.
         lines[-1] = (*_RUNNING, *lines[-1][2:])
     return [_span(line, end_ms, _LINE_PX * at) for at, line in enumerate(lines)]
 
