@@ -41,7 +41,7 @@ def import_file(page: Page, installation: Installation, file: Path) -> None:
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name=f"What {file.name} would change")).to_be_visible()
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text(re.compile("It counts within a second"))).to_be_visible()
+    expect(page.get_by_text(re.compile("It takes effect within a second"))).to_be_visible()
 
 
 @pytest.fixture(scope="module")
