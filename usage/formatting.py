@@ -15,7 +15,7 @@ def usd(nanodollars: int) -> str:
 
 
 def money(nanodollars: int) -> str:
-    """Return the amount rounded to cents, "$1,234.50"; below a dollar to three digits, "$0.0473", "$0.00024"."""
+    """Return the amount rounded to cents, "$1,234.50"; below $1 to three digits, "$0.0473", "$0.00024"."""
     size = abs(nanodollars)
     unit = _CENT_NANODOLLARS if size >= NANODOLLARS else 10 ** max(len(str(size)) - 3, 0)
     rounded = (size + unit // 2) // unit * unit
@@ -63,7 +63,7 @@ def moment(when: datetime | None) -> str | None:
 
 
 def time_span(start: datetime, end: datetime) -> str:
-    """Return the days or times from `start` up to `end`, with their zone: "1 Nov 2026 – 30 Nov 2026 (UTC)"."""
+    """Return the days or times from `start` up to `end`: "1 Nov 2026 – 30 Nov 2026 (UTC)"."""
     are_days = start.time() == end.time() == time()
     last = end - timedelta(microseconds=1) if are_days else end
     first, last_text = (f"{each:%d %b %Y}".lstrip("0") for each in (start, last))

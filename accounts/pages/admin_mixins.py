@@ -1,4 +1,4 @@
-"""Parts of admin pages: read-only pages, forms that check constraints, and fields that choose a row by name."""
+"""Parts of admin pages: read-only pages, forms that check constraints, fields that choose a row."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -39,7 +39,7 @@ class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic
                 self.add_error(self._field_of(each), each)
 
     def _field_of(self, error: ValidationError) -> str | None:
-        """Return the last column of the constraint that the form has: the theme hides some non-field errors."""
+        """Return the last field of the constraint's columns: the theme hides some non-field errors."""
         typed = [name for name in (error.params or {}).get("unique_check", ()) if name in self.fields]
         return typed[-1] if typed else None
 

@@ -113,7 +113,7 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 @admin.register(Member)
 class MemberAdmin(TenantAdmin, ModelAdmin):
-    """Members of organizations. People can neither change nor remove members whose role is above their own."""
+    """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
     list_display = ["user", "email", "organization", "role", "state", "created_at"]

@@ -38,7 +38,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
         return [*super().get_readonly_fields(request, obj), *own]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Let only superusers change superusers and other staff: changing a password is becoming that person."""
+        """Let only superusers change superusers and other staff: a new password takes an account over."""
         is_else = obj is not None and (obj.is_superuser or (obj.is_staff and obj.pk != request.user.pk))
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
 

@@ -102,7 +102,7 @@ class RolesDecide:
         return super().has_delete_permission(request, obj) and self.role_allows(request, "delete", obj)  # type: ignore[misc]
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Return whether the person may do this in the row's organization; without a row, Django has decided."""
+        """Return whether the person may do this in the row's organization; Django decides without a row."""
         if obj is None or access.is_operator(request.user):
             return True
         return access.may(request.user, self.permission(act), obj)
@@ -113,7 +113,7 @@ class RolesDecide:
 
 
 class TenantAdmin(ChoosesRows, RolesDecide):
-    """A mixin before a ModelAdmin: its lists, searches, filters, forms and URLs reach no other organization."""
+    """A mixin before a ModelAdmin: lists, searches, filters and forms reach no other organization."""
 
     model: type[Model]
     operators_fields: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return [_by(related, self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Return whether the list's filters offer the lookup, so that a URL can't ask for any other column."""
+        """Return whether the list's filters offer the lookup: a URL can't ask for any other column."""
         filters = self.get_list_filter(request) if request is not None else []
         if any(
             lookup == name_lookup(each[0])
@@ -156,7 +156,7 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return offered and super().lookup_allowed(lookup, value, request)  # type: ignore[misc]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        """Return a form that offers and accepts only rows of organizations in which the person may do this."""
+        """Return a form that accepts only rows of organizations in which the person may do this."""
         if access.is_operator(request.user):
             return super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         unseen = [name for name in self.operators_fields if hasattr(self.model, name)]

@@ -26,7 +26,7 @@ class ParametersField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> Any:
-        """Return the names without duplicates; raises `ValidationError` for one that must not be forwarded."""
+        """Return distinct names; raises `ValidationError` for one that must not be forwarded."""
         names = list(
             dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name)
         )

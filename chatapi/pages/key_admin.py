@@ -82,23 +82,13 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     change_form_outer_before_template = "chatapi/key_activity.html"
     change_form_outer_after_template = "chatapi/key_limits.html"
     list_display = [
-        "name",
-        "redacted",
-        "organization",
-        "project_name",
-        "kind",
-        "status",
-        "requests",
-        "last_request",
+        "name", "redacted", "organization", "project_name", "kind", "status", "requests", "last_request",
         "created",
-    ]
+    ]  # fmt: skip
     list_filter = [
-        "is_test",
-        "is_admin",
-        "is_active",
-        ("revoked_at", admin.EmptyFieldListFilter),
+        "is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter),
         "project__organization",
-    ]
+    ]  # fmt: skip
     list_select_related = ["project__organization"]
     search_fields = ["name", "public", "previous_public", "project__name", "project__organization__name"]
     search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
@@ -119,14 +109,11 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         """Refuse admin keys to members: widening, enabling or rotating one is as good as making one."""
         if not super().has_change_permission(request, obj):
             return False
-        row = (
-            obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
-        )  # the theme has only the id
-        return (
-            row is None
-            or not row.is_admin
-            or access.may_make_admin_keys(request.user, row.project.organization_id)
-        )
+        # The theme passes an id instead of a row.
+        row = obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
+        if row is None or not row.is_admin:
+            return True
+        return access.may_make_admin_keys(request.user, row.project.organization_id)
 
     def has_key_permission(self, request: HttpRequest, object_id: str) -> bool:
         return self._changeable(request, object_id) is not None
@@ -141,10 +128,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     def _changeable(self, request: HttpRequest, object_id: str) -> APIKey | None:
         row: APIKey | None = self.get_object(request, object_id)
-        is_changeable = (
-            row is not None and row.revoked_at is None and self.has_change_permission(request, row)
-        )
-        return row if is_changeable else None
+        if row is None or row.revoked_at is not None or not self.has_change_permission(request, row):
+            return None
+        return row
 
     # ---- the list
 
@@ -264,16 +250,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     ) -> None:
         """Keep a new key's secret in this request only."""
         if change:
-            obj.save(
-                update_fields=[
-                    "name",
-                    "scopes",
-                    "allowed_models",
-                    "is_admin",
-                    "default_dialect",
-                    "expires_at",
-                ]
-            )
+            obj.save(update_fields=KeyForm.Meta.fields)
         else:
             obj.secret = keys.issue(obj)
 
@@ -382,9 +359,9 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         keys.revoke(APIKey.objects.filter(pk=object_id))
         return self._done(request, object_id, "The key is revoked.")
 
-    def _done(self, request: HttpRequest, object_id: str, told: str) -> HttpResponse:
+    def _done(self, request: HttpRequest, object_id: str, text: str) -> HttpResponse:
         """Redirect to the key's page by a header that htmx follows with the whole page."""
-        messages.success(request, told)
+        messages.success(request, text)
         return HttpResponse(
             headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])}
         )

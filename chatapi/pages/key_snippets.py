@@ -69,7 +69,7 @@ def usable_model(row: APIKey) -> str | None:
 
 
 def snippets(row: APIKey, secret: str, origin: str, model: str | None) -> Sequence[Snippet]:
-    """Return a chat in three languages; without a model or the right to complete, only a request for the key."""
+    """Return a chat in three languages; only a look-up of the key if it can't complete."""
     may_complete = not row.scopes or KeyScope.COMPLETIONS in row.scopes
     if model is None or not may_complete:
         return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]

@@ -187,8 +187,7 @@ def test_credit_is_granted_and_refunded(root: Client, alice: Person) -> None:
     assert 'name="organization" value="Acme"' in root.get(url).content.decode()
     preview = shown(root.post("/admin/credit/grant", form))
     assert (
-        "Granted (net) $0.00 $10.00 Balance $0.00 $10.00 Available for new requests $0.00 $10.00"
-        in preview
+        "Granted (net) $0.00 $10.00 Balance $0.00 $10.00 Available for new requests $0.00 $10.00" in preview
     )
     assert not Credit.objects.exists()
     assert root.post("/admin/credit/grant", form | {"step": "book"}).status_code == 302

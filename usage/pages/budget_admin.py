@@ -35,7 +35,7 @@ class ScopeFilter(admin.ChoicesFieldListFilter):
 
 
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return the rows with `subject_name`, the name of their organization, project or key, in the same query."""
+    """Return the rows with `subject_name`, the name of their organization, project or key."""
     this = OuterRef("scope_id")
     path = Concat(F("organization__name"), Value(" / "), F("name"))
     key_path = Concat(

@@ -168,7 +168,7 @@ def _estimated(filters: RequestFilters) -> int | None:
 
 
 class ExportedList:
-    """A mixin before a ModelAdmin: people who may see its list can download it, with its filters and search."""
+    """A mixin before a ModelAdmin: people who may see its list can download it as it is filtered."""
 
     list_before_template = "usage/list_export.html"
     export_name: ClassVar[str]

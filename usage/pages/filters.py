@@ -146,7 +146,7 @@ class RowField(forms.Field):
 
 
 class UsageFilterForm(forms.Form):
-    """Which requests a page is about, and in which range of time. Parameters that are absent filter nothing."""
+    """The requests that a page is about, and its range of time. Absent parameters filter nothing."""
 
     page: ClassVar[str]
     """The page's name among the admin's URLs."""
@@ -203,7 +203,7 @@ class UsageFilterForm(forms.Form):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The parameters of a valid form that are set; rows by their ids. A start or an end overrides `days`."""
+        """The set parameters of a valid form, rows by their ids. A start or an end overrides `days`."""
         found = {}
         for name, field in self.fields.items():
             # A row's name has become its id; the organization may have been chosen for the person.

@@ -20,7 +20,7 @@ class Fullness:
 
 
 def fullness(used: int, limit: int) -> Fullness:
-    """Return "12 %"; near the limit as a warning, and "100 %, reached" at it. A limit of 0 is always reached."""
+    """Return "12 %", a warning near the limit, "100 %, reached" at it. A limit of 0 is always reached."""
     part = used / limit if limit else 1.0
     if part >= 1:
         return Fullness(f"{100 * part:.0f} %, reached", "bad")
@@ -38,7 +38,7 @@ class Sparkline:
 
 
 def draw_sparkline(values: Sequence[int], first_day: datetime, noun: str) -> Sparkline:
-    """Return the bars of these days' values, at least one unit high unless zero; `noun` is what is counted."""
+    """Return bars of these values by day, at least one unit high unless zero; `noun` is what they count."""
     most = max(values, default=0)
     bars = ((at * _STEP, -(-value * HEIGHT // most)) for at, value in enumerate(values) if value > 0)
     path = "".join(f"M{x} {HEIGHT}v-{height}h{_BAR}v{height}z" for x, height in bars)

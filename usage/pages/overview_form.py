@@ -112,7 +112,7 @@ class OverviewForm(UsageFilterForm):
         return [self._choice(each.title, name == chosen, measure=name) for name, each in MEASURES.items()]
 
     def rows_url(self, **narrowed: object) -> str:
-        """Return the URL of the requests behind a number, which counts those that were settled in the range."""
+        """Return the URL of the requests behind a number: those that were settled in the range."""
         own = self.parameters(*TIME) | self.parameters("organization", "project", "key", "model", "outcome")
         return page_url("requests", {**own, **narrowed, "time": "settled"})
 
