@@ -17,7 +17,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts import access
-from accounts.pages.read_only_admin import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.books import receipts
 from usage.database.clock import database_now
@@ -26,9 +26,9 @@ from usage.formatting import moment, usd
 from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price, RefusedRequests
 from usage.pages import (
     budget_admin,  # noqa: F401  registers its own pages
-    table_exports,
+    exports,
 )
-from usage.pages.export_admin import ExportedList
+from usage.pages.exports import ExportedList
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _OUTCOMES = {
@@ -234,11 +234,11 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
         "corrects", "reason", "recorded_by", "reference",
     ]  # fmt: skip
 
-    def export_record(self, row: LedgerEntry) -> table_exports.Record:
+    def export_record(self, row: LedgerEntry) -> exports.Record:
         """Return the columns of `exportusage`."""
         return exporting.row(row) | {
             "created_at": row.created_at,
-            "amount_usd": table_exports.usd(row.amount_nanodollars),
+            "amount_usd": exports.usd(row.amount_nanodollars),
         }
 
     def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:

@@ -3,7 +3,7 @@
 from django.contrib.admin import AdminSite
 
 from accounts.audit import recorder
-from accounts.pages.read_only_admin import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ReadOnlyAdmin
 
 
 def watch(site: AdminSite) -> None:

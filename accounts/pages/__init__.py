@@ -1,1 +1,1 @@
-"""The operator's pages about who may call."""
+"""Admin pages about organizations, projects and people."""

@@ -1,4 +1,4 @@
-"""The admin's site: who may enter, how one signs in, and where who was invited chooses a password."""
+"""The admin's site: who may enter, the sign-in form, and limits on what URLs ask for."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,13 +17,9 @@ from accounts.sign_in.form import SignInForm
 
 MAX_SEARCH_CHARACTERS = 200
 _SEARCHES = ("q", "s", "term")
-"""The names of what is typed: above a list, in the theme's search of everything, and in a field that
-completes it.
-"""
+"""Parameters of searches: above a list, in the theme's global search, and in autocompleted fields."""
 _PATTERNS = {"regex", "iregex"}
-"""Lookups that any list of Django's takes. On SQLite it is this process that matches, and some patterns take
-it for ever.
-"""
+"""Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end."""
 
 
 class Site(UnfoldAdminSite):
@@ -32,11 +28,11 @@ class Site(UnfoldAdminSite):
     login_form = SignInForm
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Staff, and whoever belongs to an organization."""
+        """Return whether the person is staff or belongs to an organization."""
         return access.may_enter(request.user)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The form; its status says why nobody was let in."""
+        """Show the form; its status says why the person was refused."""
         response: HttpResponse = super().login(request, extra_context)
         form = (getattr(response, "context_data", None) or {}).get("form")
         if isinstance(form, SignInForm):
@@ -44,9 +40,7 @@ class Site(UnfoldAdminSite):
         return response
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
-        """What no column can hold or be asked for, in an address or a form, is the request's fault and not
-        ours.
-        """
+        """Answer 400 for values in a URL or form that no column can hold."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
@@ -56,21 +50,22 @@ class Site(UnfoldAdminSite):
                 return inner(request, *args, **kwargs)
             except (OverflowError, DataError, InvalidPage) as error:
                 raise BadRequest("A number or a date in this request is out of range.") from error
-            except IntegrityError as error:  # its form was right when it was checked: a button that was pressed twice, or two people
+            except IntegrityError as error:
+                # The form was valid when it was checked; a second press or another person was faster.
                 raise BadRequest(
-                    "Somebody has just saved what this can't stand beside, so it was not saved."
+                    "This conflicts with a change that was saved just now, so it was not saved."
                 ) from error
             except ValueError as error:
                 if not _is_list(request):
                     raise
                 raise BadRequest(
-                    "A value in this list's address, or an id in its form, is none of its column's."
+                    "A value in this list's URL, or an id in its form, does not fit its column."
                 ) from error
 
         return guarded
 
     def get_urls(self) -> list[URLPattern]:
-        """The theme's, and the one that is open to those who can't sign in yet."""
+        """Add the page where invited people choose a password."""
         return [
             path("invitation/<uidb64>/<token>/", ChoosePassword.as_view(), name="invitation"),
             *super().get_urls(),
@@ -78,7 +73,7 @@ class Site(UnfoldAdminSite):
 
 
 def _check_lookups(request: HttpRequest) -> None:
-    """Raises `BadRequest` for what a database could chew on for long, or refuse."""
+    """Raise `BadRequest` for lookups that a database would refuse, or take very long for."""
     if any(name.rpartition("__")[2] in _PATTERNS for name in request.GET):
         raise BadRequest("A list can't be filtered by a pattern.")
     if any(len(request.GET.get(name, "")) > MAX_SEARCH_CHARACTERS for name in _SEARCHES):

@@ -1,6 +1,4 @@
-"""Pages about members: who belongs to which organization, in which role; inviting people, and letting them
-go.
-"""
+"""Pages about members of organizations: inviting, changing roles, removing."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,12 +26,11 @@ MAX_SUGGESTIONS = 200
 
 
 class SuggestingInput(UnfoldAdminTextInputWidget):
-    """A text field that offers what is known: the browser's own list of suggestions."""
+    """A text field with the browser's own list of suggestions."""
 
     suggestions: Iterable[str] = ()
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """The input and its list."""
         shown = super().render(
             name, value, {**(attrs or {}), "list": f"{name}-suggestions", "autocomplete": "off"}, renderer
         )
@@ -44,21 +41,20 @@ class SuggestingInput(UnfoldAdminTextInputWidget):
 
 
 class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """A place for someone: known, or new."""
+    """An invitation of a new or an existing person."""
 
     by: access.Person
     name = forms.CharField(
         label="User name",
         max_length=150,
         widget=SuggestingInput,
-        help_text="Someone who is known here gets the place at once. Any other name makes a new person, "
-        "and the next page has the link with which they choose a password.",
+        help_text="Existing users are added at once; new users get an invitation link.",
     )
     email = forms.EmailField(
         label="E-mail address",
         required=False,
         widget=UnfoldAdminEmailInputWidget,
-        help_text="Of a new person.",
+        help_text="For new users.",
     )
 
     class Meta:
@@ -73,22 +69,22 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         )
 
     def clean(self) -> dict[str, Any]:
-        """Nobody gives a role above their own, or a place twice."""
+        """Raise `ValidationError` for a role above the person's own, and for an existing member."""
         data = self.cleaned_data
         if self.errors:
             return data
         organization = data["organization"]
         if roles.is_above(data["role"], access.role_in(self.by, organization.pk)):
-            raise ValidationError({"role": "Nobody can give a role above their own."})
+            raise ValidationError({"role": "You can't assign a role above your own."})
         person = memberships.person_named(self.by, data["name"], data["email"])
         if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
-            raise ValidationError({"name": f"{person} is a member of {organization} already."})
+            raise ValidationError({"name": f"{person} is already a member of {organization}."})
         self.instance.user = person
         return data
 
 
 class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """Another role for a member."""
+    """The role of an existing member."""
 
     by: access.Person
 
@@ -97,10 +93,10 @@ class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run
         fields = ["role"]
 
     def clean_role(self) -> str:
-        """Nobody gives a role above their own, and someone remains to own the organization."""
+        """Raise `ValidationError` for a role above the person's own, and if no owner would remain."""
         role: str = self.cleaned_data["role"]
         if roles.is_above(role, access.role_in(self.by, self.instance.organization_id)):
-            raise ValidationError("Nobody can give a role above their own.")
+            raise ValidationError("You can't assign a role above your own.")
         if role != Role.OWNER and memberships.is_last_owner(self.instance):
             raise ValidationError(memberships.LAST_OWNER)
         return role
@@ -108,7 +104,7 @@ class RoleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run
 
 @contextmanager
 def _forbidden_when_invalid() -> Iterator[None]:
-    """The form has said it already, unless someone else was quicker."""
+    """Answer 403 if another request has made the form invalid since it was checked."""
     try:
         yield
     except ValidationError as error:
@@ -117,11 +113,9 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 @admin.register(Member)
 class MemberAdmin(TenantAdmin, ModelAdmin):
-    """Who belongs to which organization. Whom one's own role is not above of, one can neither change nor
-    remove.
-    """
+    """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
-    nothing_yet = "Nobody belongs to an organization yet. Members sign in here and see the usage and the keys of theirs."
+    nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
     list_display = ["user", "email", "organization", "role", "state", "created_at"]
     list_filter = ["role", "organization"]
     list_select_related = ["user", "organization"]
@@ -134,13 +128,11 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
     def get_form(
         self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
-        """An invitation; or, of a member that there is, the role."""
         form = super().get_form(request, obj, change, form=RoleForm if obj else InvitationForm, **kwargs)
         form.by = request.user
         return form
 
     def get_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
-        """What is asked for, or shown."""
         return (
             ["person", "email", "organization", "role", "state", "created_at"]
             if obj
@@ -148,22 +140,21 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> list[str]:
-        """All but the role."""
         return ["person", "email", "organization", "state", "created_at"] if obj else []
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Roles that the person can give in some organization."""
+        """Offer the roles that the person can give in some organization."""
         own = [Role.OWNER] if access.is_operator(request.user) else access.roles_of(request.user).values()
         givable = {role for each in own for role in roles.givable(each)}
         kwargs["choices"] = [choice for choice in Role.choices if choice[0] in givable]
         return super().formfield_for_choice_field(db_field, request, **kwargs)
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """One at a time: of many, each could be an owner and none the last."""
+        """Return none: of many members at once, each could be an owner and none the last."""
         return {}
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Also, who is above oneself is not one's to change."""
+        """Refuse to change members whose role is above the person's own."""
         if not super().role_allows(request, act, obj):
             return False
         if obj is None or act == "view":
@@ -171,18 +162,19 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
         return not roles.is_above(obj.role, access.role_in(request.user, obj.organization_id))
 
     def has_delete_permission(self, request: HttpRequest, obj: Member | None = None) -> bool:
-        """Someone remains to own the organization."""
         return super().has_delete_permission(request, obj) and (
             obj is None or not memberships.is_last_owner(obj)
         )
 
     def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Whoever may change them, wherever they belong, while they have no password."""
+        """Return whether the person may change the member in each of their organizations, and no password is
+        set.
+        """
         member = self.get_object(request, object_id)
         return member is not None and invitations.may_send(request.user, member.user)
 
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
-        """Through `memberships`, which keeps its rules when two people act at the same time."""
+        """Save through `memberships`, which keeps its rules when two people act at the same time."""
         if not change:
             memberships.join(obj)
             return
@@ -190,14 +182,13 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
             memberships.change_role(obj, obj.role)
 
     def delete_model(self, request: HttpRequest, obj: Member) -> None:
-        """Through `memberships`."""
         with _forbidden_when_invalid():
             memberships.remove(obj)
 
     def response_add(
         self, request: HttpRequest, obj: Member, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Someone who has no password yet needs the link."""
+        """Show the link to a person without a password."""
         if self.has_invite_permission(request, str(obj.pk)):
             return redirect("admin:accounts_member_invitation", obj.pk)
         response: HttpResponse = super().response_add(request, obj, post_url_continue)
@@ -205,7 +196,7 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
 
     @action(description="Invitation link", permissions=["invite"], icon="link", url_path="invitation")
     def invitation(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The link with which this person chooses a password, to be handed to them: nothing here sends mail."""
+        """Show the link at which the person chooses a password; nothing here sends mail."""
         member = self.get_object(request, object_id)
         assert member is not None, "there is a permission for it"
         context = self.admin_site.each_context(request) | {
@@ -221,17 +212,15 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="User name")
     def person(self, row: Member) -> str:
-        """Without a link: people's own pages are the operators'."""
+        """Return the name without a link: only operators see people's own pages."""
         return row.user.get_username()
 
     @display(description="E-mail", ordering="user__email")
     def email(self, row: Member) -> str:
-        """The person's address, if it is known."""
         return row.user.email
 
     @display(description="State", label={"active": "success", "invited": "info", "inactive": "danger"})
     def state(self, row: Member) -> str:
-        """Whether the person can sign in."""
         if not row.user.is_active:
             return "inactive"
         return "active" if row.user.has_usable_password() else "invited"

@@ -1,4 +1,4 @@
-"""Pages about organizations, their projects, and the people of this admin."""
+"""Pages about organizations, projects, people and groups."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin  # noqa: F401  registers its pages
-from accounts.pages.constrained_form import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.pages.tenant_admin import RolesDecide, TenantAdmin
 
 admin.site.unregister(User)
@@ -26,28 +26,24 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
-    """People, in the theme's forms. Staff that may change people can't make themselves, or anyone, more than
-    they are.
-    """
+    """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """What someone may do is said by superusers."""
+        """Let only superusers change rights."""
         own = [] if request.user.is_superuser else ["is_staff", "is_superuser", "groups", "user_permissions"]
         return [*super().get_readonly_fields(request, obj), *own]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The name and password of a superuser, or of other staff, are changed by superusers: whoever could,
-        could be them.
-        """
+        """Let only superusers change superusers and other staff: a new password takes an account over."""
         is_else = obj is not None and (obj.is_superuser or (obj.is_staff and obj.pk != request.user.pk))
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: the logs speak of them, and an organization could lose its last owner. They can be made
+        """Return False: logs name people, and an organization could lose its last owner. They can be made
         inactive.
         """
         return False
@@ -55,17 +51,17 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
 
 @admin.register(Group)
 class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
-    """What groups of operators may do in this admin."""
+    """Permissions of groups of operators."""
 
-    nothing_yet = "A group gives several operators the same permissions."
+    nothing_yet = "No groups yet. A group gives several operators the same permissions."
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever could change their own group could do everything."""
+        """Let only superusers change groups: staff could give their own group every right."""
         return bool(request.user.is_superuser)
 
 
 class MemberInline(RolesDecide, TabularInline):
-    """An organization's people; they come, change and go on pages of their own."""
+    """An organization's members, who have pages of their own for changes."""
 
     model = Member
     extra = 0
@@ -74,20 +70,16 @@ class MemberInline(RolesDecide, TabularInline):
     hide_title = True
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """With the names, in one query."""
         rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
         return rows
 
     def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
-        """Not here."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not here."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not here."""
         return False
 
 
@@ -104,23 +96,22 @@ class ProjectInline(RolesDecide, TabularInline):
 
 @admin.register(Organization)
 class OrganizationAdmin(TenantAdmin, ModelAdmin):
-    """The tenants."""
+    """Organizations."""
 
-    nothing_yet = "An organization is who pays. It has projects, and they have the API keys."
+    nothing_yet = "No organizations yet. An organization pays for its projects, which have the API keys."
     list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
     list_filter = ["is_active"]
     search_fields = ["name"]
     show_full_result_count = False
     inlines = [ProjectInline, MemberInline]
-    ordering = ["name"]  # said here too, for with counts the model's own ordering is left out
+    ordering = ["name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
-        """One that is to be made has nobody to show."""
+        """Leave members out of the form of a new organization."""
         return self.inlines if obj else [ProjectInline]
 
     def has_invite_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may add members here."""
         row = self.get_object(request, str(object_id))
         return row is not None and access.may(request.user, "accounts.add_member", row)
 
@@ -128,24 +119,21 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
         description="Invite a member", permissions=["invite"], icon="person_add", url_path="invite-member"
     )
     def invite(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The form, for this organization."""
         return redirect(f"{reverse('admin:accounts_member_add')}?organization={object_id}")
 
     def has_grant_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may add ledger entries."""
         return request.user.has_perm("usage.add_ledgerentry")
 
     @action(description="Grant credit", permissions=["grant"], icon="payments", url_path="grant-credit")
     def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Go to where credit is booked, for this organization."""
         return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: the ledger speaks of it. It can be made inactive."""
+        """Return False: the ledger names it. It can be made inactive."""
         return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
-        """With the counts, so that a list costs one query."""
+        """Return the organizations with their counts, in one query."""
         counts = {
             "projects_counted": Count("projects", distinct=True),
             "members_counted": Count("members", distinct=True),
@@ -155,21 +143,19 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Projects", ordering="projects_counted")
     def projects_count(self, row: Any) -> int:
-        """How many projects it has."""
         return int(row.projects_counted)
 
     @display(description="Members", ordering="members_counted")
     def members_count(self, row: Any) -> int:
-        """How many members it has."""
         return int(row.members_counted)
 
 
 @admin.register(Project)
 class ProjectAdmin(TenantAdmin, ModelAdmin):
-    """The organizations' parts."""
+    """The projects of organizations."""
 
     form = ConstrainedForm
-    nothing_yet = "A project is a part of an organization, with API keys of its own."
+    nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
     list_display = ["name", "organization", "is_active", "created_at"]
     list_filter = ["is_active", "organization"]
     list_select_related = ["organization"]
@@ -178,9 +164,9 @@ class ProjectAdmin(TenantAdmin, ModelAdmin):
     show_full_result_count = False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """A project stays where it is: its keys and the ledger say whose it was."""
+        """Keep the organization, which the keys and the ledger name."""
         return ["organization"] if obj else []
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: the ledger speaks of it. It can be made inactive."""
+        """Return False: the ledger names it. It can be made inactive."""
         return False

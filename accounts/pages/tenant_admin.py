@@ -1,5 +1,6 @@
-"""Admin pages of what belongs to organizations: each person sees their own, and changes what their role
-allows. Operators see all.
+"""Admin pages of tenants' rows: people see those of their organizations and change what their role allows.
+
+Operators see all rows.
 """
 
 from collections.abc import Iterator
@@ -17,14 +18,13 @@ from django.http import Http404, HttpRequest
 from django.urls import reverse
 
 from accounts import access
-from accounts.pages.row_select import ChoosesRows
+from accounts.pages.admin_mixins import ChoosesRows
 
 
 class SeenRelatedFilter(admin.RelatedFieldListFilter):
-    """A list's filter that names only what the person sees."""
+    """A filter by a related row, with the names that the person sees."""
 
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Pairs of id and name."""
         seen = access.seen_by(request.user, field.related_model._default_manager.all())
         ordering = self.field_admin_ordering(field, request, model_admin)
         found: list[tuple[str, Any]] = field.get_choices(
@@ -34,7 +34,7 @@ class SeenRelatedFilter(admin.RelatedFieldListFilter):
 
 
 class NamedFilter(admin.RelatedFieldListFilter):
-    """A list's filter by one organization of very many: its name is typed, and names are offered meanwhile."""
+    """A filter by a related row of very many: its name is typed, with suggestions."""
 
     template = "accounts/named_filter.html"
 
@@ -43,19 +43,17 @@ class NamedFilter(admin.RelatedFieldListFilter):
         super().__init__(field, request, params, *args, **kwargs)
 
     def expected_parameters(self) -> list[str | None]:
-        """An address may have its id too."""
+        """Return the parameters; a URL may have an id instead of a name."""
         return [*super().expected_parameters(), self.by_name]
 
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """None is read."""
         return []
 
     def has_output(self) -> bool:
-        """Even so."""
         return True
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """What the template shows: the field with what is chosen, and what else the address asks for."""
+        """Yield the template's context: the field, its value, and the other parameters of the URL."""
         others = changelist.get_query_string(remove=[*filter(None, self.expected_parameters()), "p"])
         source = self.field.model._meta
         search = {
@@ -79,69 +77,60 @@ class NamedFilter(admin.RelatedFieldListFilter):
 
 
 def name_lookup(field_path: str) -> str:
-    """The name with which an address asks for rows of what is called so."""
+    """Return the URL parameter that filters by the name of a related row."""
     return f"{field_path}__name__exact"
 
 
 class RolesDecide:
-    """For an admin page or an inline of tenants' rows, before its own class: what Django allows, the role
-    must allow for the row too.
+    """A mixin before a ModelAdmin or an inline of tenants' rows: the person's role must allow what Django
+    allows.
     """
 
     opts: Any
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Any role sees what is its organization's."""
         return super().has_view_permission(request, obj) and self.role_allows(request, "view", obj)  # type: ignore[misc]
 
     def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
-        """An inline is asked about its parent."""
+        """Pass the parent on, for an inline."""
         return super().has_add_permission(request, *parent) and self.role_allows(request, "add", *parent)  # type: ignore[misc]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """In that row's organization."""
         return super().has_change_permission(request, obj) and self.role_allows(request, "change", obj)  # type: ignore[misc]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """In that row's organization."""
         return super().has_delete_permission(request, obj) and self.role_allows(request, "delete", obj)  # type: ignore[misc]
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Whether the person may do this to rows of this kind in the object's organization; without one,
-        Django has said it already.
-        """
+        """Return whether the person may do this in the row's organization; Django decides without a row."""
         if obj is None or access.is_operator(request.user):
             return True
         return access.may(request.user, self.permission(act), obj)
 
     def permission(self, act: str) -> str:
-        """The name of a permission for rows of this kind."""
+        """Return the name of a permission for this kind of row."""
         return f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}"
 
 
 class TenantAdmin(ChoosesRows, RolesDecide):
-    """Mixed into a ModelAdmin, before it. Lists, searches, filters, forms and addresses reach nothing of
-    other organizations.
-    """
+    """A mixin before a ModelAdmin: lists, searches, filters and forms reach no other organization."""
 
     model: type[Model]
     operators_fields: tuple[str, ...] = ()
-    """Choices of a form that only an operator has: nobody else sees them, and what they send for them is
-    refused.
-    """
+    """Fields for operators: other people don't see them, and can't set them."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """All that the list, its search, the autocompletion and each row's page begin with."""
+        """Return the rows with which the list, its search, autocompletion and each row's page begin."""
         return access.seen_by(request.user, super().get_queryset(request))  # type: ignore[misc]
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """The organization, for who belongs to one only."""
+        """Fill in the organization of a person who belongs to one only."""
         bound = access.organizations_of(request.user) or ()
         only = {"organization": bound[0]} if len(bound) == 1 else {}
         return {**only, **super().get_changeform_initial_data(request)}  # type: ignore[misc]
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """The theme asks about a row by its id."""
+        """Return whether the role allows it; the theme gives a row by its id."""
         row = obj if obj is None or isinstance(obj, Model) else self.get_object(request, str(obj))  # type: ignore[attr-defined]
         if row is None:
             return obj is None
@@ -149,16 +138,12 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return is_theirs and super().role_allows(request, act, row)
 
     def get_list_filter(self, request: HttpRequest) -> list[Any]:
-        """Filters by a related row offer only those that the person sees; an operator, who sees very many,
-        types one's name.
-        """
+        """Replace filters by related rows: operators see very many rows and type a name, others choose."""
         related = NamedFilter if access.is_operator(request.user) else SeenRelatedFilter
         return [_by(related, self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """A list's address asks for what its filters offer, and for no other column: not even of the row
-        itself.
-        """
+        """Return whether the list's filters offer the lookup: a URL can't ask for any other column."""
         filters = self.get_list_filter(request) if request is not None else []
         if any(
             lookup == name_lookup(each[0])
@@ -171,13 +156,13 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return offered and super().lookup_allowed(lookup, value, request)  # type: ignore[misc]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        """A form that offers, and takes, only rows of organizations in which the person may do this."""
+        """Return a form that accepts only rows of organizations in which the person may do this."""
         if access.is_operator(request.user):
             return super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         unseen = [name for name in self.operators_fields if hasattr(self.model, name)]
         if unseen:
-            # They stay in the form, though on no page: a constraint is checked only if the form has all of
-            # its columns.
+            # They stay in the form, though not on the page: Django checks a constraint only if the form has
+            # all its columns.
             kwargs["fields"] = [*flatten_fieldsets(self.get_fieldsets(request, obj)), *unseen]
         form = super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         permission = self.permission("change" if change else "add")
@@ -189,9 +174,7 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return form
 
     def _offering(self, field: Any, request: HttpRequest, permission: str) -> Any:
-        """The field with those of its rows with which the person may do this. A field that a form declares is
-        shared by all requests.
-        """
+        """Return a copy of the field with those rows: a form's own fields are shared by all requests."""
         if not access.is_tenants(field.queryset.model):
             return field
         own = deepcopy(field)
@@ -199,11 +182,11 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         return own
 
     def is_operators(self, row: Any) -> bool:
-        """Whether only an operator may change this row, in whosever organization it is."""
+        """Return whether only an operator may change this row."""
         return False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Without what only an operator is shown."""
+        """Leave out fields that only operators see."""
         found = super().get_fieldsets(request, obj)  # type: ignore[misc]
         return [
             (title, options | {"fields": self.shown_to(request, options["fields"])})
@@ -211,26 +194,24 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         ]
 
     def shown_to(self, request: HttpRequest, fields: Any) -> list[Any]:
-        """Those of the fields that the person is shown."""
+        """Return those of the fields that the person sees."""
         unseen = () if access.is_operator(request.user) else self.operators_fields
         return [name for name in fields if name not in unseen]
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:
-        """Django would send people to the first page; a wrong address is a 404, whether the row is another's
-        or nobody's.
-        """
+        """Raise `Http404`, where Django would redirect: another's row and a missing one look the same."""
         raise Http404(f"There is no such {opts.verbose_name}.")
 
 
 def _asks_for(wanted: Any) -> str:
-    """The name with which an address sets a filter, as a ModelAdmin lists it."""
+    """Return the URL parameter of a ModelAdmin's filter."""
     if isinstance(wanted, tuple):
         return str(wanted[0])
     return wanted if isinstance(wanted, str) else str(wanted.parameter_name)
 
 
 def _by(related: type[admin.RelatedFieldListFilter], model: type[Model], wanted: Any) -> Any:
-    """A filter as a ModelAdmin lists it; if it is by a row of tenants', it becomes one of this kind."""
+    """Return a ModelAdmin's filter; a filter by a tenant's row becomes one of the class `related`."""
     if not isinstance(wanted, str):
         return wanted
     try:

@@ -1,9 +1,8 @@
-"""How often one may try to sign in: counted in Redis, for all web processes together. Without Redis nobody
-can.
+"""Limits of attempts to sign in, counted in Redis for all web processes. Without Redis nobody can sign in.
 
-A name can be tried a few times from one address, and more often from all addresses together, so that who
-guesses from elsewhere does not at once shut its owner out. A name may be a password typed into the wrong
-field: Redis is told an HMAC.
+A name has a low limit for each IP and a higher one for all IPs together, so that guesses from elsewhere do
+not lock its owner out at once. Redis gets an HMAC of the name, which may be a password typed into the wrong
+field.
 """
 
 from django.conf import settings
@@ -13,40 +12,40 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 WINDOW_MS = 600_000
-MOST_OF_A_NAME_FROM_AN_ADDRESS = 10
-MOST_OF_A_NAME = 100
-MOST_FROM_AN_ADDRESS = 100
+MAX_PER_NAME_AND_IP = 10
+MAX_PER_NAME = 100
+MAX_PER_IP = 100
 _REPLY_TIMEOUT_S = 3.0
 
 
-def wait_ms(name: str, address: str) -> int:
-    """Count an attempt before the password is looked at; how long to wait if there were too many, else 0.
+def wait_ms(name: str, ip: str) -> int:
+    """Count an attempt, before the password is checked; return the time to wait, 0 if there were not too
+    many.
+
     Raises `RedisError`.
     """
-    most = {
-        _pair(name, address): MOST_OF_A_NAME_FROM_AN_ADDRESS,
-        _key("name", name): MOST_OF_A_NAME,
-        _key(address): MOST_FROM_AN_ADDRESS,
+    limits = {
+        _pair(name, ip): MAX_PER_NAME_AND_IP,
+        _key("name", name): MAX_PER_NAME,
+        _key(ip): MAX_PER_IP,
     }
     with _redis() as redis, redis.pipeline() as pipe:
-        for key in most:
-            # A window begins with its first attempt; those that are refused don't lengthen it.
+        for key in limits:
+            # A window starts with its first attempt; refused ones don't extend it.
             pipe.incr(key).pexpire(key, WINDOW_MS, nx=True).pttl(key)
         replies = pipe.execute()
     waits = [
         left_ms
-        for allowed, count, left_ms in zip(most.values(), replies[::3], replies[2::3], strict=True)
+        for allowed, count, left_ms in zip(limits.values(), replies[::3], replies[2::3], strict=True)
         if count > allowed
     ]
     return max(waits, default=0)
 
 
-def forget(name: str, address: str) -> None:
-    """The password was right: what was tried of this name from there does not count any more. Raises
-    `RedisError`.
-    """
+def forget(name: str, ip: str) -> None:
+    """Reset the count of this name from this IP after a right password. Raises `RedisError`."""
     with _redis() as redis:
-        redis.delete(_pair(name, address))
+        redis.delete(_pair(name, ip))
 
 
 def _redis() -> Redis:
@@ -58,8 +57,8 @@ def _redis() -> Redis:
     )
 
 
-def _pair(name: str, address: str) -> str:
-    return _key("pair", name, address)
+def _pair(name: str, ip: str) -> str:
+    return _key("pair", name, ip)
 
 
 def _key(*parts: str) -> str:

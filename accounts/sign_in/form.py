@@ -17,25 +17,24 @@ log = logging.getLogger(__name__)
 
 
 class SignInForm(ThemedForm):
-    """User name and password. Whoever may not enter learns no more than who has typed a wrong password."""
+    """User name and password. People who may not enter get the same error as for a wrong password."""
 
     error_messages = AuthenticationForm.error_messages | {
         "too_many": "Too many attempts to sign in. Try again in %(minutes)s min.",
-        "unavailable": "Nobody can sign in now: Redis, which counts the attempts, does not answer.",
+        "unavailable": "Nobody can sign in now: Redis, which counts the attempts, does not respond.",
     }
     status = 200
-    """Of the answer with this form."""
+    """The HTTP status of the page with this form."""
 
     def clean(self) -> dict[str, Any]:
-        """Count the attempt, then look at the password."""
         data: dict[str, Any] = self.cleaned_data
-        name, address = data.get("username"), _address(self.request)
+        name, ip = data.get("username"), _ip(self.request)
         if name is None:
             return data
         try:
-            self._refuse_after(attempts.wait_ms(name, address))
+            self._refuse_after(attempts.wait_ms(name, ip))
             super().clean()
-            attempts.forget(name, address)
+            attempts.forget(name, ip)
         except (RedisError, OSError) as error:
             log.warning("nobody can sign in: %r", error)
             self.status = 503
@@ -43,8 +42,8 @@ class SignInForm(ThemedForm):
         return data
 
     def confirm_login_allowed(self, user: Any) -> None:
-        """Staff, and whoever belongs to an organization."""
-        AuthenticationForm.confirm_login_allowed(self, user)  # Django's own for the admin would ask for staff
+        """Admit staff and people who belong to an organization."""
+        AuthenticationForm.confirm_login_allowed(self, user)  # Django's own form for the admin requires staff
         if not access.may_enter(user):
             raise self.get_invalid_login_error()
 
@@ -57,9 +56,9 @@ class SignInForm(ThemedForm):
         return ValidationError(self.error_messages[code], code=code, params=params)
 
 
-def _address(request: HttpRequest) -> str:
+def _ip(request: HttpRequest) -> str:
     sent = request.META
-    address = client_ip.of(
+    ip = client_ip.of(
         sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
     )
-    return client_ip.network_of(address)
+    return client_ip.network_of(ip)

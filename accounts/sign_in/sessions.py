@@ -1,9 +1,7 @@
-"""Who is still signed in, and may still do something: asked about many people at once, for pages that stay
-open for hours.
+"""Checks of many sign-ins at once, for pages that stay open for hours.
 
-A page is let in once; what it is then told must end when the person signs out, is made inactive, gets another
-password, or loses what let them in. So whoever pushes to open pages asks here every now and then: four
-queries, for however many.
+What such a page is sent must end when its person signs out, is made inactive, gets another password or loses
+the permission. So the sender checks all its pages regularly, in four queries together.
 """
 
 from collections import defaultdict
@@ -26,19 +24,20 @@ class SignIn(NamedTuple):
     user_id: int
     session_key: str
     password_hash: str
-    """Django's digest of the password at that time: a new password ends sessions."""
+    """Django's digest of the password at sign-in: a new password ends sessions."""
 
     @classmethod
     def of(cls, user: Any, session: Any) -> "SignIn | None":
-        """That of a request or a connection; None of a visitor."""
+        """Return the sign-in of a request or connection; None for a visitor."""
         if not user.is_authenticated or not session.session_key:
             return None
         return cls(user.pk, session.session_key, session.get(HASH_SESSION_KEY, ""))
 
 
-def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
-    """Those of them that hold and whose person may enter and do this, such as "usage.view_generation"; each
-    as they are now.
+def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, User]:
+    """Return those whose session is open and whose person may do this, each with the person as they are now.
+
+    A permission is a name such as "usage.view_generation".
     """
     people = _people({each.user_id for each in sign_ins})
     open_sessions = _open({each.session_key for each in sign_ins})
@@ -58,7 +57,6 @@ def who_may(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, Us
 
 
 def _people(ids: Collection[int]) -> dict[int, User]:
-    """The active ones, with their roles."""
     roles: defaultdict[int, dict[int, str]] = defaultdict(dict)
     for user_id, organization_id, role in Member.objects.filter(user__in=ids).values_list(
         "user_id", "organization_id", "role"
@@ -71,7 +69,7 @@ def _people(ids: Collection[int]) -> dict[int, User]:
 
 
 def _open(keys: Collection[str]) -> set[str]:
-    """Those of the sessions that there are still."""
+    """Return those of the sessions that are still open."""
     return set(
         Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list(
             "session_key", flat=True

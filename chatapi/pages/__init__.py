@@ -1,1 +1,1 @@
-"""The operator's pages about keys, models, deployments and prices, and how the admin looks."""
+"""Admin pages about keys, models, deployments and prices, and the admin's look."""

@@ -1,16 +1,16 @@
-"""The admin's pages that are no model's: their addresses, and what they need of this package."""
+"""URLs of the admin's pages that belong to no model."""
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
-from chatapi.pages import catalog_pages, deployment_health, deployment_pages, price_pages, stopping
+from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping
 from chatapi.wire.dialects import DIALECTS
 from usage.pages import audit, booking, exports, live, overview, request_list
 
 
 def urls() -> list[URLPattern]:
-    """The pages' routes, within the admin and for those who may enter it."""
+    """Return the routes, relative to the admin's, for people who may enter it."""
     view = admin.site.admin_view
     return [
         path("", view(overview_page), name="index"),
@@ -18,8 +18,8 @@ def urls() -> list[URLPattern]:
         path("live/feed", view(no_feed), name="live_feed"),
         path("live/<str:generation_id>/stop", view(stopping.stop), name="live_stop"),
         path("requests/", view(requests_page), name="requests"),
-        path("requests/export.<str:form>", view(exports.requests), name="requests_export"),
-        path("overview.<str:form>", view(exports.overview), name="overview_export"),
+        path("requests/export.<str:file_format>", view(exports.requests), name="requests_export"),
+        path("overview.<str:file_format>", view(exports.overview), name="overview_export"),
         path("ledger/<int:entry_id>/correct", view(booking.correct_page), name="ledger_correct"),
         path("credit/grant", view(booking.grant_page), name="credit_grant"),
         path("credit/refund", view(booking.refund_page), name="credit_refund"),
@@ -28,7 +28,7 @@ def urls() -> list[URLPattern]:
             "<str:app_label>/<str:model_name>/<path:object_id>/history/", view(audit.history), name="history"
         ),
         path("requests/<str:generation_id>", view(request_list.receipt_page), name="request"),
-        path("prices/", view(price_pages.prices_page), name="prices"),
+        path("prices/", view(price_timeline.prices_page), name="prices"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),
         path(
@@ -38,17 +38,17 @@ def urls() -> list[URLPattern]:
 
 
 def overview_page(request: HttpRequest) -> HttpResponse:
-    """The Overview, with the deployments of the catalog."""
-    return overview.page(request, recent_deployments=deployment_health.recent)
+    """Show the Overview with the catalog's deployments."""
+    return overview.page(request, recent_deployments=deployment_pages.recent_deployments)
 
 
 def requests_page(request: HttpRequest) -> HttpResponse:
-    """The list of requests, with the dialects that there are."""
+    """Show the list of requests, to filter by any dialect."""
     return request_list.list_page(request, dialects=DIALECTS)
 
 
 def no_feed(request: HttpRequest) -> HttpResponse:
-    """Who asks for the feed by HTTP: it is a WebSocket, and asgi.py routes those."""
+    """Refuse HTTP for the feed, which is a WebSocket; asgi.py routes those."""
     return HttpResponse(
         "This is a WebSocket.\n",
         status=426,

@@ -1,4 +1,4 @@
-"""The operator's pages about models and their deployments."""
+"""Admin pages about models and their deployments."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import action, display
 
-from accounts.pages.row_select import ChoosesRows
+from accounts.pages.admin_mixins import ChoosesRows
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm
-from chatapi.pages.catalog_links import link
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
+from chatapi.pages.theme import link
 from usage.formatting import usd
 from usage.models import Price
-from usage.pages.page_query import address
+from usage.pages.filters import page_url
 
 _FIELDS = [
     ("name", "engine"),
@@ -35,7 +35,7 @@ _FIELDS = [
 
 
 class DeploymentInline(StackedInline):
-    """The ways to serve a model."""
+    """The deployments of a model."""
 
     model = Deployment
     form = DeploymentForm
@@ -45,7 +45,6 @@ class DeploymentInline(StackedInline):
 
     @display(description="Test")
     def test(self, row: Deployment) -> str:
-        """The way to its test, once it is saved."""
         return _test_link(row) if row.pk else "Save it first."
 
 
@@ -63,12 +62,18 @@ class ServedModelAdmin(ModelAdmin):
     actions_list = ["import_file", "export_file"]
     actions_detail = ["show_prices"]
 
+    def get_form(
+        self, request: HttpRequest, obj: ServedModel | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        help_texts = {"max_output_tokens": "Maximum and default for each answer."}
+        return super().get_form(request, obj, change, help_texts=help_texts, **kwargs)
+
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
-        """A model's id is what history names it by."""
+        """Keep the id, by which history names the model."""
         return ["id", "created_at"] if obj else ["created_at"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
-        """With the price in effect and the count of deployments, so that a list costs one query."""
+        """Return the models with their current price and their number of active deployments, in one query."""
         current = Price.objects.filter(model=OuterRef("pk"), effective_from__lte=Now()).order_by(
             "-effective_from"
         )
@@ -80,38 +85,32 @@ class ServedModelAdmin(ModelAdmin):
         )
 
     def has_import_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may change all that a file changes."""
         return request.user.has_perms(IMPORT_PERMISSIONS)
 
     def has_export_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may see all that a file shows."""
         return request.user.has_perms(EXPORT_PERMISSIONS)
 
     def has_prices_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may see prices."""
         return request.user.has_perm("usage.view_price")
 
     @action(description="Import", icon="upload", permissions=["import"])
     def import_file(self, request: HttpRequest) -> HttpResponse:
-        """To the page that takes a catalog file."""
         return redirect("admin:catalog_import")
 
     @action(description="Export", icon="download", permissions=["export"])
     def export_file(self, request: HttpRequest) -> HttpResponse:
-        """To the catalog as a file."""
         return redirect("admin:catalog_export")
 
     @action(description="Prices", icon="sell", permissions=["prices"])
     def show_prices(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """To the model's timeline."""
-        return redirect(address("prices", {"model": object_id}))
+        return redirect(page_url("prices", {"model": object_id}))
 
     @display(
         description="Status",
         label={"served": "success", "inactive": "warning", "no price": "danger", "no deployment": "danger"},
     )
     def status(self, row: Any) -> str:
-        """Whether clients can use it, and if not, why."""
+        """Return whether clients can use the model, or why not."""
         if not row.is_active:
             return "inactive"
         if not row.active_deployments:
@@ -120,20 +119,18 @@ class ServedModelAdmin(ModelAdmin):
 
     @display(description="Price / Mtok")
     def price(self, row: Any) -> SafeString:
-        """In effect now, and the way to its timeline."""
         amounts = (row.input_per_mtok_nanodollars, row.output_per_mtok_nanodollars)
         text = "none" if None in amounts else f"{usd(amounts[0])} in, {usd(amounts[1])} out"
-        return link(address("prices", {"model": row.pk}), text, f"Prices of {row}: {text}")
+        return link(page_url("prices", {"model": row.pk}), text, f"Prices of {row}: {text}")
 
     @display(description="Deployments", ordering="active_deployments")
     def deployments_count(self, row: Any) -> int:
-        """How many active ones it has."""
         return int(row.active_deployments)
 
 
 @admin.register(Deployment)
 class DeploymentAdmin(ChoosesRows, ModelAdmin):
-    """All ways to serve all models."""
+    """All deployments of all models."""
 
     change_list_template = "chatapi/deployments_list.html"
     form = DeploymentForm
@@ -147,51 +144,43 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
     actions_detail = ["test_one"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Deployment | None = None) -> list[str]:
-        """Whose deployment it is stays."""
         return ["model"] if obj else []
 
     def has_test_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may change deployments, for one that is there."""
+        """Return whether the person may change deployments and, with an id, whether there is one."""
         is_there = object_id is None or self.get_object(request, object_id) is not None
         return is_there and request.user.has_perm("chatapi.change_deployment")
 
     @action(description="Test", icon="network_check", permissions=["test"])
     def test_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """To the page that tests it."""
         return redirect("admin:deployment_test", int(object_id))
 
     @display(description="Model", ordering="model_id")
     def served_model(self, row: Deployment) -> SafeString:
-        """What it serves."""
         return link(reverse("admin:chatapi_servedmodel_change", args=[row.model_id]), row.model_id)
 
     @display(
         description="Status", label={"active": "success", "inactive": "warning", "model inactive": "warning"}
     )
     def status(self, row: Deployment) -> str:
-        """Whether requests may be sent to it."""
         if not row.is_active:
             return "inactive"
         return "active" if row.model.is_active else "model inactive"
 
     @display(description="Upstream", ordering="base_url")
     def upstream(self, row: Deployment) -> str:
-        """Where requests go."""
         return row.base_url or str(row.get_engine_display())
 
-    @display(description="Key variable", ordering="api_key_env")
+    @display(description="API key variable", ordering="api_key_env")
     def key_variable(self, row: Deployment) -> str:
-        """The environment variable that holds the upstream's key."""
         return row.api_key_env
 
     @display(description="Priority, weight", ordering="priority")
     def share(self, row: Deployment) -> str:
-        """When it is asked, and how often among its equals."""
         return f"{row.priority}, {row.weight}"
 
     @display(description="Test")
     def test(self, row: Deployment) -> SafeString:
-        """The way to its test."""
         return _test_link(row)
 
 

@@ -1,4 +1,4 @@
-"""A deployment as an operator types it: names instead of JSON."""
+"""The form of a deployment, with fields instead of JSON."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
-from accounts.pages.constrained_form import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.models import MAX_TIMEOUT_MS, TIMEOUTS, Deployment, extra_parameters_mistake
 from chatapi.worker.engines import Timeouts
 
@@ -16,7 +16,7 @@ _USUAL = Timeouts()
 
 
 class ParametersField(forms.CharField):
-    """Names of parameters, with spaces or commas between them; its value is a list of them."""
+    """Names of parameters, separated by spaces or commas; its value is a list."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
@@ -26,7 +26,7 @@ class ParametersField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> Any:
-        """The names, each once; one that can't be passed on is told."""
+        """Return distinct names; raises `ValidationError` for one that must not be forwarded."""
         names = list(
             dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name)
         )
@@ -35,11 +35,11 @@ class ParametersField(forms.CharField):
         return names
 
     def run_validators(self, value: Any) -> None:
-        """Of the text's length; the names have been looked at."""
+        """Validate the text's length; `to_python` has checked the names."""
         super().run_validators(" ".join(value))
 
     def prepare_value(self, value: Any) -> Any:
-        """The list as text; what was typed stays."""
+        """Return the list as text, and text as it was typed."""
         return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -55,11 +55,12 @@ def _milliseconds(label: str, usual_ms: int) -> forms.IntegerField:
 
 
 class DeploymentForm(ConstrainedForm):
-    """A deployment; each of its timeouts is a field of its own."""
+    """A deployment, with a field for each of its timeouts."""
 
     extra_parameters = ParametersField(
         required=False,
-        help_text="Request parameters beyond OpenAI's that it may receive; spaces between them. All of a model's must take them.",
+        help_text="Request parameters beyond OpenAI's that it may receive, separated by spaces. "
+        "Every deployment of this model must accept them.",
     )
     connect_ms = _milliseconds("Connect", _USUAL.connect_ms)
     first_delta_ms = _milliseconds("First token", _USUAL.first_delta_ms)
@@ -72,7 +73,13 @@ class DeploymentForm(ConstrainedForm):
             "model", "name", "engine", "base_url", "upstream_model", "api_key_env", "is_active",
             "priority", "weight", "on_disconnect", "extra_parameters", "allow_remote_media",
         ]  # fmt: skip
-        labels = {"base_url": "Base URL", "upstream_model": "Upstream's model", "api_key_env": "Key variable"}
+        labels = {
+            "base_url": "Base URL",
+            "upstream_model": "Upstream's model",
+            "api_key_env": "Environment variable with the API key",
+            "allow_remote_media": "Allow image URLs",
+        }
+        help_texts = {"allow_remote_media": "The provider downloads the images.", "api_key_env": ""}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -81,7 +88,6 @@ class DeploymentForm(ConstrainedForm):
             self.initial = {**{name: timeouts[name] for name in TIMEOUTS if name in timeouts}, **self.initial}
 
     def clean(self) -> dict[str, Any]:
-        """The timeouts that were given are the row's."""
         data = self.cleaned_data
         self.instance.timeouts = {name: data[name] for name in TIMEOUTS if data.get(name) is not None}
         return data

@@ -17,8 +17,7 @@ from chatapi.catalog.file import CatalogError
 from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
 MAX_FILE_BYTES = 64 * 1024
-"""About 250 models. While they are made, with an audit entry each, nothing else is written: more is
-`manage.py loadcatalog`'s.
+"""About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
 """
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
@@ -32,18 +31,17 @@ EXPORT_PERMISSIONS = ("chatapi.view_servedmodel", "chatapi.view_deployment", "us
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A catalog file as it was sent, by the first form or by the preview's."""
+    """A catalog file, as the first form or the preview's form sent it."""
 
     name: str
     text: str
     deactivate_missing: bool
     expected_digest: str
-    """Of the plan that was shown; empty: none was yet."""
+    """The digest of the plan that was previewed; empty before the preview."""
 
 
 @require_safe
 def export(request: HttpRequest) -> HttpResponse:
-    """The catalog as a file."""
     if not request.user.has_perms(EXPORT_PERMISSIONS):
         raise PermissionDenied
     try:
@@ -61,7 +59,7 @@ def export(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def import_page(request: HttpRequest) -> HttpResponse:
-    """The form; what its file would change; and, when that was agreed to, the change."""
+    """Show the form, preview what its file would change, and apply it."""
     if not request.user.has_perms(IMPORT_PERMISSIONS):
         raise PermissionDenied
     if request.method != "POST":
@@ -82,22 +80,22 @@ def import_page(request: HttpRequest) -> HttpResponse:
             request,
             upload,
             plan,
-            notice="The catalog has changed since you looked. This is what the file would do now.",
+            notice="The catalog has changed since the preview. The file would now change this.",
         )
     except (ValueError, CatalogError) as error:
         return _page(request, {"mistake": str(error)}, status=503 if isinstance(error, CatalogBusy) else 400)
-    messages.success(request, _told(plan))
+    messages.success(request, _summary(plan))
     return redirect("admin:chatapi_servedmodel_changelist")
 
 
 def _upload(request: HttpRequest) -> Upload:
-    """What was sent; raises `ValueError` in words for whoever sent it."""
+    """Return the upload; raises `ValueError` with a text for the person."""
     sent = request.FILES.get("file")
     text = (request.POST.get("text", "") if sent is None else _text(sent)).replace(
         "\r\n", "\n"
     )  # as forms send it
     if not text.strip():
-        raise ValueError("Choose a file that has a catalog in it." if sent is None else "The file is empty.")
+        raise ValueError("Choose a catalog file." if sent is None else "The file is empty.")
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"
@@ -137,9 +135,10 @@ def _page(request: HttpRequest, context: dict[str, Any], status: int = 200) -> H
     )
 
 
-def _told(plan: Plan) -> str:
+def _summary(plan: Plan) -> str:
     verbs = [model.verb for model in plan.models]
     counts = [(verbs.count(verb), verb) for verb in ("created", "changed", "unchanged")]
     if plan.deactivates_missing:
         counts.append((len(plan.missing), "deactivated"))
-    return f"Models: {', '.join(f'{count} {verb}' for count, verb in counts if count)}. It counts within a second."
+    text = ", ".join(f"{count} {verb}" for count, verb in counts if count)
+    return f"Models: {text}. It takes effect within a second."

@@ -1,5 +1,17 @@
-"""The admin's page that tests a deployment: what would be called, and on demand what came of it."""
+"""Pages about deployments: how each one did with the newest requests, and a test that calls one.
 
+A test is one request for one token to the saved row's URL. No generation, hold or ledger entry is made of it.
+"""
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import median
 from typing import Any
 
 from django.contrib import admin
@@ -7,28 +19,285 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from accounts.audit import recorder
 from chatapi.models import Deployment
-from chatapi.pages import deployment_probe
-from chatapi.pages.deployment_probe import TIMEOUT_S, Finding
+from chatapi.wire.completion import Completion
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.messages import UserMessage
+from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
+from chatapi.worker.deployments import target_of
+from chatapi.worker.engines import Call, EngineError, Target
+from usage.models import Generation, Outcome
+from usage.pages.filters import page_url, words
 
-_HINTS = {
-    "upstream_unreachable": "Does it run, and can this server reach its base URL?",
-    "upstream_disconnected": "Does its base URL lead to an OpenAI-compatible server, and not to something else that listens there?",
-    "upstream_authentication": "Does the variable that the deployment names hold a key of this upstream's?",
-    "upstream_credentials_missing": "Set the variable that the deployment names, to a key in one line, where web and worker start.",
-    "upstream_model_not_found": "Give the deployment the name that the upstream has for the model.",
-    "upstream_invalid_response": "Does its base URL end where /chat/completions follows, such as in /v1?",
-    "upstream_timeout": f"A model that is loaded first may take longer than its timeouts, or than this test's {TIMEOUT_S:.0f} s.",
-    "upstream_rate_limited": "It works, but has no room now.",
+SAMPLE = 500
+"""The newest requests, by which deployments are judged."""
+FEW = 5
+"""Deployments that are shown even without traffic."""
+_COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
+_OF_THE_REQUEST = (REQUEST_REFUSED, REQUEST_TOO_LARGE)
+"""The messages that generations keep of errors that are the request's fault."""
+_MOODS = {
+    "healthy": "good",
+    "no traffic": "plain",
+    "inactive": "plain",
+    "some errors": "warn",
+    "failing": "bad",
 }
+TIMEOUT_S = 20.0
+"""The limit of the whole call, shorter than the deployment's own: somebody waits for a page."""
+_REQUEST = GenerationRequest(model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest="")
+_HINTS = {
+    "upstream_unreachable": "Is it running, and can this server reach its base URL?",
+    "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
+    "upstream_authentication": "Does the deployment's environment variable hold a key of this upstream?",
+    "upstream_credentials_missing": "Set the deployment's environment variable for web and worker.",
+    "upstream_model_not_found": "Set the deployment's upstream model to the upstream's name for it.",
+    "upstream_invalid_response": "Does its base URL end before /chat/completions, such as in /v1?",
+    "upstream_timeout": f"Loading a model can take longer than this test's {TIMEOUT_S:.0f} s.",
+    "upstream_rate_limited": "It works, but is at its rate limit now.",
+}
+
+
+# ---- how each deployment did
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentHealth:
+    """One deployment, and the outcomes of its requests."""
+
+    model: str
+    name: str
+    engine: str
+    state: str
+    requests: int
+    """Those that it answered or was the last to try; open ones count too."""
+    failed: int
+    """Part of `requests`. A lost worker is not a failure of its deployment."""
+    rejected: int
+    """Part of `failed`: the request was wrong, and another deployment would have rejected it too."""
+    stopped: int
+    """Part of `failed`: stopped by us (an operator, a revoked key, a restart, a Redis outage)."""
+    failed_over: int
+    """Requests that it failed and another deployment tried after it."""
+    first_token_ms: float | None
+    url: str
+    requests_url: str
+    """The URL of `requests`."""
+    errors_url: str
+    """The URL of `failed`."""
+    broken: int
+    """The number of failures that are the deployment's own."""
+
+    @property
+    def mood(self) -> str:
+        return _MOODS[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Deployments with traffic, or the first few; those with the most failures come first."""
+
+    rows: Sequence[DeploymentHealth]
+    count: int
+    """The number of all deployments."""
+    sample_size: int
+
+    @property
+    def hidden_count(self) -> int:
+        return self.count - len(self.rows)
+
+
+@dataclass(slots=True)
+class _Served:
+    """The requests of one deployment."""
+
+    outcomes: list[str] = field(default_factory=list)
+    """An open request's is empty."""
+    first_tokens_ms: list[int] = field(default_factory=list)
+    rejected: int = 0
+    stopped: int = 0
+    failed_over: int = 0
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes.count(Outcome.FAILED)
+
+    @property
+    def broken(self) -> int:
+        """The number of failures that are the deployment's own, whether or not it was the last to try."""
+        return self.failed - self.rejected - self.stopped + self.failed_over
+
+    @property
+    def state(self) -> str:
+        """The state, judged by requests that have ended: where all wait for a timeout, many are open."""
+        ended = sum(outcome != "" for outcome in self.outcomes) + self.failed_over
+        if not self.outcomes and not self.failed_over:
+            return "no traffic"
+        if not self.broken:
+            return "healthy"
+        return "failing" if 2 * self.broken >= ended else "some errors"
+
+
+def recent_deployments() -> Recent:
+    """Return the deployments, judged by the newest `SAMPLE` requests."""
+    newest = list(Generation.objects.order_by("-id").only(*_COLUMNS)[:SAMPLE])
+    served = _served(newest)
+    times = _times([row.admitted_at for row in newest])
+    rows = [_health(row, served[row.model_id, row.name], times) for row in Deployment.objects.all()]
+    ordered = sorted(rows, key=lambda row: (-row.broken, -row.requests))
+    asked = [row for row in ordered if row.requests or row.failed_over]
+    return Recent(ordered[: max(len(asked), FEW)], len(rows), len(newest))
+
+
+def _served(newest: Sequence[Generation]) -> Mapping[tuple[str, str], _Served]:
+    served: dict[tuple[str, str], _Served] = defaultdict(_Served)
+    for row in newest:
+        last = served[row.model, row.deployment]
+        last.outcomes.append(row.outcome)
+        attempts = row.attempt_log or ()
+        if row.outcome == Outcome.FAILED:
+            last.rejected += row.error_message in _OF_THE_REQUEST
+            last.stopped += not (attempts and attempts[-1]["error_code"])
+        if row.first_token_ms is not None:
+            last.first_tokens_ms.append(row.first_token_ms)
+        for attempt in attempts[:-1]:
+            served[row.model, attempt["deployment"]].failed_over += 1
+    return served
+
+
+def _times(admitted: Sequence[datetime]) -> dict[str, str]:
+    """Return the URL parameters for the requests admitted in this time, including the last one."""
+    if not admitted:
+        return {}
+    end = max(admitted) + timedelta(microseconds=1)
+    return {"start": f"{min(admitted):%Y-%m-%dT%H:%M:%S.%f}", "end": f"{end:%Y-%m-%dT%H:%M:%S.%f}"}
+
+
+def _health(row: Deployment, served: _Served, times: Mapping[str, str]) -> DeploymentHealth:
+    asked = {"model": row.model_id, "deployment": row.name, **times}
+    return DeploymentHealth(
+        model=row.model_id,
+        name=row.name,
+        engine=row.engine,
+        state=served.state if row.is_active else "inactive",
+        requests=len(served.outcomes),
+        failed=served.failed,
+        rejected=served.rejected,
+        stopped=served.stopped,
+        failed_over=served.failed_over,
+        broken=served.broken,
+        first_token_ms=median(served.first_tokens_ms) if served.first_tokens_ms else None,
+        url=reverse("admin:chatapi_servedmodel_change", args=[row.model_id]),
+        requests_url=page_url("requests", asked),
+        errors_url=page_url("requests", asked | {"outcome": Outcome.FAILED.value}),
+    )
+
+
+# ---- the call
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a call. Its texts never contain the key that the upstream was sent."""
+
+    status: int
+    """The HTTP status that a client would have got."""
+    error: str
+    """The error's code; empty if it works."""
+    message: str
+    text: str
+    """The token, of the answer or its reasoning."""
+    fingerprint: str
+    usage: Usage | None
+    """The tokens that the upstream counted, if it reports them."""
+    started_ms: float | None
+    """The time until the upstream accepted the request with its response's head."""
+    first_token_ms: float | None
+    total_ms: float
+
+    @property
+    def outcome(self) -> str:
+        return f"{self.status} {self.error}".strip()
+
+
+def call(row: Deployment) -> Finding:
+    """Call the row's deployment and wait for the end, `TIMEOUT_S` at most.
+
+    It blocks, and needs a thread without an event loop.
+    """
+    answer = asyncio.run(_ask(target_of(row)))
+    failure = answer.completion.failure
+    choice = answer.completion.choice(0)
+    texts = [
+        (failure.code or failure.type) if failure else "",
+        failure.message if failure else "",
+        choice.text or choice.reasoning or choice.refusal or "",
+        answer.completion.system_fingerprint or "",
+    ]
+    key = key_of(row)
+    error, message, text, fingerprint = (text.replace(key, "(the key)") if key else text for text in texts)
+    status = failure.status if failure else 200
+    usage, times = answer.completion.usage, (answer.started_ms, answer.first_token_ms, answer.total_ms)
+    return Finding(status, error, message, text, fingerprint, usage, *times)
+
+
+def key_of(row: Deployment) -> str:
+    """Return the upstream's key from this process's environment; empty if none is set or needed."""
+    return os.environ.get(row.api_key_env, "").strip() if row.api_key_env else ""
+
+
+class _Answer:
+    """The answer so far, with its times."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self.completion = Completion()
+        self.started_ms: float | None = None
+        self.first_token_ms: float | None = None
+        self.total_ms = 0.0
+
+    def add(self, delta: AnyDelta) -> None:
+        self.completion.add(delta)
+        self.total_ms = (time.monotonic() - self._started_at) * 1_000
+        if isinstance(delta, Started):
+            self.started_ms = self.total_ms
+        elif self.first_token_ms is None and not isinstance(delta, Finished | Usage | Failed):
+            self.first_token_ms = self.total_ms
+
+
+async def _ask(target: Target) -> _Answer:
+    # Imported here: the engines import an HTTP client that no other page of the web process needs.
+    from chatapi.worker.services import ENGINES  # noqa: PLC0415
+
+    answer, engine = _Answer(), ENGINES[target.engine]()
+    try:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            aclosing(engine.stream(Call("test", _REQUEST, target, 1))) as batches,
+        ):
+            async for batch in batches:
+                for delta in batch:
+                    answer.add(delta)
+    except EngineError as error:
+        answer.add(error.failure)
+    except TimeoutError:
+        answer.add(TIMED_OUT)
+    finally:
+        await engine.close()
+    return answer
+
+
+# ---- the page of a test
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
-    """What a test would call; a POST makes the call. Whoever may change deployments may test them."""
+    """Show what a test would call; a POST calls it. It needs the permission to change deployments."""
     if not request.user.has_perm("chatapi.change_deployment"):
         raise PermissionDenied
     rows = admin.site.get_model_admin(Deployment).get_queryset(request).select_related("model")
@@ -45,20 +314,20 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
 
 
 def _mistakes(row: Deployment) -> list[str]:
-    """What is wrong with a row that was never checked."""
+    """Return the mistakes of a row that was saved without a check."""
     try:
         row.full_clean()
     except ValidationError as error:
-        return [f"{name.replace('_', ' ')}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
+        return [f"{words(name)}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
     return []
 
 
 def _tested(row: Deployment) -> Finding:
-    """What came of a call, which is in the audit log."""
+    """Call the deployment, and record that in the audit log."""
     if not connection.in_atomic_block:
-        # It waits for an upstream: others need the connection meanwhile.
+        # The call waits for an upstream; other requests need the connection meanwhile.
         connection.close()
-    finding = deployment_probe.ask(row)
+    finding = call(row)
     recorder.record("tested", row, {"outcome": [None, finding.outcome]})
     return finding
 
@@ -70,7 +339,7 @@ def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> d
         "mistakes": mistakes,
         "finding": finding,
         "timeout_s": f"{TIMEOUT_S:.0f}",
-        # Whether it is set is all that is told of a key.
-        "has_key": bool(deployment_probe.key_of(row)),
+        # The page says only whether the key is set.
+        "has_key": bool(key_of(row)),
         "hint": _HINTS.get(finding.error) if finding else None,
     }

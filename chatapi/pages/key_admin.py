@@ -1,8 +1,7 @@
-"""Pages about API keys: who has which, what each did lately, what each may do; making, rotating, disabling
-and revoking them.
+"""Pages about API keys: their list with recent activity; creating, rotating, disabling and revoking them.
 
-They stand on top of all three packages: a key belongs to a tenant, its usage to the books, its models and
-dialects to the catalog.
+They need all three packages: a key belongs to a tenant, its usage is in the books, its models are the
+catalog's.
 """
 
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
 from chatapi.pages.key_panels import panels
 from usage import formatting
 from usage.insights.keys import key_activity
-from usage.pages import figures, sparkline
+from usage.pages.gauges import draw_sparkline
 
 _STATUSES = {
     "active": "success",
@@ -49,16 +48,16 @@ _OFFERED: dict[str, Callable[[APIKey], bool]] = {
     "enable": lambda row: not row.is_active,
     "revoke_one": lambda row: True,
 }
-"""When a key that is not revoked has which button."""
+"""The buttons of a key that is not revoked, each with its condition."""
 
 
 class KeyList(ChangeList):
-    """A page of the list, with what its keys did lately."""
+    """A page of the list, with the recent activity of its keys."""
 
     result_list: Any
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read for all keys of the page together."""
+        """Read the activity of all keys of the page together."""
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
         activity = key_activity(rows, timezone.now())
@@ -68,36 +67,28 @@ class KeyList(ChangeList):
 
 
 def _question(title: str, description: str, submit: str) -> dict[str, Any]:
-    """A dialog that asks back and nothing else."""
+    """Return the settings of a dialog that only asks for confirmation."""
     return {"title": title, "description": description, "form_class": None, "form_submit_text": submit}
 
 
 @admin.register(APIKey)
 class APIKeyAdmin(TenantAdmin, ModelAdmin):
-    """API keys. A secret is shown once, as the answer to its making; keys are revoked and never deleted."""
+    """API keys. A secret is shown once, when it is made; keys are revoked and never deleted: the ledger names
+    them.
+    """
 
-    nothing_yet = "Whoever calls the API needs a key."
+    nothing_yet = "No API keys yet. Clients need one to call the API."
     form = KeyForm
     change_form_outer_before_template = "chatapi/key_activity.html"
     change_form_outer_after_template = "chatapi/key_limits.html"
     list_display = [
-        "name",
-        "redacted",
-        "organization",
-        "project_name",
-        "kind",
-        "status",
-        "requests",
-        "last_request",
+        "name", "redacted", "organization", "project_name", "kind", "status", "requests", "last_request",
         "created",
-    ]
+    ]  # fmt: skip
     list_filter = [
-        "is_test",
-        "is_admin",
-        "is_active",
-        ("revoked_at", admin.EmptyFieldListFilter),
+        "is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter),
         "project__organization",
-    ]
+    ]  # fmt: skip
     list_select_related = ["project__organization"]
     search_fields = ["name", "public", "previous_public", "project__name", "project__organization__name"]
     search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
@@ -112,28 +103,23 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     # ---- who may do what
 
     def has_delete_permission(self, request: HttpRequest, obj: APIKey | None = None) -> bool:
-        """Never: the ledger speaks of it."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A member changes no admin key: widening, enabling or rotating one is as good as making one."""
+        """Refuse admin keys to members: widening, enabling or rotating one is as good as making one."""
         if not super().has_change_permission(request, obj):
             return False
-        row = (
-            obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
-        )  # the theme has only the id
-        return (
-            row is None
-            or not row.is_admin
-            or access.may_make_admin_keys(request.user, row.project.organization_id)
-        )
+        # The theme passes an id instead of a row.
+        row = obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
+        if row is None or not row.is_admin:
+            return True
+        return access.may_make_admin_keys(request.user, row.project.organization_id)
 
     def has_key_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Whoever may change this key, as long as it is not revoked."""
         return self._changeable(request, object_id) is not None
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
-        """The buttons that make sense for the key as it is."""
+        """Return the buttons that apply to the key's state."""
         row = self._changeable(request, object_id)
         offered = [name for name, is_offered in _OFFERED.items() if row is not None and is_offered(row)]
         return [
@@ -142,30 +128,25 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     def _changeable(self, request: HttpRequest, object_id: str) -> APIKey | None:
         row: APIKey | None = self.get_object(request, object_id)
-        is_changeable = (
-            row is not None and row.revoked_at is None and self.has_change_permission(request, row)
-        )
-        return row if is_changeable else None
+        if row is None or row.revoked_at is not None or not self.has_change_permission(request, row):
+            return None
+        return row
 
     # ---- the list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """With the activity of the keys that are on the page."""
         return KeyList
 
     @display(description="Key")
     def redacted(self, row: APIKey) -> str:
-        """The key as it may be shown again."""
         return row.redacted
 
     @display(description="Organization", ordering="project__organization__name")
     def organization(self, row: APIKey) -> str:
-        """Whose key it is."""
         return row.project.organization.name
 
     @display(description="Project", ordering="project__name")
     def project_name(self, row: APIKey) -> str:
-        """The project's name, without its organization's."""
         return row.project.name
 
     @display(
@@ -173,12 +154,11 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         label={"live": "info", "live, admin": "info", "test": "warning", "test, admin": "warning"},
     )
     def kind(self, row: APIKey) -> str:
-        """Live or test, and whether it is an admin key."""
         return f"{'test' if row.is_test else 'live'}{', admin' if row.is_admin else ''}"
 
     @display(description="Status", label=_STATUSES)
     def status(self, row: APIKey) -> str:
-        """Whether it would be let in now."""
+        """Return whether requests with the key are accepted, or why not."""
         if row.revoked_at is not None:
             return "revoked"
         if row.expires_at is not None and row.expires_at <= timezone.now():
@@ -189,27 +169,24 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Requests, 30 days")
     def requests(self, row: Any) -> SafeString:
-        """Bars by day, and how many."""
-        bars = sparkline.draw(row.activity.requests_by_day, row.activity.first_day, "requests")
+        bars = draw_sparkline(row.activity.requests_by_day, row.activity.first_day, "requests")
         return render_to_string(
-            "chatapi/key_requests.html", {"sparkline": bars, "count": figures.count(row.activity.requests)}
+            "chatapi/key_requests.html", {"sparkline": bars, "count": formatting.count(row.activity.requests)}
         )
 
     @display(description="Last request", empty_value="–")
     def last_request(self, row: Any) -> str | None:
-        """When it was admitted, as an age."""
         moment = row.activity.last_request_at
-        return None if moment is None else figures.age(moment, timezone.now())
+        return None if moment is None else formatting.age(moment, timezone.now())
 
     @display(description="Created", ordering="created_at")
     def created(self, row: APIKey) -> str:
-        """The day, of UTC."""
         return f"{row.created_at:%Y-%m-%d}"
 
     # ---- one key
 
     def get_fieldsets(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
-        """What is asked for, or shown; never a digest."""
+        """Return the fields; a digest is never among them."""
         may_change = obj is None or self.has_change_permission(request, obj)
         rights = ["scopes", "allowed_models"] if may_change else ["scopes_shown", "allowed_models_shown"]
         rights += [] if obj is None and not access.may_make_admin_keys(request.user, None) else ["is_admin"]
@@ -217,15 +194,15 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         if obj is None:
             return [
                 (None, {"fields": ["project", "name", "test_key"]}),
-                ("What it may do", {"fields": rights}),
+                ("Rights", {"fields": rights}),
             ]
         known = ["name", "redacted", "project", "kind", "status", "created_at"]
         known += ["previous_secret"] if obj.has_previous(timezone.now()) else []
         known += ["revoked_at"] if obj.revoked_at else []
-        return [(None, {"fields": known}), ("What it may do", {"fields": rights})]
+        return [(None, {"fields": known}), ("Rights", {"fields": rights})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
-        """What a key is stays; what it may do can change."""
+        """Keep what the key is; its rights can change."""
         shown_only = ["redacted", "project", "kind", "status", "created_at", "previous_secret", "revoked_at"]
         if obj is None:
             return []
@@ -240,7 +217,6 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     def get_form(
         self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
-        """A new key also has a project and a kind."""
         form = super().get_form(request, obj, change, **({} if obj else {"form": NewKeyForm}) | kwargs)
         form.person = request.user
         return form
@@ -248,7 +224,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     def render_change_form(
         self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any
     ) -> HttpResponse:
-        """With what the key did, and what limits it."""
+        """Add the key's activity and its limits to the page."""
         row: APIKey | None = kwargs.get("obj")
         more = panels(row, request.user) if row is not None else {}
         response: HttpResponse = super().render_change_form(request, context | more, add=add, **kwargs)
@@ -256,17 +232,15 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Old secret")
     def previous_secret(self, row: APIKey) -> str:
-        """What was rotated out and still works."""
+        """Return the end of the secret before the last rotation."""
         return f"{row.previous_redacted} works until {formatting.moment(row.previous_expires_at)} UTC"
 
     @display(description="Scopes")
     def scopes_shown(self, row: APIKey) -> str:
-        """For who may only look."""
         return ", ".join(row.scopes) or "everything"
 
     @display(description="Allowed models")
     def allowed_models_shown(self, row: APIKey) -> str:
-        """For who may only look."""
         return ", ".join(row.allowed_models) or "all"
 
     # ---- its secrets
@@ -274,30 +248,20 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     def save_model(
         self, request: HttpRequest, obj: Any, form: "forms.ModelForm[APIKey]", change: bool
     ) -> None:
-        """A new key's secret stays in this request."""
+        """Keep a new key's secret in this request only."""
         if change:
-            obj.save(
-                update_fields=[
-                    "name",
-                    "scopes",
-                    "allowed_models",
-                    "is_admin",
-                    "default_dialect",
-                    "expires_at",
-                ]
-            )
+            obj.save(update_fields=KeyForm.Meta.fields)
         else:
             obj.secret = keys.issue(obj)
 
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """The secret, once."""
         return self._secret_page(request, obj, obj.secret, is_new=True)
 
     @action(description="Rotate", permissions=["key"], icon="autorenew", url_path="rotate")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """A form that asks until when the secret works that the key has now; then the new one, once."""
+        """Ask until when the current secret works, then show the new one, once."""
         row: APIKey | None = self.get_object(request, object_id)
         if row is None:
             raise Http404
@@ -310,15 +274,13 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
             secret = keys.rotate(row, form.previous_until)
         except KeyChanged:
             messages.error(
-                request, "Nothing was changed: this key was rotated or revoked since the form was opened."
+                request, "Nothing was changed: this key was rotated or revoked after the form was opened."
             )
             return redirect("admin:accounts_apikey_change", object_id)
         return self._secret_page(request, row, secret, is_new=False)
 
     def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, *, is_new: bool) -> HttpResponse:
-        """The secret in this answer, and in no message, session or cookie. What limits a key that is new is
-        the next thing to say.
-        """
+        """Show the secret in this response; no message, session or cookie contains it."""
         model = key_snippets.usable_model(row)
         origin = request.build_absolute_uri("/")[:-1]
         context = self._context(request, row, "API key created" if is_new else "API key rotated") | {
@@ -344,12 +306,12 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         url_path="end-previous",
         dialog=_question(
             "End the old secret now?",
-            "Whoever still uses the secret from before the rotation is refused within a second.",
+            "Requests with the secret from before the rotation fail within a second.",
             "End it",
         ),
     )
     def end_previous(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        """End the overlap of a rotation before its time."""
+        """End the overlap of a rotation now."""
         ended = keys.end_previous_secrets(APIKey.objects.filter(pk=object_id))
         return self._done(
             request, object_id, "Only the new secret works now." if ended else "There was no old secret."
@@ -362,12 +324,11 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         url_path="disable",
         dialog=_question(
             "Disable this key?",
-            "It is refused within a second, and its running requests end, until someone enables it again.",
+            "Requests with this key fail within a second, and running ones end, until it is enabled again.",
             "Disable",
         ),
     )
     def disable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        """Refuse this key for the time being."""
         keys.set_active(APIKey.objects.filter(pk=object_id), is_active=False)
         return self._done(request, object_id, "The key is disabled.")
 
@@ -379,7 +340,6 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         dialog=_question("Enable this key?", "It works again at once.", "Enable"),
     )
     def enable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        """Take this key again."""
         keys.set_active(APIKey.objects.filter(pk=object_id), is_active=True)
         return self._done(request, object_id, "The key is enabled.")
 
@@ -391,18 +351,17 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         variant=ActionVariant.DANGER,
         dialog=_question(
             "Revoke this key?",
-            "It is refused within a second, for good, with all its secrets. There is no way back.",
+            "Requests with this key fail within a second. This can't be undone.",
             "Revoke",
         ),
     )
     def revoke_one(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        """Refuse this key for good."""
         keys.revoke(APIKey.objects.filter(pk=object_id))
         return self._done(request, object_id, "The key is revoked.")
 
-    def _done(self, request: HttpRequest, object_id: str, told: str) -> HttpResponse:
-        """Back to the key's page: the dialog is sent by htmx, which follows this header with the whole page."""
-        messages.success(request, told)
+    def _done(self, request: HttpRequest, object_id: str, text: str) -> HttpResponse:
+        """Redirect to the key's page by a header that htmx follows with the whole page."""
+        messages.success(request, text)
         return HttpResponse(
             headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])}
         )
@@ -411,24 +370,21 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     @action(description="Disable selected keys", permissions=["change"])
     def disable_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
-        """Refuse all that work, for the time being."""
         count = keys.set_active(self._changeable_rows(request, rows), is_active=False)
-        messages.success(request, f"Disabled {_keys(count)}. They are refused within a second.")
+        messages.success(request, f"Disabled {_keys(count)}. Their requests fail within a second.")
 
     @action(description="Enable selected keys", permissions=["change"])
     def enable_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
-        """Take all again that are disabled."""
         count = keys.set_active(self._changeable_rows(request, rows), is_active=True)
         messages.success(request, f"Enabled {_keys(count)}.")
 
     @action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, rows: QuerySet[APIKey]) -> None:
-        """Revoke all that still work."""
         count = keys.revoke(self._changeable_rows(request, rows))
-        messages.success(request, f"Revoked {_keys(count)}. They are refused within a second.")
+        messages.success(request, f"Revoked {_keys(count)}. Their requests fail within a second.")
 
     def _changeable_rows(self, request: HttpRequest, rows: QuerySet[APIKey]) -> QuerySet[APIKey]:
-        """Of what a person sees, what they may change: their roles in several organizations can differ."""
+        """Return the rows that the person may change: their roles can differ between organizations."""
         changeable = access.where_may(
             request.user, self.permission("change"), APIKey.objects.filter(pk__in=rows.values("pk"))
         )

@@ -24,22 +24,22 @@ OVERLAPS = {
     "259200": "in 3 days",
     "604800": "in 7 days",
 }
-"""Seconds for which a secret that is rotated out still works, and how that is said."""
+"""Seconds for which the old secret still works after a rotation, with their texts."""
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """What a key may do. Dialects, scopes and models are chosen, not typed."""
+    """The rights of a key. Dialects, scopes and models are chosen, not typed."""
 
     scopes = forms.MultipleChoiceField(
         choices=KeyScope.choices,
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text=APIKey._meta.get_field("scopes").help_text,
+        help_text="Leave empty to allow everything.",
     )
     allowed_models = forms.MultipleChoiceField(
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text=APIKey._meta.get_field("allowed_models").help_text,
+        help_text="Leave empty to allow all models.",
     )
     default_dialect = forms.ChoiceField(
         choices=[("", "The server's default"), *((name, name) for name in DIALECTS)],
@@ -54,15 +54,17 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
     class Meta:
         model = APIKey
         fields = ["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"]
+        labels = {"is_admin": "Can read the organization's usage"}
+        help_texts = {"is_admin": "With /v1/organization/usage/completions and /v1/organization/costs."}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields.get("allowed_models")  # there is none for who may only look
+        field = self.fields.get("allowed_models")  # people who may only view have no fields
         if field is not None:
             field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
 
     def clean_is_admin(self) -> bool:
-        """An admin key is made by an owner or an admin of its organization."""
+        """Raise `ValidationError` unless the person is an owner or admin of the key's organization."""
         is_admin: bool = self.cleaned_data["is_admin"]
         project = self.cleaned_data.get("project") or (self.instance.project if self.instance.pk else None)
         if (
@@ -75,47 +77,46 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
 
 
 class NewKeyForm(KeyForm):
-    """A key to be: its project and its kind can be chosen now and never again."""
+    """A new key, with its project and kind, which never change."""
 
     test_key = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Reaches only the sandbox engine and costs nothing.",
+        help_text="Works with the sandbox engine only, and is free.",
     )
 
     class Meta(KeyForm.Meta):
         fields = ["project", *KeyForm.Meta.fields]
 
     def clean(self) -> dict[str, Any]:
-        """The key is what was chosen, before its secret is made."""
+        """Set the kind before the secret is made."""
         self.instance.is_test = self.cleaned_data.get("test_key", False)
         return self.cleaned_data
 
 
 class RotationForm(forms.Form):
-    """When the secret that a key has now stops working."""
+    """The time when the current secret of a key stops working."""
 
     public = forms.CharField(widget=forms.HiddenInput)
-    """Of that secret: a form that is sent twice must not rotate out what the first one made."""
+    """The current secret's: a form that is sent twice must not replace the secret that it made."""
     overlap = forms.ChoiceField(
         choices=list(OVERLAPS.items()), initial="86400", label="The old secret stops working"
     )
     until = forms.DateTimeField(
         required=False,
-        label="or at this moment (UTC)",
+        label="or at this time (UTC)",
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
 
     def clean_until(self) -> Any:
-        """It lies ahead."""
         until = self.cleaned_data["until"]
         if until is not None and until <= timezone.now():
-            raise ValidationError("This moment has passed. Choose one that lies ahead, or “now”.")
+            raise ValidationError("This time has passed. Choose a later one, or “now”.")
         return until
 
     @property
     def previous_until(self) -> Any:
-        """The chosen moment, None for at once; of a form that is valid."""
+        """The chosen time, or None for now, of a valid form."""
         overlap_s = int(self.cleaned_data["overlap"])
         return self.cleaned_data["until"] or (
             timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None
@@ -123,8 +124,9 @@ class RotationForm(forms.Form):
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
-    """All models; a chosen name that none has any more stays, for without it a key could use more than
-    before, or a limit hold for more.
+    """Return all models, and chosen ones that the catalog no longer has.
+
+    Without those a key could use more models than before, or a limit apply to more.
     """
     known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
     return [(name, name) for name in known] + [

@@ -1,4 +1,4 @@
-"""What stands above and below the form on an API key's page: what the key did lately, and all that limits it."""
+"""The panels of an API key's page: recent activity above the form, limits below it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ from usage.books import spending
 from usage.books.spending import Spending
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, Scope
-from usage.pages import sparkline
-from usage.pages.figures import Fullness, fullness
+from usage.pages.gauges import Fullness, draw_sparkline, fullness
 from usage.rollups import refused_requests
 
 _OWNERS = {Scope.ORGANIZATION: "its organization", Scope.PROJECT: "its project", Scope.API_KEY: "this key"}
@@ -24,7 +23,7 @@ _OWNERS = {Scope.ORGANIZATION: "its organization", Scope.PROJECT: "its project",
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    """A rate limit that the key's requests fall under, and where it is changed."""
+    """A rate limit that applies to the key, and the URL where it is changed."""
 
     owner: str
     model: str
@@ -34,7 +33,7 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
-    """A budget that the key's requests count in; `url` is where its limit is changed, blank without one."""
+    """A budget that the key's requests count in; `url` is its limit's, empty without one."""
 
     owner: str
     spending: Spending
@@ -42,7 +41,7 @@ class BudgetRow:
 
     @property
     def full(self) -> Fullness | None:
-        """How near it is to its limit; None without one."""
+        """Its fullness; None without a limit."""
         limit = self.spending.limit_nanodollars
         return (
             None
@@ -52,13 +51,13 @@ class BudgetRow:
 
 
 def panels(row: APIKey, person: Person) -> dict[str, Any]:
-    """What the two templates read: for a key, with what of it this person may change."""
+    """Return the context of the two templates: the key's activity and limits, and what the person may add."""
     activity = key_activity([row], timezone.now())[row.pk]
     return {
         "key": row,
         "activity": activity,
         "activity_days": DAYS,
-        "sparkline": sparkline.draw(activity.requests_by_day, activity.first_day, "requests"),
+        "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day, "requests"),
         "refused": refused_requests.of_key(row.pk, timezone.now()),
         "rate_limits": list(_rate_limits(row)),
         "budgets": list(_budgets(row)),
@@ -68,7 +67,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
 
 
 def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
-    """The key's own first, then its project's and its organization's."""
+    """Yield the key's limits, then its project's and its organization's."""
     owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
     found = RateLimit.objects.filter(owners)
     for limit in sorted(
@@ -84,7 +83,7 @@ def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
 
 
 def _budgets(row: APIKey) -> Iterator[BudgetRow]:
-    """The key's own, and those above it that can refuse it."""
+    """Yield the key's budgets, then its project's and its organization's."""
     organization = row.project.organization
     scopes = {Scope.ORGANIZATION: organization.pk, Scope.PROJECT: row.project_id, Scope.API_KEY: row.pk}
     wanted = Q()

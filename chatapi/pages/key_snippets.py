@@ -1,4 +1,4 @@
-"""The first requests that a new key can make, ready to be pasted: as curl, Python and JavaScript."""
+"""Code of a new key's first request, in curl, Python and JavaScript."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ curl {origin}/v1/key -H "Authorization: Bearer {secret}"
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Something to paste, and where."""
+    """Code to paste."""
 
     id: str
     title: str
@@ -62,14 +62,14 @@ class Snippet:
 
 
 def usable_model(row: APIKey) -> str | None:
-    """A model that is served and that the key may use; the default model, if that is one."""
+    """Return a served model that the key may use, preferably the default model."""
     served = {model.id for model in catalog.load().values() if model.price is not None}
     usable = served & set(row.allowed_models) if row.allowed_models else served
     return settings.DEFAULT_MODEL if settings.DEFAULT_MODEL in usable else min(usable, default=None)
 
 
 def snippets(row: APIKey, secret: str, origin: str, model: str | None) -> Sequence[Snippet]:
-    """What the key can ask first: a chat, or only who it is, if it has no model or may not complete."""
+    """Return a chat in three languages; only a look-up of the key if it can't complete."""
     may_complete = not row.scopes or KeyScope.COMPLETIONS in row.scopes
     if model is None or not may_complete:
         return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]

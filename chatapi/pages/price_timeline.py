@@ -1,37 +1,83 @@
-"""A model's prices as a timeline: when each counts, and what it changed."""
+"""The admin's page of one model's prices, past, present and upcoming: a chart and a timeline.
 
-from collections.abc import Sequence
+The chart is shapes in percent of its plot, so that its text keeps its size at any width.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.views.decorators.http import require_safe
+
+from chatapi.models import ServedModel
 from usage import pricing
-from usage.formatting import usd
+from usage.database.clock import database_now
+from usage.formatting import money, usd
 from usage.models import Price
 
+MAX_PRICES = 100
 NAMES = {
     "input_per_mtok_nanodollars": "Input",
     "cached_input_per_mtok_nanodollars": "Cached input",
     "output_per_mtok_nanodollars": "Output",
     "reasoning_per_mtok_nanodollars": "Reasoning",
 }
-"""The parts of a price, as people call them."""
+"""The parts of a price."""
 assert tuple(NAMES) == tuple(field.name for field in fields(pricing.Price)), "each part has a name"
+_AIR = 0.08
+"""The share of the time shown that follows the start of the last price, so that it can be seen."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
+"""The end of Python's calendar: a price may start on its last day."""
+_LABEL_WIDTH = 32.0
+"""The width of a date on a phone, in percent of the plot's width."""
+
+
+@require_safe
+def prices_page(request: HttpRequest) -> HttpResponse:
+    """Show the timeline of the URL's model; without a model, redirect to the list of all prices."""
+    if not request.user.has_perm("usage.view_price"):
+        raise PermissionDenied
+    model = request.GET.get("model", "").replace("\x00", "")
+    if not model:
+        return redirect("admin:usage_price_changelist")
+    known = admin.site.get_model_admin(Price).get_queryset(request).filter(model=model)
+    # One more than is shown, to compare the oldest one with.
+    rows = list(known.order_by("-effective_from")[: MAX_PRICES + 1])[::-1]
+    now = database_now()
+    context = {
+        "title": "Prices",
+        "model": model,
+        "is_served": ServedModel.objects.filter(pk=model).exists(),
+        "entries": entries(rows, now)[:MAX_PRICES],
+        "chart": draw_chart(rows, now),
+        "hidden_count": max(known.count() - MAX_PRICES, 0),
+    }
+    return TemplateResponse(request, "chatapi/prices.html", admin.site.each_context(request) | context)
+
+
+# ---- the timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """One part of a price, against the price before."""
+    """One part of a price, compared with the price before."""
 
     name: str
     usd: str
     before_usd: str
-    """Empty where it was the same, or where there was no price before."""
+    """Empty if it was the same, or if there was no price before."""
     change: str
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One price: when it counts, and what it changed."""
+    """One price: its time, and what it changed."""
 
     row: Price
     ends: datetime | None
@@ -41,9 +87,7 @@ class Entry:
 
 
 def entries(rows: Sequence[Price], now: datetime) -> list[Entry]:
-    """The timeline of these prices of one model, which come in the order of their beginning; the newest is
-    first.
-    """
+    """Return the timeline of one model's prices, newest first; `rows` are oldest first."""
     ends: list[datetime | None] = [*(row.effective_from for row in rows[1:]), None]
     befores: list[pricing.Price | None] = [None, *(row.value for row in rows)]
     made = [
@@ -54,7 +98,7 @@ def entries(rows: Sequence[Price], now: datetime) -> list[Entry]:
 
 
 def percent(before: int, after: int) -> str:
-    """How a price has changed: "+33 %", "−2.5 %"; in words where that says nothing."""
+    """Return the change of a price: "+33 %", "−2.5 %", a factor beyond tenfold, or words."""
     if before == after:
         return "unchanged"
     if not before:
@@ -64,7 +108,6 @@ def percent(before: int, after: int) -> str:
     change = 100 * (after - before) / before
     if abs(change) < 0.01:
         return "barely changed"
-    # Beyond tenfold a percentage says less than a factor.
     return f"×{after / before:.3g}" if change > 900 else f"{change:+.3g} %".replace("-", "−")
 
 
@@ -75,12 +118,11 @@ def _state(row: Price, end: datetime | None, now: datetime) -> str:
 
 
 def _amounts(price: pricing.Price, before: pricing.Price | None) -> list[Amount]:
-    told = [
-        field
+    return [
+        _amount(field, price, before)
         for field in NAMES
         if getattr(price, field) is not None or (before and getattr(before, field) is not None)
     ]
-    return [_amount(field, price, before) for field in told]
 
 
 def _amount(field: str, price: pricing.Price, before: pricing.Price | None) -> Amount:
@@ -93,10 +135,122 @@ def _amount(field: str, price: pricing.Price, before: pricing.Price | None) -> A
 
 
 def charged(price: pricing.Price, field: str) -> int:
-    """What this part costs: reasoning without a price of its own costs what output costs."""
+    """Return the price of this part; reasoning without a price costs the same as output."""
     amount: int | None = getattr(price, field)
     return price.output_per_mtok_nanodollars if amount is None else amount
 
 
 def _written(nanodollars: int | None) -> str:
     return "as output" if nanodollars is None else usd(nanodollars)
+
+
+# ---- the chart
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One straight part of a curve."""
+
+    style: str
+    x1: str
+    x2: str
+    y1: str
+    y2: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text beside an axis."""
+
+    at: str
+    text: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The shapes and texts that the template draws."""
+
+    lines: Sequence[Line]
+    legend: Sequence[tuple[str, str]]
+    """Each curve's colour and name."""
+    heights: Sequence[Label]
+    times: Sequence[Label]
+    now: str
+
+
+class _Plot:
+    """The plot's scales, in percent."""
+
+    def __init__(self, rows: Sequence[Price], fields: Sequence[str], now: datetime) -> None:
+        self.start = rows[0].effective_from
+        last = max(now, rows[-1].effective_from)
+        self.end = last + min(max((last - self.start) * _AIR, timedelta(seconds=1)), _NEVER - last)
+        self.highest = max(charged(row.value, field) for row in rows for field in fields)
+
+    def x(self, moment: datetime) -> float:
+        return 100 * (moment - self.start) / (self.end - self.start)
+
+    def y(self, nanodollars: int) -> float:
+        # 6 % stay free above the highest line.
+        return 100 - 94 * nanodollars / max(self.highest, 1)
+
+
+def draw_chart(rows: Sequence[Price], now: datetime) -> Chart | None:
+    """Return the chart of one model's prices, which are oldest first; None if the price never changed."""
+    if len(rows) < 2:
+        return None
+    fields = [field for field in NAMES if any(getattr(row, field) is not None for row in rows)]
+    plot = _Plot(rows, fields, now)
+    # In reverse order: where two parts cost the same, the more common one is on top.
+    lines = [line for field in reversed(fields) for line in _curve(plot, rows, field, now)]
+    legend = [(_colour(field), NAMES[field]) for field in fields]
+    amounts = sorted({0, plot.highest // 2, plot.highest})
+    heights = [Label(_percent(plot.y(amount)), money(amount)) for amount in amounts]
+    return Chart(lines, legend, heights, _times(plot, rows), _percent(max(plot.x(now), 0.0)))
+
+
+def _curve(plot: _Plot, rows: Sequence[Price], field: str, now: datetime) -> Iterator[Line]:
+    colour = _colour(field)
+    for row, following in pairwise([*rows, None]):
+        assert row is not None, "only the last one is None, which is never the first of a pair"
+        y = plot.y(charged(row.value, field))
+        end = following.effective_from if following else plot.end
+        known_until = min(max(now, row.effective_from), end)
+        yield _line(colour, (plot.x(row.effective_from), plot.x(known_until)), (y, y))
+        yield _line(f"{colour} upcoming", (plot.x(known_until), plot.x(end)), (y, y))
+        if following:
+            style = colour if end <= now else f"{colour} upcoming"
+            yield _line(style, (plot.x(end), plot.x(end)), (y, plot.y(charged(following.value, field))))
+
+
+def _line(style: str, x: tuple[float, float], y: tuple[float, float]) -> Line:
+    return Line(style, *map(_percent, x), *map(_percent, y))
+
+
+def _times(plot: _Plot, rows: Sequence[Price]) -> list[Label]:
+    """Return the start dates of prices, without those that would overlap."""
+    form = "%Y-%m-%d" if plot.end - plot.start > timedelta(days=3) else "%m-%d %H:%M"
+    labels, free_from = [], 0.0
+    for row in rows:
+        x = plot.x(row.effective_from)
+        anchor, left = _anchored(x)
+        if left >= free_from:
+            labels.append(Label(_percent(x), f"{row.effective_from:{form}}", anchor))
+            free_from = left + _LABEL_WIDTH
+    return labels
+
+
+def _anchored(x: float) -> tuple[str, float]:
+    """Return the anchor of a label at x that keeps it within the plot, and its left edge."""
+    if x < _LABEL_WIDTH / 2:
+        return "start", x
+    return ("end", x - _LABEL_WIDTH) if x > 100 - _LABEL_WIDTH / 2 else ("middle", x - _LABEL_WIDTH / 2)
+
+
+def _colour(field: str) -> str:
+    return f"colour-{list(NAMES).index(field)}"
+
+
+def _percent(number: float) -> str:
+    return f"{number:.3f}%"

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 @require_POST
 def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
-    """Ask the workers to stop a generation: whoever listens to it is told so, and pays for what there was.
+    """Ask the workers to stop a generation; its client is told, and pays for the output until then.
 
-    A script that asks for JSON is answered 204 or 503, a form goes back to Live.
+    The response is 204 or 503 for scripts, which accept JSON, and a redirect to Live for forms.
     """
     if not request.user.has_perm("usage.change_generation"):
         raise PermissionDenied
@@ -35,22 +35,22 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
         raise Http404("There is no such request.")
     if not access.may(request.user, "usage.change_generation", row):
         raise PermissionDenied
-    is_told = row.state == State.SETTLED or _ask_to_stop(request, row)
+    is_done = row.state == State.SETTLED or _ask_to_stop(request, row)
     if request.headers.get("accept") == "application/json":
-        return HttpResponse(status=204 if is_told else 503)
-    if is_told:
+        return HttpResponse(status=204 if is_done else 503)
+    if is_done:
         messages.success(
-            request, f"{row} had ended already." if row.state == State.SETTLED else f"Asked to stop {row}."
+            request, f"{row} had already ended." if row.state == State.SETTLED else f"Asked to stop {row}."
         )
     else:
-        messages.error(request, f"{row} could not be stopped: Redis does not answer.")
+        messages.error(request, f"{row} could not be stopped: Redis does not respond.")
     return redirect("admin:live")
 
 
 def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
-    """Whether Redis has taken the wish; it is in the audit log then."""
+    """Return whether Redis has the request to stop, which is then in the audit log."""
     try:
-        # A view runs in a thread of its own, so it may have an event loop of its own.
+        # A view runs in a thread without an event loop.
         asyncio.run(_cancel(row))
     except (RedisError, OSError) as error:
         log.warning("could not stop %s: %r", row, error)

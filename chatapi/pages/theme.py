@@ -1,14 +1,26 @@
-"""How the admin looks: its name, its icon, and its sidebar in the order of an operator's questions."""
+"""The admin's look: its name, its icon, links in tables, and the sidebar."""
 
 from typing import Any
 
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+
+def link(url: str, text: str, label: str = "") -> SafeString:
+    """Return a link in the theme's colour; `label` is its name for people who don't see its row."""
+    return format_html(
+        '<a class="font-medium text-primary-600 dark:text-primary-500" href="{}" aria-label="{}">{}</a>',
+        url,
+        label or text,
+        text,
+    )
 
 
 def _page(title: str, icon: str, model: str) -> dict[str, Any]:
-    """An entry of the admin's sidebar: icons are names in the Material Symbols font, which the theme brings."""
+    """Return a sidebar entry for a model's list; icons are names of the Material Symbols font."""
     app, _, name = model.partition(".")
 
     def is_shown(request: HttpRequest) -> bool:
@@ -23,7 +35,7 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
 
 
 def _overall(title: str, icon: str, name: str, model: str) -> dict[str, Any]:
-    """An entry for a page that is no model's: for those who may view the rows that it shows."""
+    """Return a sidebar entry for another page, shown to people who may view rows of `model`."""
     app, _, model_name = model.partition(".")
     permission = f"{app}.view_{model_name}"
     return {
@@ -41,10 +53,10 @@ THEME: dict[str, Any] = {
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}
     ],
-    # What the theme leaves too pale, or without a name.
+    # They fix contrasts and accessible names of the theme.
     "STYLES": [lambda request: static("chatapi/admin.css")],
     "SCRIPTS": [lambda request: static("chatapi/admin.js"), lambda request: static("chatapi/suggest.js")],
-    # An object's history is in the audit log.
+    # An object's history links to the audit log.
     "SHOW_HISTORY": lambda request: request.user.has_perm("audit.view_auditentry"),
     "SHOW_VIEW_ON_SITE": False,
     "SIDEBAR": {
@@ -68,7 +80,7 @@ THEME: dict[str, Any] = {
                 ],
             },
             {
-                "title": "Tenants",
+                "title": "Organization",
                 "items": [
                     _page("Organizations", "domain", "accounts.organization"),
                     _page("Projects", "folder", "accounts.project"),
@@ -87,7 +99,7 @@ THEME: dict[str, Any] = {
                 ],
             },
             {
-                "title": "This admin",
+                "title": "Administration",
                 "items": [
                     _overall("Audit log", "history", "audit", "audit.auditentry"),
                     _page("Users", "person", "auth.user"),

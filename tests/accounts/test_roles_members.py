@@ -74,7 +74,7 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
     link = link_in(client_of(alice.user), acme, "erin")
     visitor = Client()
     form = visitor.get(link, follow=True)
-    assert "You are <strong>erin</strong>" in form.content.decode()
+    assert "Your user name is <strong>erin</strong>" in form.content.decode()
     assert link not in form.content.decode()
     done = visitor.post(form.redirect_chain[-1][0], PASSPHRASE, follow=True)
     assert "Your password is set" in done.content.decode()
@@ -227,7 +227,7 @@ def test_an_operator_adds_anyone(acme: Organization, charlie: Person, root: Clie
 
 def test_nobody_is_a_member_twice(acme: Organization, alice: Person, bob: Person) -> None:
     answer = client_of(alice.user).post(ADD, invitation(acme, "bob")).content.decode()
-    assert "bob is a member of Acme already" in answer
+    assert "bob is already a member of Acme" in answer
 
 
 @pytest.mark.parametrize("name", ["", "a b/c", "<script>", "x" * 151])

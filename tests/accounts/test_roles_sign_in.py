@@ -60,7 +60,7 @@ def test_others_learn_no_more_than_who_typed_a_wrong_password(db: None) -> None:
 
 def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
-    for _ in range(attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS):
+    for _ in range(attempts.MAX_PER_NAME_AND_IP):
         assert sign_in("root", "wrong").status_code == 200
     refused = sign_in("root")
     assert refused.status_code == 429
@@ -71,14 +71,14 @@ def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: Non
 def test_who_signs_in_may_be_wrong_as_often_again(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
     for _ in range(2):
-        for _ in range(attempts.MOST_OF_A_NAME_FROM_AN_ADDRESS - 1):
+        for _ in range(attempts.MAX_PER_NAME_AND_IP - 1):
             assert sign_in("root", "wrong").status_code == 200
         assert sign_in("root").status_code == 302
 
 
 def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MOST_OF_A_NAME", 3)
-    monkeypatch.setattr(attempts, "MOST_FROM_AN_ADDRESS", 4)
+    monkeypatch.setattr(attempts, "MAX_PER_NAME", 3)
+    monkeypatch.setattr(attempts, "MAX_PER_IP", 4)
     assert [sign_in("a", address=f"192.0.2.{number}").status_code for number in range(4)] == [
         200,
         200,
@@ -95,5 +95,5 @@ def test_without_redis_nobody_signs_in_and_who_is_in_stays(alice: Person, settin
     settings.STREAMS_URL = "unix:///nowhere/valkey.sock"
     refused = sign_in("alice")
     assert refused.status_code == 503
-    assert "Redis, which counts the attempts, does not answer" in refused.content.decode()
+    assert "Redis, which counts the attempts, does not respond" in refused.content.decode()
     assert inside.get("/admin/").status_code == 200

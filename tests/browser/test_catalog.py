@@ -41,7 +41,7 @@ def import_file(page: Page, installation: Installation, file: Path) -> None:
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name=f"What {file.name} would change")).to_be_visible()
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text(re.compile("It counts within a second"))).to_be_visible()
+    expect(page.get_by_text(re.compile("It takes effect within a second"))).to_be_visible()
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +87,12 @@ def test_the_export_is_a_file_that_changes_nothing_when_it_is_imported(
 ) -> None:
     page.goto(f"{installation.url}/admin/catalog/import")
     with page.expect_download() as download:
-        page.get_by_role("link", name="Export the catalog as it is now").click()
+        page.get_by_role("link", name="Export the current catalog").click()
     exported = tmp_path / download.value.suggested_filename
     download.value.save_as(exported)
     page.get_by_label("TOML file").set_input_files(exported)
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_text("Nothing: the catalog is what the file says.")).to_be_visible()
+    expect(page.get_by_text("Nothing: the catalog already matches the file.")).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -40,7 +40,7 @@ def test_a_charge_is_corrected_and_the_client_sees_the_net(
     expect(page.get_by_role("row", name="Charge of this request")).to_contain_text(
         f"${charged['amount_usd']}"
     )
-    page.get_by_role("button", name="Book it").dblclick()
+    page.get_by_role("button", name="Refund $0.00001").dblclick()
     expect(page).to_have_url(f"{installation.url}/admin/requests/{charged['id']}")
     receipt = installation.receipt(charged["id"])
     assert [correction["amount_nanodollars"] for correction in receipt["corrections"]] == [-10_000]
@@ -56,8 +56,8 @@ def test_credit_is_granted_by_keyboard_alone(page: Page, installation: Installat
         page.keyboard.press("Tab")
         page.keyboard.type(text)
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Book this?")).to_be_visible()
-    page.get_by_role("button", name="Book it").focus()
+    expect(page.get_by_role("heading", name="Is this right?")).to_be_visible()
+    page.get_by_role("button", name="Grant $2.50").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_text("Booked: Grant of $2.50")).to_be_visible()
     page.locator("a[href$='/history/']").click()
@@ -126,7 +126,7 @@ def test_exports_and_forms_work_without_javascript(
     page.get_by_label("Amount (USD)").fill("0.000001")
     page.get_by_label("Reason").fill("why")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_role("heading", name="Book this?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Is this right?")).to_be_visible()
     page.goto(f"{installation.url}/admin/credit/grant")
     for label, text in (("Organization", "Tests"), ("Amount (USD)", "1"), ("Reason", "why")):
         page.get_by_label(label, exact=True).fill(text)

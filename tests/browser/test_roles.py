@@ -73,7 +73,7 @@ def test_an_owner_sets_her_organization_up_and_sees_only_that(page: Page, instal
             model="sandbox", messages=[{"role": "user", "content": "hello"}]
         )
     page.goto(f"{url}/admin/")
-    expect(page.get_by_text("Nothing has been asked yet")).to_be_visible()
+    expect(page.get_by_text("No requests yet")).to_be_visible()
     page.goto(f"{url}/admin/accounts/project/add/")
     page.locator("#id_name").fill("payroll")
     page.locator("#select2-id_organization-container").click()

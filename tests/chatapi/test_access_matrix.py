@@ -150,7 +150,7 @@ ROUTES = dict(routes(get_resolver()))
 
 def is_about_a_row(name: str) -> bool:
     """Whether its address names one."""
-    return "<" in ROUTES[name].replace("<str:form>", "")
+    return "<" in ROUTES[name].replace("<str:file_format>", "")
 
 
 class House:
@@ -214,7 +214,7 @@ class House:
             names = {
                 "generation_id": "chatcmpl-" + "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
             } | dict.fromkeys(list(names)[1:], never)
-        names |= {"form": "csv", "app_label": "accounts", "model_name": "project"}
+        names |= {"file_format": "csv", "app_label": "accounts", "model_name": "project"}
         path = re.sub(r"<(?:\w+:)?(\w+)>", lambda part: names[part[1]], ROUTES[name])
         query = "?app_label=accounts&model_name=apikey&field_name=project" if name == "autocomplete" else ""
         return f"/{path}{query}"

@@ -109,23 +109,23 @@ def test_people_are_not_searched_for_by_members(alice: Person) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("usage/budgetlimit", "Nothing limits what may be spent. Add budget limit"),
+        ("usage/budgetlimit", "No budget limits. Add budget limit"),
         (
             "usage/credit",
-            "Nobody has paid in advance. Whoever is granted credit has a balance here. Grant credit",
+            "No prepaid credit yet. Grant credit",
         ),
-        ("accounts/ratelimit", "Everyone may ask as often as they like. Add rate limit"),
-        ("accounts/organization", "An organization is who pays."),
-        ("accounts/apikey", "Whoever calls the API needs a key. Add API key"),
+        ("accounts/ratelimit", "No rate limits. Add rate limit"),
+        ("accounts/organization", "No organizations yet. An organization pays for its projects"),
+        ("accounts/apikey", "No API keys yet. Clients need one to call the API. Add API key"),
         ("usage/ledgerentry", "No money has moved yet"),
-        ("auth/group", "A group gives several operators the same permissions. Add group"),
+        ("auth/group", "No groups yet. A group gives several operators the same permissions. Add group"),
     ],
 )
 def test_an_empty_list_says_what_it_is_for(root: Any, path: str, said: str) -> None:
     assert said in text_of(root.get(f"/admin/{path}/"))
     if path != "usage/ledgerentry":
         return
-    assert "Nothing here fits. Show all" in text_of(root.get(f"/admin/{path}/?kind__exact=grant"))
+    assert "Nothing matches. Show all" in text_of(root.get(f"/admin/{path}/?kind__exact=grant"))
 
 
 def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
@@ -133,7 +133,7 @@ def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
     viewer = User.objects.create_user("viewer")
     Member.objects.create(organization=alice.project.organization, user=viewer, role=Role.VIEWER)
     shown = text_of(client_of(viewer).get("/admin/accounts/ratelimit/"))
-    assert "Everyone may ask as often as they like." in shown
+    assert "No rate limits." in shown
     assert "Add rate limit" not in shown
 
 

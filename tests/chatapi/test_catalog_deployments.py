@@ -16,7 +16,7 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from chatapi.models import TIMEOUTS, Deployment, ServedModel
-from chatapi.pages import deployment_probe
+from chatapi.pages import deployment_pages
 from chatapi.worker.engines import Timeouts
 from tests import fake_upstream
 from tests.fake_completion import Script
@@ -215,7 +215,7 @@ def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(
         ("html", "502 upstream_invalid_response"),
         ("status=400,error_message=no", "400 invalid_request_error no"),
         ("redirect=http://127.0.0.1:9/v1", "502 upstream_invalid_response"),
-        ("no_usage", "Tokens not told"),
+        ("no_usage", "Tokens not reported"),
     ],
 )
 def test_a_failure_is_shown_as_clients_would_be_told(
@@ -227,13 +227,13 @@ def test_a_failure_is_shown_as_clients_would_be_told(
 
 def test_an_upstream_that_is_not_there_is_a_page_too(root: Client, small: ServedModel) -> None:
     shown = text(root.post(deployed(small, "http://127.0.0.1:9/v1")))
-    assert "503 upstream_unreachable The upstream could not be reached. Does it run" in shown
+    assert "503 upstream_unreachable The upstream could not be reached. Is it running" in shown
 
 
 def test_a_test_does_not_wait_longer_than_its_limit(
     root: Client, small: ServedModel, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment_probe, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(deployment_pages, "TIMEOUT_S", 0.2)
     assert "504 upstream_timeout" in text(root.post(deployed(small, upstream.url, "ttft_ms=60000")))
 
 
@@ -287,7 +287,7 @@ def test_a_row_that_was_never_checked_is_not_called(
     shown = text(
         root.post(deployed(small, upstream.url, timeouts={"connect": 1}, api_key_env="CHATAPI_SECRET_KEY"))
     )
-    assert "It can't be called as it is." in shown
+    assert "It can't be called." in shown
     assert "timeouts: &#x27;connect&#x27; is none of" in shown
     assert os.environ["CHATAPI_SECRET_KEY"] not in shown
     assert upstream.calls == []
@@ -321,4 +321,4 @@ def test_an_empty_list_says_what_to_do_next(root: Client) -> None:
     assert "loadcatalog docs/catalog.example.toml" in page
     assert "Add a deployment" in text(root.get("/admin/chatapi/deployment/"))
     assert "Set a price" in text(root.get("/admin/usage/price/"))
-    assert "Nothing here fits" in text(root.get("/admin/chatapi/servedmodel/?q=nothing"))
+    assert "Nothing matches" in text(root.get("/admin/chatapi/servedmodel/?q=nothing"))

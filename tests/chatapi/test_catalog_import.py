@@ -72,7 +72,7 @@ def test_a_file_is_looked_at_before_it_counts(root: Client, small: ServedModel) 
     assert (Price.objects.count(), Deployment.objects.count()) == (1, 1)
     applied = root.post(IMPORT, agreed(preview))
     assert applied.headers["location"] == LIST
-    assert "Models: 1 changed. It counts within a second." in text(root.get(LIST))
+    assert "Models: 1 changed. It takes effect within a second." in text(root.get(LIST))
     price = catalog.load()["small"].price
     assert price is not None
     assert price.output_per_mtok_nanodollars == 900_000_000
@@ -107,7 +107,7 @@ def test_a_preview_that_is_out_of_date_is_shown_again_and_does_nothing(
     form = agreed(upload(root, MODEL))
     ServedModel.objects.update(context_window=5_000, max_output_tokens=1_000)
     again = root.post(IMPORT, form)
-    assert "The catalog has changed since you looked." in text(again)
+    assert "The catalog has changed since the preview." in text(again)
     assert "context_window 5000 8192" in text(again)
     assert ServedModel.objects.get().context_window == 5_000
     assert root.post(IMPORT, agreed(again)).status_code == 302
@@ -125,8 +125,8 @@ def test_models_that_the_file_lacks_are_told_and_stop_when_asked(
     root: Client, small: ServedModel, wish: Any, is_served: bool
 ) -> None:
     preview = upload(root, MODEL.replace("small", "large"), **wish)
-    assert ("left as they are: small" in text(preview)) == is_served
-    assert ("so their service ends: small" in text(preview)) != is_served
+    assert ("unchanged: small" in text(preview)) == is_served
+    assert ("no longer served: small" in text(preview)) != is_served
     assert root.post(IMPORT, agreed(preview)).status_code == 302
     assert ServedModel.objects.get(id="small").is_active == is_served
 
@@ -135,7 +135,7 @@ def test_a_file_that_changes_nothing_says_so_and_has_nothing_to_apply(
     root: Client, small: ServedModel
 ) -> None:
     preview = upload(root, root.get(EXPORT).content)
-    assert "Nothing: the catalog is what the file says." in text(preview)
+    assert "Nothing: the catalog already matches the file." in text(preview)
     assert "Apply" not in text(preview)
 
 

@@ -11,9 +11,7 @@ from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from chatapi.models import ServedModel
-from chatapi.pages import price_chart
-from chatapi.pages.price_pages import MAX_PRICES
-from chatapi.pages.price_timeline import entries, percent
+from chatapi.pages.price_timeline import MAX_PRICES, draw_chart, entries, percent
 from usage.books import prices
 from usage.models import Price
 from usage.pricing import FREE, to_usd
@@ -67,7 +65,7 @@ def test_the_chart_has_a_text_and_every_curve_a_name(root: Client, history: None
 
 
 def test_the_chart_s_curves_are_whole_and_within_the_plot(history: None) -> None:
-    chart = price_chart.draw(list(Price.objects.order_by("effective_from")), timezone.now())
+    chart = draw_chart(list(Price.objects.order_by("effective_from")), timezone.now())
     assert chart is not None
     for line in chart.lines:
         assert all(0 <= float(place.rstrip("%")) <= 100 for place in (line.x1, line.x2, line.y1, line.y2))
@@ -95,7 +93,7 @@ def test_a_price_that_never_changed_has_no_chart(root: Client, small: ServedMode
 def test_a_model_without_a_price_is_told_how_to_get_one(root: Client) -> None:
     ServedModel.objects.create(id="org/un priced".replace(" ", "-"))
     page = root.get("/admin/prices/", {"model": "org/un-priced"})
-    assert "so its requests are refused. Give it one ; free is 0." in text(page)
+    assert "so its requests are refused. Set a price ; 0 is free." in text(page)
     assert 'href="/admin/usage/price/add/?model=org/un-priced"' in page.content.decode()
 
 

@@ -19,7 +19,7 @@ from tests.cast import Person, admit, run
 from usage.books import corrections, credit
 from usage.books.credit import Note
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
-from usage.pages import exports, table_exports
+from usage.pages import exports
 from usage.pricing import Tokens
 
 REQUESTS, LEDGER, BUDGETS, OVERVIEW = (
@@ -134,7 +134,7 @@ def test_no_text_is_a_formula_and_numbers_stay_numbers(root: Client, books: None
 
 
 def test_few_that_fit_are_found_window_by_window(root: Client, books: None) -> None:
-    with patch.object(table_exports.windows, "__defaults__", (2,)):
+    with patch.object(exports.windows, "__defaults__", (2,)):
         every = sent(root.get(f"{LEDGER}.ndjson"))
         some = sent(root.get(f"{LEDGER}.ndjson?kind__exact=correction"))
     assert len(every) == 3

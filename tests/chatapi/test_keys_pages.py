@@ -129,7 +129,7 @@ def test_a_new_key_leads_to_its_limits_for_who_may_set_them(root: Client, alice:
         ]
         assert [address in shown for address in addresses] == [role != Role.MEMBER] * 2
         assert all(client.get(address).status_code == 200 for address in addresses if address in shown)
-    assert "Set its rate limits" not in text(rotate(root, alice.api_key))
+    assert "Set rate limits" not in text(rotate(root, alice.api_key))
 
 
 @pytest.mark.parametrize("rights", [{"scopes": ["models"]}, {"allowed_models": ["retired"]}])
@@ -359,7 +359,7 @@ def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(
         in shown
     )
     assert "this key this month $0.00024 $0.00 $5.00" in shown
-    assert "this key ever $0.00024 $0.00 none" in shown
+    assert "this key total $0.00024 $0.00 none" in shown
     assert "its project this day $0.00024 $0.00 $1.00" in shown
 
 

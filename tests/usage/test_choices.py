@@ -11,7 +11,7 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import Organization, Role
 from tests.cast import Person, join, run
-from usage.pages import audit, choices
+from usage.pages import filters
 
 REQUESTS = "/admin/requests/"
 
@@ -37,8 +37,7 @@ def _crowd(alice: Person, bob: Person, charlie: Person, small: Any, monkeypatch:
         run(person)
     for name in ("Cyberdyne", "Tyrell"):
         join(name.lower(), Role.OWNER, Organization.objects.create(name=name), "default")
-    for module in (choices, audit):
-        monkeypatch.setattr(module, "MAX_OPTIONS", 2)
+    monkeypatch.setattr(filters, "MAX_OPTIONS", 2)
 
 
 def field(page: str, name: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Member, Role
-from accounts.sign_in.sessions import SignIn, who_may
+from accounts.sign_in.sessions import SignIn, permitted
 from chatapi.asgi import application
 from tests.admin_pages import client_of
 from tests.cast import Person, admit
@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ticks that are short, and snapshots that belong to this test's event loop."""
     live_feed.snapshots_of.cache_clear()
     monkeypatch.setattr(live_feed.Snapshots.__init__, "__defaults__", (TICK_S,))
-    monkeypatch.setattr(live_feed, "VIEWERS", live_feed.Viewers(live_feed._see, TICK_S))
+    monkeypatch.setattr(live_feed, "OPEN_PAGES", live_feed.OpenPages(live_feed._see, TICK_S))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def given_another_password(alice: Person, client: Client) -> None:
 
 
 @pytest.mark.parametrize("leave", [removed, deactivated, signed_out, given_another_password])
-async def test_the_feed_ends_for_who_may_not_look_any_more(
+async def test_the_feed_ends_for_permitted_not_look_any_more(
     feed: Any, alice: Person, leave: Callable[[Person, Client], None]
 ) -> None:
     row = await sync_to_async(admit)(alice)
@@ -134,17 +134,17 @@ async def test_the_feed_goes_on_after_a_snapshot_that_failed(
     assert json.loads(await told.receive_from(timeout=5))["rows"] == []
 
 
-async def test_nobody_looks_on_while_it_is_not_known_who_may(
+async def test_nobody_looks_on_while_it_is_not_known_permitted(
     feed: Any, alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(sign_ins: object) -> Any:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(live_feed, "VIEWERS", live_feed.Viewers(fails, TICK_S))
+    monkeypatch.setattr(live_feed, "OPEN_PAGES", live_feed.OpenPages(fails, TICK_S))
     told = feed(await sync_to_async(client_of)(alice.user))
     assert (await told.connect())[0]
     assert await end_of(told) == live_feed.RELOAD
-    assert "who may look can't be read" in caplog.messages
+    assert "could not check the people who look" in caplog.messages
 
 
 async def test_who_comes_while_others_are_asked_about_is_not_sent_away() -> None:
@@ -157,7 +157,7 @@ async def test_who_comes_while_others_are_asked_about_is_not_sent_away() -> None
 
     async with asyncio.timeout(5):
         viewers, (first, second) = (
-            live_feed.Viewers(slowly, 0.01),
+            live_feed.OpenPages(slowly, 0.01),
             (SignIn(number, "session", "hash") for number in (1, 2)),
         )
         looking = [asyncio.create_task(viewers.until_changed(first, (1,)))]
@@ -187,6 +187,6 @@ def test_many_are_asked_about_in_four_queries(alice: Person, bob: Person, charli
         for user in people
     ]
     with CaptureQueriesContext(connection) as queries:
-        allowed = who_may("usage.view_generation", sign_ins)
+        allowed = permitted("usage.view_generation", sign_ins)
     assert len(queries) == 4
     assert list(allowed) == sign_ins[:8], "clerks have no permission"

@@ -17,8 +17,8 @@ from tests.cast import PRICE, Person, admit, run
 from usage.books import ledger, prices
 from usage.books.settlement import Attempt
 from usage.database.clock import database_now
+from usage.formatting import Change
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
-from usage.pages.figures import Change
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_sums_lead_to_what_was_settled_in_their_time(root: Client, alice: Person
     assert cards["Requests"].exact == "2"
     assert listed(root, url) == {inside.pk, late.pk}
     for title in ("Spend", "Tokens", "First token"):
-        lines = [line for line in cards[title].lines if line.name != "beyond holds"]
+        lines = [line for line in cards[title].lines if line.name != "Over the reserved amount"]
         assert {cards[title].url, *(line.url for line in lines)} == {url}
 
 
@@ -135,7 +135,7 @@ def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_f
     name = Deployment.objects.get().name
     running = begin(alice, name)
     (row,) = root.get("/admin/").context["deployments"].rows
-    assert (row.state, row.requests, listed(root, row.requests_url)) == ("well", 1, {running.pk})
+    assert (row.state, row.requests, listed(root, row.requests_url)) == ("healthy", 1, {running.pk})
     run(alice, deployment=name, outcome=Outcome.FAILED)
     begin(alice, name)
     (row,) = root.get("/admin/").context["deployments"].rows
@@ -148,7 +148,7 @@ def test_a_worker_that_is_lost_is_no_failure_of_the_deployment_that_it_asked(
     name = Deployment.objects.get().name
     lost = run(alice, deployment=name, outcome=Outcome.WORKER_LOST)
     (row,) = root.get("/admin/").context["deployments"].rows
-    assert (row.state, row.requests, row.failed) == ("well", 1, 0)
+    assert (row.state, row.requests, row.failed) == ("healthy", 1, 0)
     assert (listed(root, row.requests_url), listed(root, row.errors_url)) == ({lost.pk}, set())
 
 
@@ -161,10 +161,10 @@ def test_a_deployment_that_is_always_passed_over_does_not_look_idle(
     for _ in range(2):
         run(alice, deployment="spare", attempts=2, attempt_log=log)
     dead, spare = root.get("/admin/").context["deployments"].rows
-    assert (dead.name, dead.state, dead.requests, dead.failed, dead.passed_on) == (name, "failing", 0, 0, 2)
-    assert (spare.name, spare.state, spare.requests, spare.failed, spare.passed_on) == (
+    assert (dead.name, dead.state, dead.requests, dead.failed, dead.failed_over) == (name, "failing", 0, 0, 2)
+    assert (spare.name, spare.state, spare.requests, spare.failed, spare.failed_over) == (
         "spare",
-        "well",
+        "healthy",
         2,
         0,
         0,
@@ -186,11 +186,11 @@ def test_wrong_requests_make_no_deployment_look_failing(
         run(alice, error_code="invalid_value", **wrong)
     page = root.get("/admin/")
     (row,) = page.context["deployments"].rows
-    assert (row.state, row.requests, row.failed, row.refused) == ("well", 3, 3, 3)
-    assert "3 refused" in page.content.decode()
+    assert (row.state, row.requests, row.failed, row.rejected) == ("healthy", 3, 3, 3)
+    assert "3 rejected" in page.content.decode()
     run(alice, **wrong | {"error_message": "The upstream failed."})
     (row,) = root.get("/admin/").context["deployments"].rows
-    assert (row.state, row.failed, row.refused) == ("some errors", 4, 3)
+    assert (row.state, row.failed, row.rejected) == ("some errors", 4, 3)
 
 
 def test_deployments_are_the_operators_to_ask_for(root: Client, alice: Person) -> None:
@@ -224,7 +224,7 @@ def choices(client: Client, query: str) -> dict[str, bool]:
     """What the chart's columns can be, and which they are."""
     return {
         choice.text: choice.is_chosen
-        for choice in client.get(f"/admin/{query}").context["question"].buckets()
+        for choice in client.get(f"/admin/{query}").context["form"].bucket_links()
     }
 
 
@@ -232,12 +232,12 @@ def test_columns_are_hours_or_days_as_one_chooses(root: Client, alice: Person) -
     run(alice)
     assert choices(root, "") == {"Hours": False, "Days": True}
     page = root.get("/admin/?days=7&group=key")
-    hours = page.context["question"].buckets()[0].url
+    hours = page.context["form"].bucket_links()[0].url
     assert f'href="{hours}"'.replace("&", "&amp;") in page.content.decode()
     chosen = root.get(hours)
     assert "By hour and key" in chosen.content.decode()
     assert len(chosen.context["chart"].columns) > 6 * 24
-    kept = {choice.text: choice.url for choice in chosen.context["question"].days()}
+    kept = {choice.text: choice.url for choice in chosen.context["form"].range_links()}
     assert all("bucket=hour" in url and "group=key" in url for url in kept.values())
     assert '<input type="hidden" name="bucket" value="hour">' in chosen.content.decode()
 
@@ -262,7 +262,7 @@ def test_too_many_hours_give_way_to_days(root: Client, alice: Person, query: str
     assert choices(root, query) == {}
     page = root.get(f"/admin/{query}")
     assert "Hours: up to 31 days" in page.content.decode()
-    assert page.context["question"].over.bucket == "day"
+    assert page.context["form"].over.bucket == "day"
 
 
 # ---- names
@@ -303,5 +303,5 @@ def test_what_we_ended_ourselves_makes_no_deployment_look_failing(
         )
     page = root.get("/admin/")
     (row,) = page.context["deployments"].rows
-    assert (row.state, row.requests, row.failed, row.ended) == ("well", 3, 3, 3)
-    assert "3 ended" in page.content.decode()
+    assert (row.state, row.requests, row.failed, row.stopped) == ("healthy", 3, 3, 3)
+    assert "3 stopped" in page.content.decode()

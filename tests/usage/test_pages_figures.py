@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from usage import formatting
 from usage.models import Generation
-from usage.pages import figures, overview_chart
+from usage.pages import overview_chart
 from usage.pages.overview_chart import Bucket, Group
 from usage.pages.requests_waterfall import waterfall
 
@@ -18,7 +19,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
      (1_234_505_000_000, "$1,234.51"), (-12_340_000_000, "-$12.34")],
 )  # fmt: skip
 def test_money_has_cents_and_below_a_dollar_three_digits(nanodollars: int, written: str) -> None:
-    assert figures.money(nanodollars) == written
+    assert formatting.money(nanodollars) == written
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_money_has_cents_and_below_a_dollar_three_digits(nanodollars: int, writt
     ],
 )
 def test_big_numbers_are_short(number: int, written: str) -> None:
-    assert figures.count(number) == written
+    assert formatting.count(number) == written
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_big_numbers_are_short(number: int, written: str) -> None:
     ],
 )
 def test_durations_are_what_people_say(ms: float | None, written: str) -> None:
-    assert figures.duration(ms) == written
+    assert formatting.duration(ms) == written
 
 
 @pytest.mark.parametrize(
@@ -57,15 +58,15 @@ def test_durations_are_what_people_say(ms: float | None, written: str) -> None:
     [(-3, "just now"), (40, "40 s ago"), (190, "3 min ago"), (172_800, "2 d ago"), (9e6, "2026-08-09")],
 )
 def test_ages_are_relative_while_that_says_something(seconds: float, written: str) -> None:
-    assert figures.age(NOW - timedelta(seconds=seconds), NOW) == written
+    assert formatting.age(NOW - timedelta(seconds=seconds), NOW) == written
 
 
 def test_a_change_needs_something_to_compare_with() -> None:
-    assert figures.change(5, 0) is None
-    assert figures.change(110, 100) == figures.Change("+10 %", "up")
-    assert figures.change(50, 100) == figures.Change("−50 %", "down")
-    assert figures.change(100, 100) == figures.Change("±0 %", "same")
-    assert figures.change(3_000, 100) == figures.Change("×30", "up")
+    assert formatting.change(5, 0) is None
+    assert formatting.change(110, 100) == formatting.Change("+10 %", "up")
+    assert formatting.change(50, 100) == formatting.Change("−50 %", "down")
+    assert formatting.change(100, 100) == formatting.Change("±0 %", "same")
+    assert formatting.change(3_000, 100) == formatting.Change("×30", "up")
 
 
 def test_bars_stack_to_their_columns_height() -> None:

@@ -37,7 +37,7 @@ def test_pages_name_the_dropped_period(books: None, tmp_path: Path, root: Client
         generation__in=old(), kind=Kind.CHARGE, amount_nanodollars__gt=0
     ).order_by("created_at")[0]
     drop(tmp_path / "export")
-    notice = f"settled before {BEFORE} (UTC) were exported and dropped"
+    notice = f"finished before {BEFORE} (UTC) were exported and dropped"
     assert (
         notice in root.get(f"/admin/requests/?start={BEFORE - 3 * DAY}&end={BEFORE - DAY}").content.decode()
     )

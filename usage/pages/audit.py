@@ -1,16 +1,16 @@
-"""The audit log's page: who did what, when, and each value before and after. Newest first, read-only, a page
-by keyset.
+"""The audit log's page: who did what and when, with each value before and after; newest first, in keyset
+pages.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from django import forms
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -21,20 +21,19 @@ from accounts import access, memberships
 from accounts.audit.models import AuditEntry
 from usage.formatting import usd
 from usage.models import Generation, LedgerEntry
-from usage.pages.choices import MAX_OPTIONS, Choice, by_name, search_address
-from usage.pages.page_query import Chip, address
+from usage.pages.filters import MAX_OPTIONS, Chip, is_id, offer, page_url, text_field, words
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"
 _FILTERS = {"person": "actor", "type": "object_type", "object": "object_id"}
-"""Names in the address, and the columns that they ask for."""
-_MAX_ID = 2**63 - 1
+"""The columns that the URL's parameters filter."""
+_LABELS = {"public": "key", "previous_public": "previous key"}
 _MOODS = {"deleted": "bad", "failed to sign in": "bad", "created": "good"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One value, before and after, as a reader wants it."""
+    """One value, before and after, as text."""
 
     name: str
     before: str
@@ -43,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry, with where its object is shown."""
+    """An entry, with links to its object."""
 
     entry: AuditEntry
     mood: str
@@ -53,92 +52,83 @@ class Line:
     changes: list[Change]
 
 
+class AuditFilterForm(forms.Form):
+    """The GET form of the audit log; `before` is the entry where the page begins."""
+
+    person = text_field("Person")
+    type = text_field("Kind")
+    object = text_field("Id", type="search")
+    before = text_field("Before")
+
+    def __init__(self, request: HttpRequest) -> None:
+        # A database takes no NUL character, and none is in the log.
+        query = {name: str(text).replace("\x00", "") for name, text in request.GET.items()}
+        super().__init__(query, auto_id=False)
+
+    def clean_before(self) -> str:
+        """Raise `ValidationError` if it is not an id."""
+        before = str(self.cleaned_data["before"])
+        if before and not is_id(before):
+            raise ValidationError(f"{before[:40]!r} is not the number of an entry.")
+        return before
+
+    def offer_choices(self, user: access.Person) -> None:
+        """Offer people who may have acted, and the kinds of rows that pages change; and what the URL asks
+        for.
+        """
+        known = memberships.known_to(user).filter(is_active=True).order_by("username")
+        people = {name: name for name in known.values_list("username", flat=True)[: MAX_OPTIONS + 1]}
+        labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
+        kinds = {label: _kind(label) for label in labels}
+        for name, options in {"person": people, "type": kinds}.items():
+            if chosen := self.cleaned_data[name]:
+                options.setdefault(chosen, _kind(chosen) if name == "type" else chosen)
+        offer(self.fields["person"], list(people.items()), ("accounts", "member", "user"))
+        by_text = sorted(kinds.items(), key=lambda each: each[1])
+        self.fields["type"].widget = forms.Select(choices=[("", "any"), *by_text])
+
+
 @require_safe
 def list_page(request: HttpRequest) -> HttpResponse:
-    """The entries that the address asks for, a page of them."""
+    """Show a page of the entries that the URL asks for."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
-    query = {
-        name: value
-        for name in (*_FILTERS, "before")
-        if (value := request.GET.get(name, "").replace("\x00", ""))
-    }
-    asked = {name: value for name, value in query.items() if name in _FILTERS}
-    context: dict[str, Any] = {
-        "title": "Audit log",
-        "query": query,
-        "clear_url": address("audit", {}),
-        "selects": _selects(request, query),
-    }
-    before = query.get("before")
-    if before is not None and not _is_id(before):
-        return _answer(
-            request,
-            context | {"mistake": f"before: {before[:40]!r} is not the number of an entry."},
-            status=400,
-        )
-    rows = _rows(request).filter(**{_FILTERS[name]: value for name, value in asked.items()})
+    form = AuditFilterForm(request)
+    context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
+    if not form.is_valid():
+        return _answer(request, context | {"mistake": f"Before: {form.errors['before'][0]}"}, status=400)
+    form.offer_choices(request.user)
+    query = {name: form.cleaned_data[name] for name in _FILTERS if form.cleaned_data[name]}
+    before = form.cleaned_data["before"]
+    rows = access.seen_by(request.user, AuditEntry.objects.all())
+    rows = rows.filter(**{_FILTERS[name]: value for name, value in query.items()})
     page = list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
     context |= {
-        "shows_addresses": access.is_operator(request.user),
+        "filters": [form[name] for name in _FILTERS],
+        "shows_ips": access.is_operator(request.user),
         "lines": [_line(entry) for entry in page[:PAGE]],
         "chips": [
-            Chip(f"{name}: {value}", address("audit", _without(asked, name))) for name, value in asked.items()
+            Chip(f"{name}: {value}", page_url("audit", query | {name: ""})) for name, value in query.items()
         ],
-        "older_url": address("audit", asked | {"before": page[PAGE - 1].pk}) if len(page) > PAGE else "",
-        "newest_url": address("audit", asked) if before else "",
+        "older_url": page_url("audit", query | {"before": page[PAGE - 1].pk}) if len(page) > PAGE else "",
+        "newest_url": page_url("audit", query) if before else "",
     }
     return _answer(request, context)
 
 
 @require_safe
 def history(request: HttpRequest, app_label: str, model_name: str, object_id: str) -> HttpResponse:
-    """What the theme's pages link to as an object's history: the audit log's entries about it.
+    """Redirect from an object's history, as the theme links to it, to the audit log.
 
-    A ledger entry has none, for it never changes: what people did is about its request.
+    A ledger entry never changes, so the log has its request instead.
     """
     kind, key = f"{app_label}.{model_name}", unquote(object_id)
-    if kind == LedgerEntry._meta.label_lower and _is_id(key):
+    if kind == LedgerEntry._meta.label_lower and is_id(key):
         entry = access.seen_by(
             request.user, LedgerEntry.objects.filter(pk=int(key), generation__isnull=False)
         ).first()
         kind, key = (Generation._meta.label_lower, str(entry.generation_id)) if entry else (kind, key)
     return redirect(_history_url(kind, key))
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID
-
-
-def _rows(request: HttpRequest) -> "QuerySet[AuditEntry]":
-    """What the person may see of the log."""
-    return access.seen_by(request.user, AuditEntry.objects.all())
-
-
-def _without(asked: dict[str, str], name: str) -> dict[str, str]:
-    return {key: value for key, value in asked.items() if key != name}
-
-
-def _selects(request: HttpRequest, query: dict[str, str]) -> list[Choice]:
-    """People who may have acted, and kinds of what pages change; what is asked for is always among them."""
-    kinds = {
-        page.model._meta.label_lower: _kind(page.model._meta.label_lower)
-        for page in admin.site._registry.values()
-    }
-    kind = query.get("type", "")
-    kinds |= {kind: _kind(kind)} if kind else {}
-    return [
-        _people(request.user, query.get("person", "")),
-        Choice("type", "Kind", sorted(kinds.items(), key=lambda each: each[1]), kind),
-    ]
-
-
-def _people(user: access.Person, chosen: str) -> Choice:
-    known = memberships.known_to(user).filter(is_active=True).order_by("username")
-    names = list(known.values_list("username", flat=True)[: MAX_OPTIONS + 1])
-    if len(names) > MAX_OPTIONS:
-        return Choice("person", "Person", [], chosen, search_address("accounts", "member", "user"))
-    return by_name("person", "Person", names if chosen in ("", *names) else [*names, chosen], chosen)
 
 
 def _line(entry: AuditEntry) -> Line:
@@ -153,7 +143,7 @@ def _line(entry: AuditEntry) -> Line:
 
 
 def _kind(object_type: str) -> str:
-    """What people call rows of this type; its own name when the code knows it no more."""
+    """Return the name of this type of row; the type itself if the code no longer has it."""
     try:
         return str(apps.get_model(object_type)._meta.verbose_name)
     except (LookupError, ValueError):
@@ -161,7 +151,7 @@ def _kind(object_type: str) -> str:
 
 
 def _object_url(entry: AuditEntry) -> str:
-    """Where the object is shown, if it has a page."""
+    """Return the URL of the object's page, or "" if it has none."""
     if entry.object_type == Generation._meta.label_lower:
         return reverse("admin:request", args=[entry.object_name])
     try:
@@ -171,17 +161,17 @@ def _object_url(entry: AuditEntry) -> str:
 
 
 def _history_url(object_type: str, object_id: str) -> str:
-    return address("audit", {"type": object_type, "object": object_id})
+    return page_url("audit", {"type": object_type, "object": object_id})
 
 
 def _changes(changes: dict[str, list[Any]]) -> Iterator[Change]:
     for name, (before, after) in changes.items():
-        label = name.removesuffix("_nanodollars").replace("_", " ")
         is_money = name.endswith("_nanodollars")
-        yield Change(label, _written(before, is_money), _written(after, is_money))
+        label = _LABELS.get(name) or words(name.removesuffix("_nanodollars"))
+        yield Change(label, _text(before, is_money), _text(after, is_money))
 
 
-def _written(value: Any, is_money: bool) -> str:
+def _text(value: Any, is_money: bool) -> str:
     match value:
         case None | "":
             return "–"

@@ -1,8 +1,7 @@
-"""Correcting a charge, granting and refunding credit: a form, a look at what it would do, and then the
-booking, once.
+"""Pages that correct a charge, grant credit and refund credit, in three steps: form, preview, booking.
 
-A preview is the booking itself in a transaction that is rolled back: it shows what would really happen and
-refuses what would be refused.
+A preview is the booking itself in a transaction that is rolled back, so it shows the real effect, and refuses
+what the booking would refuse.
 """
 
 from collections.abc import Callable
@@ -33,20 +32,20 @@ from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, i
 
 PERMISSION = "usage.add_ledgerentry"
 Amounts = dict[str, int]
-"""What a booking moves, by its name; nanodollars."""
+"""The amounts that a booking changes, by name, in nanodollars."""
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One booking that the form asks for: how it is done, what it moves, and where that is seen afterwards."""
+class BookingAction:
+    """One booking: how to make it, the amounts that it moves, and the page that shows it afterwards."""
 
     verb: str
     book: Callable[[], Booking]
     amounts: Callable[[], Amounts]
     owed: frozenset[str]
-    """Of the amounts: those that grow by what is booked. The others, which are credit, shrink by it."""
+    """The amounts that grow by the booked amount; the others, which are credit, shrink by it."""
     row: Callable[[], Model]
-    """What was acted on, for the audit log."""
+    """Reads the row that the audit log names."""
     url: str
 
 
@@ -69,7 +68,6 @@ def _may_book(request: HttpRequest) -> None:
 
 @require_http_methods(["GET", "POST"])
 def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
-    """Correct one charge or overage."""
     _may_book(request)
     entry = get_object_or_404(_charges(request), pk=entry_id)
     form = CorrectionForm(request.POST or None)
@@ -84,13 +82,11 @@ def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 def grant_page(request: HttpRequest) -> HttpResponse:
-    """Grant an organization credit."""
     return _credit_page(request, "Grant credit", "granted credit", credit.grant)
 
 
 @require_http_methods(["GET", "POST"])
 def refund_page(request: HttpRequest) -> HttpResponse:
-    """Take unused credit back."""
     return _credit_page(request, "Refund credit", "refunded credit", credit.refund)
 
 
@@ -101,26 +97,24 @@ def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[...
     return _page(
         request,
         form,
-        {"title": title, "verb": verb},
+        {"title": title, "submit": title.partition(" ")[0]},
         lambda: _crediting(verb, book, form, request.user.get_username()),
     )
 
 
 def _charges(request: HttpRequest) -> "QuerySet[LedgerEntry]":
-    """What the person may correct."""
     charges = LedgerEntry.objects.filter(kind__in=CHARGED)
     return access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
 
 
 def _organizations(request: HttpRequest) -> "QuerySet[Organization]":
-    """Whose credit the person may move."""
     return access.seen_by(request.user, Organization.objects.all())
 
 
 # ---- what they book
 
 
-def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> Act:
+def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> BookingAction:
     generation_id = entry.generation_id
     assert generation_id is not None, "what is charged names its request"
     shows_balance = Credit.objects.filter(organization=entry.organization).exists()
@@ -133,7 +127,7 @@ def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> A
         }
         return found | ({"Balance of its credit": balance.nanodollars} if shows_balance else {})
 
-    return Act(
+    return BookingAction(
         verb="corrected",
         book=lambda: corrections.correct(entry.pk, form.amount_nanodollars, form.note(recorded_by)),
         amounts=amounts,
@@ -143,18 +137,18 @@ def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> A
     )
 
 
-def _crediting(verb: str, book: Callable[..., Booking], form: CreditForm, recorded_by: str) -> Act:
+def _crediting(verb: str, book: Callable[..., Booking], form: CreditForm, recorded_by: str) -> BookingAction:
     organization: Organization = form.cleaned_data["organization"]
 
     def amounts() -> Amounts:
         balance = credit.balance(organization)
         return {
-            "Granted, less refunds": balance.credited_nanodollars,
+            "Granted (net)": balance.credited_nanodollars,
             "Balance": balance.nanodollars,
             "Available for new requests": balance.available_nanodollars,
         }
 
-    return Act(
+    return BookingAction(
         verb=verb,
         book=lambda: book(organization, form.cleaned_data["amount"], form.note(recorded_by)),
         amounts=amounts,
@@ -168,7 +162,7 @@ def _crediting(verb: str, book: Callable[..., Booking], form: CreditForm, record
 
 
 def _page(
-    request: HttpRequest, form: BookingForm, context: dict[str, Any], act: Callable[[], Act]
+    request: HttpRequest, form: BookingForm, context: dict[str, Any], action_of: Callable[[], BookingAction]
 ) -> HttpResponse:
     step = request.POST.get("step")
     if step == "edit":
@@ -176,60 +170,64 @@ def _page(
     elif form.is_valid():
         try:
             if step == "book":
-                return _booked(request, act())
+                return _booked(request, action_of())
             _renew(form)
-            context["effects"] = _preview(act())
+            context["effects"] = _preview(action_of())
+            label = context.get("submit") or dict(CorrectionForm.DIRECTIONS)[form.cleaned_data["direction"]]
+            context["book_label"] = f"{label} {usd(form.cleaned_data['amount'])}"
         except NotBooked as error:
             form.add_error(None, str(error))
     context["form"] = form
     return TemplateResponse(request, "usage/booking.html", admin.site.each_context(request) | context)
 
 
-def _booked(request: HttpRequest, act: Act) -> HttpResponse:
-    """Book it, and record who did; a form that is sent again leads to the same page and books nothing."""
+def _booked(request: HttpRequest, action: BookingAction) -> HttpResponse:
+    """Book it and record it in the audit log; a form that is sent again books nothing and leads to the same
+    page.
+    """
     with transaction.atomic():
-        booking = act.book()
+        booking = action.book()
         if booking.is_new:
-            recorder.record(act.verb, act.row(), _changes(act, booking.entry), booking.entry.reason)
+            recorder.record(action.verb, action.row(), _changes(action, booking.entry), booking.entry.reason)
     entry = booking.entry
-    told = f"{entry.kind.capitalize()} of {usd(_as_typed(entry))}, ledger entry {entry.pk}"
+    booked = f"{entry.kind.capitalize()} of {usd(_as_typed(entry))}, ledger entry {entry.pk}"
     if booking.is_new:
-        messages.success(request, f"Booked: {told}.")
+        messages.success(request, f"Booked: {booked}.")
     else:
-        messages.info(request, f"This was booked before: {told}. Nothing is booked twice.")
-    return redirect(act.url)
+        messages.info(request, f"This was booked before: {booked}. Nothing is booked twice.")
+    return redirect(action.url)
 
 
 def _as_typed(entry: LedgerEntry) -> int:
-    """Grants are negative in the ledger, where people think of them as more."""
+    """Return the amount of a booking, with the sign that people expect: grants are negative in the ledger."""
     return entry.amount_nanodollars if entry.kind == Kind.CORRECTION else abs(entry.amount_nanodollars)
 
 
-def _changes(act: Act, entry: LedgerEntry) -> Changes:
-    """What it moved. Not the amounts as they were read before: somebody else may have booked until this one
-    had the row for itself.
+def _changes(action: BookingAction, entry: LedgerEntry) -> Changes:
+    """Return what the booking moved, for the audit log.
+
+    Amounts read before the booking may be stale: another booking can commit until this one has locked the
+    row. So they are computed from the amounts after it.
     """
     by = entry.amount_nanodollars
     moved: Changes = {
-        f"{name.lower()}_nanodollars": [amount - by if name in act.owed else amount + by, amount]
-        for name, amount in act.amounts().items()
+        f"{name.lower()}_nanodollars": [amount - by if name in action.owed else amount + by, amount]
+        for name, amount in action.amounts().items()
     }
     return moved | {"ledger_entry": [None, entry.pk]}
 
 
-def _preview(act: Act) -> list[Effect]:
+def _preview(action: BookingAction) -> list[Effect]:
     with transaction.atomic():
-        before = act.amounts()
-        act.book()
-        after = act.amounts()
+        before = action.amounts()
+        action.book()
+        after = action.amounts()
         transaction.set_rollback(True)
     return [Effect(name, usd(before[name]), usd(after[name])) for name in before]
 
 
 def _renew(form: BookingForm) -> None:
-    """A token of its own again for a form that was booked: who goes back and looks at a preview means another
-    booking.
-    """
+    """Give a form that was booked a new token: a preview after that is of another booking."""
     if is_used(form):
         form.data = cast(QueryDict, form.data).copy()
         form.data["token"] = str(uuid4())

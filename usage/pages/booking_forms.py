@@ -1,6 +1,4 @@
-"""The forms in which people book corrections, grants and refunds: an amount, a reason, and a token by which
-pressing twice books once.
-"""
+"""The forms of corrections, grants and refunds; each has a token, so that pressing twice books once."""
 
 from typing import Any
 from uuid import uuid4
@@ -13,44 +11,45 @@ from django.utils.text import format_lazy
 from accounts.models import Organization
 from usage.books.credit import Note
 from usage.models import LedgerEntry
+from usage.pages.filters import is_id
 from usage.pages.forms import USDField
 
-_MAX_ID = 2**63 - 1
 _SEARCH = format_lazy(
     "{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete")
 )
-"""The admin's own search, which is asked about a foreign key and offers what the person sees."""
+"""The admin's search through a foreign key, which offers only what the person sees."""
 
 
 class BookingForm(forms.Form):
-    """What every booking asks for."""
+    """The fields of every booking."""
 
     amount = USDField(label="Amount (USD)", widget=forms.TextInput, help_text="US dollars, such as 2.50.")
     reason = forms.CharField(
         label="Reason",
         max_length=LedgerEntry._meta.get_field("reason").max_length,
-        help_text="Why, for whoever reads the ledger in a year; the organization's people can. It can't be changed later.",
+        help_text="The organization sees this. It can't be changed.",
     )
     token = forms.UUIDField(widget=forms.HiddenInput, initial=uuid4)
 
     def clean_amount(self) -> int:
-        """More than nothing; which way it goes is said in words."""
+        """Raise `ValidationError` unless it is more than zero; the direction has a field of its own."""
         amount: int = self.cleaned_data["amount"]
         if amount <= 0:
-            raise ValidationError("Give an amount that is more than nothing.")
+            raise ValidationError("Enter an amount greater than 0.")
         return amount
 
     def note(self, recorded_by: str) -> Note:
-        """The reason, who books it, and what must not be booked twice: this form."""
+        """Return the reason, the person, and a reference by which this form is booked at most once."""
         return Note(self.cleaned_data["reason"], recorded_by, f"form-{self.cleaned_data['token']}")
 
 
 class CorrectionForm(BookingForm):
-    """By how much a charge is changed."""
+    """The amount by which a charge changes."""
 
+    DIRECTIONS = (("back", "Refund"), ("more", "Extra charge"))
     direction = forms.ChoiceField(
-        label="What to do",
-        choices=[("back", "Give back"), ("more", "Charge more")],
+        label="Correction",
+        choices=DIRECTIONS,
         initial="back",
         widget=forms.RadioSelect,
     )
@@ -58,17 +57,15 @@ class CorrectionForm(BookingForm):
 
     @property
     def amount_nanodollars(self) -> int:
-        """What the organization owes more by it."""
+        """The amount that the organization owes because of it."""
         amount: int = self.cleaned_data["amount"]
         return -amount if self.cleaned_data["direction"] == "back" else amount
 
 
 class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not generic at run time
-    """An organization that is typed: its exact name, or its id. A script offers names that are like what is
-    typed.
+    """An organization by its exact name or its id; a script suggests names.
 
-    There may be thousands, so nothing is read but the one that is meant. A name counts first, for a name can
-    be a number.
+    There may be thousands, so only the one is read. A name can be a number, so names come first.
     """
 
     widget = forms.TextInput
@@ -79,7 +76,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         self.widget.attrs |= {"autocomplete": "off", "data-suggest": _SEARCH}
 
     def to_python(self, value: Any) -> Organization | None:
-        """The organization; raises `ValidationError` if there is none, or none for this person."""
+        """Return the organization; raises `ValidationError` if the person sees none of this name or id."""
         text = "" if value is None else str(value).strip()
         if not text:
             return None
@@ -89,7 +86,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         return found
 
     def prepare_value(self, value: Any) -> Any:
-        """Its name, where an address or a form has its id."""
+        """Return the name of an organization of which a URL or a form has the id."""
         found = self._find(str(value)) if value else None
         return found.name if found else value
 
@@ -98,35 +95,34 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         assert rows is not None, "it was made with one"
         if "\x00" in text:
             return None
-        is_id = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID
-        return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id else None)
+        return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id(text) else None)
 
 
 class CreditForm(BookingForm):
-    """Whose credit is moved, and by how much."""
+    """The organization whose credit is moved, and the amount."""
 
-    organization = OrganizationField(help_text="Its name or its id; names are offered while you type.")
+    organization = OrganizationField(help_text="Name or id; names are suggested while you type.")
     reference = forms.CharField(
         required=False,
         max_length=LedgerEntry._meta.get_field("reference").max_length,
-        help_text="Such as a payment's id: what has it is never booked twice, by whomever. May be empty.",
+        help_text="For example a payment's id. The same reference is never booked twice.",
     )
     field_order = ["organization", "amount", "reason", "reference", "token"]
 
     def clean_reference(self) -> str:
-        """Ours begin with this, and stand for another form."""
+        """Raise `ValidationError` for the prefix of our own references, which stand for forms."""
         reference = str(self.cleaned_data["reference"])
         if reference.startswith("form-"):
             raise ValidationError("A reference can't begin with form-.")
         return reference
 
     def note(self, recorded_by: str) -> Note:
-        """With the reference, if there is one."""
+        """Return the note, with the reference if there is one."""
         note = super().note(recorded_by)
         return Note(note.reason, note.recorded_by, self.cleaned_data["reference"] or note.reference)
 
 
 def is_used(form: BookingForm) -> bool:
-    """Whether this very form was booked before."""
+    """Return whether this form was booked before."""
     token: Any = form.cleaned_data["token"]
     return LedgerEntry.objects.filter(reference=f"form-{token}").exists()

@@ -1,4 +1,4 @@
-"""The operator's pages about what may be spent: limits, budgets, credit and discounts."""
+"""Admin pages about budget limits, budgets, credit and discounts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,27 +17,25 @@ from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
 from accounts.models import APIKey, Organization, Project
-from accounts.pages.read_only_admin import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
-from usage.pages.export_admin import ExportedList
+from usage.pages import exports
+from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import LimitForm, NewLimitForm
-from usage.pages.table_exports import Record
-from usage.pages.table_exports import usd as in_usd
 
 
 class ScopeFilter(admin.ChoicesFieldListFilter):
-    """By what a limit or a budget is for, in the words of the lists."""
+    """A filter by scope, in the words of the column."""
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """As the column says it."""
         for choice in super().choices(changelist):
             yield {**choice, "display": str(choice["display"]).lower().replace("api key", "key")}
 
 
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows with `subject`: the name of what they are about, in the same query."""
+    """Return the rows with `subject_name`, the name of their organization, project or key."""
     this = OuterRef("scope_id")
     path = Concat(F("organization__name"), Value(" / "), F("name"))
     key_path = Concat(
@@ -54,17 +52,14 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def _amount(nanodollars: int | None, without: str) -> str:
-    """In US dollars; or how it is said that there is none, on lists and on pages alike."""
     return without if nanodollars is None else usd(nanodollars)
 
 
 @admin.register(BudgetLimit)
 class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
-    """What may be spent at most, and from when on someone wants to know; without a row here there is no
-    limit.
-    """
+    """Limits and soft limits of spending; without a row here there is no limit."""
 
-    nothing_yet = "Nothing limits what may be spent."
+    nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
     list_filter = [("scope", ScopeFilter), "period"]
@@ -72,20 +67,18 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
-        """With the names of what is limited."""
         return _with_subject(super().get_queryset(request))
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
     ) -> "type[forms.ModelForm[BudgetLimit]]":
-        """What is limited is chosen once; the amounts may change."""
+        """Choose the form: a limit's subject is chosen once, its amounts may change."""
         form: type[forms.ModelForm[BudgetLimit]] = super().get_form(
             request, obj, change, form=LimitForm if obj else NewLimitForm, **kwargs
         )
         return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
-        """The form's fields, and for a row that exists what it is about."""
         if obj is not None:
             return [
                 (
@@ -95,52 +88,47 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
             ]
         return [
             (
-                "Applies to one of these",
+                "Who (choose one)",
                 {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
             ),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """All but the amounts."""
         return ["subject", "kind", "period"] if obj else []
 
     operators_fields = ("organization",)
 
     def is_operators(self, row: BudgetLimit) -> bool:
-        """What an organization may spend at most is not its own to say."""
+        """Return whether it limits an organization, whose people can't change that."""
         return row.scope == Scope.ORGANIZATION
 
     @display(description="Applies to", ordering="scope_id")
     def subject(self, row: Any) -> str:
-        """The name of what is limited."""
         return row.subject_name or f"{row.scope} {row.scope_id}"
 
     @display(description="Scope", ordering="scope")
     def kind(self, row: BudgetLimit) -> str:
-        """What kind of thing that is: organization, project or key."""
         return row.scope
 
     @display(description="Limit", ordering="limit_nanodollars")
     def limit(self, row: BudgetLimit) -> str:
-        """What refuses requests."""
         return _amount(row.limit_nanodollars, "none")
 
     @display(description="Soft limit", ordering="soft_limit_nanodollars")
     def soft_limit(self, row: BudgetLimit) -> str:
-        """What only marks the budget."""
         return _amount(row.soft_limit_nanodollars, "none")
 
 
 @admin.register(Budget)
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
-    """What is spent and held in each period."""
+    """The amounts spent and reserved in each period."""
 
-    nothing_yet = "Nothing is spent yet: the first request of a day, a month or ever begins a budget."
+    nothing_yet = "Nothing spent yet. Set limits under Budget limits."
     export_name = "budgets"
     export_columns = (
-        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd", "pending_nanodollars", "pending_usd",
-        "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
+        "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd",
+        "pending_nanodollars", "pending_usd", "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
     list_display = [
         "subject",
@@ -165,7 +153,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     fields = ["subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
-        """With the names, and the limits that apply."""
+        """Return the budgets with their names and limits."""
         same = BudgetLimit.objects.filter(
             scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period")
         )
@@ -176,91 +164,84 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         return rows
 
     def export_record(self, row: Any) -> Record:
-        """The budget with its limit, amounts both exact and in US dollars."""
+        """Return the budget with its limit, its amounts exact and in US dollars."""
         amounts = {name: getattr(row, f"{name}_nanodollars") for name in ("posted", "pending", "limit")}
         return {
             **{name: getattr(row, name) for name in ("scope", "scope_id", "period", "soft_limit_reached_at")},
             **{f"{name}_nanodollars": amount for name, amount in amounts.items()},
-            **{f"{name}_usd": in_usd(amount) for name, amount in amounts.items()},
+            **{f"{name}_usd": exports.usd(amount) for name, amount in amounts.items()},
             "subject": self.subject(row),
             "period_start": row.period_start.isoformat(),
         }
 
     @display(description="Budget of", ordering="scope_id")
     def subject(self, row: Any) -> str:
-        """The name of whose it is."""
         return row.subject_name or f"{row.scope} {row.scope_id}"
 
     @display(description="Scope", ordering="scope")
     def kind(self, row: Budget) -> str:
-        """What kind of thing that is: organization, project or key."""
         return row.scope
 
     @display(description="Spent", ordering="posted_nanodollars")
     def posted(self, row: Budget) -> str:
-        """What is charged."""
         return usd(row.posted_nanodollars)
 
-    @display(description="Held", ordering="pending_nanodollars")
+    @display(description="Reserved", ordering="pending_nanodollars")
     def pending(self, row: Budget) -> str:
-        """What running requests hold."""
         return usd(row.pending_nanodollars)
 
     @display(description="Limit")
     def limit(self, row: Any) -> str:
-        """The most that may be spent."""
         return _amount(row.limit_nanodollars, "no limit")
 
     @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at")
     def soft_limit_reached(self, row: Budget) -> str:
-        """When."""
         return moment(row.soft_limit_reached_at) or "no"
 
 
 @admin.register(Credit)
 class CreditAdmin(TenantAdmin, ModelAdmin):
-    """What organizations have paid in advance: granted, refunded, and whether it is required."""
+    """Prepaid credit of organizations, and whether requests need it."""
 
-    nothing_yet = "Nobody has paid in advance. Whoever is granted credit has a balance here."
+    nothing_yet = "No prepaid credit yet."
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
-    list_display = ["organization", "is_required", "credited", "spent", "held", "available"]
+    list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
     show_full_result_count = False
 
+    def get_form(
+        self, request: HttpRequest, obj: Credit | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        return super().get_form(request, obj, change, labels={"is_required": "Prepaid only"}, **kwargs)
+
     def get_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
-        """The rule, and the sums."""
         return ["organization", "is_required", "credited", "spent", "balance", "held", "available"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
-        """All but the rule."""
         return [name for name in self.get_fields(request, obj) if name != "is_required"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: the first grant makes the row."""
+        """Return False: the first grant makes the row."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Credit | None = None) -> bool:
-        """Never: the ledger would not agree."""
         return False
 
     def save_model(self, request: HttpRequest, obj: Credit, form: Any, change: bool) -> None:
-        """Only the rule: the sum is as it was when the page was read, and may have been granted or refunded
-        meanwhile.
-        """
+        """Save only the rule: the amounts may have changed since the page was read."""
         recorder.update(Credit.objects.filter(pk=obj.pk), is_required=obj.is_required)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list; an empty one begins with a grant, not with the rule that credit is required."""
+        """Return the list; an empty one offers to grant credit first."""
         changelist = super().get_changelist_instance(request)
         if self.has_book_permission(request):
             changelist.first_step = {"label": "Grant credit", "url": reverse("admin:credit_grant")}
         return changelist
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
-        """With what is spent and held."""
         ever = Budget.objects.filter(
             scope=Scope.ORGANIZATION, scope_id=OuterRef("organization_id"), period=Period.EVER
         )
@@ -274,55 +255,52 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
         return rows
 
     def has_book_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may add ledger entries."""
         return request.user.has_perm("usage.add_ledgerentry")
 
     @action(description="Grant credit", permissions=["book"], icon="add_card", url_path="grant-any")
     def grant_any(self, request: HttpRequest) -> HttpResponse:
-        """The form, for an organization to choose."""
         return redirect("admin:credit_grant")
 
     @action(description="Grant credit", permissions=["book"], icon="add_card", url_path="grant")
     def grant(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The form, for this organization."""
         return redirect(reverse("admin:credit_grant") + f"?organization={object_id}")
 
     @action(description="Refund credit", permissions=["book"], icon="undo", url_path="refund")
     def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The form, for this organization."""
         return redirect(reverse("admin:credit_refund") + f"?organization={object_id}")
 
-    @display(description="Granted, less refunds", ordering="credited_nanodollars")
+    @display(description="Prepaid only", ordering="is_required", boolean=True)
+    def prepaid_only(self, row: Credit) -> bool:
+        return row.is_required
+
+    @display(description="Granted (net)", ordering="credited_nanodollars")
     def credited(self, row: Credit) -> str:
-        """All that was ever paid in advance."""
         return usd(row.credited_nanodollars)
 
     @display(description="Spent")
     def spent(self, row: Any) -> str:
-        """All that was ever charged."""
         return usd(row.spent_nanodollars or 0)
 
-    @display(description="Held")
+    @display(description="Reserved")
     def held(self, row: Any) -> str:
-        """What running requests hold."""
         return usd(row.held_nanodollars or 0)
 
     @display(description="Balance")
     def balance(self, row: Any) -> str:
-        """What is left, running requests not counted."""
+        """Return what is left, without subtracting running requests."""
         return usd(row.credited_nanodollars - (row.spent_nanodollars or 0))
 
     @display(description="Available")
     def available(self, row: Any) -> str:
-        """What is left for new requests: where credit is required, what it does not cover is refused."""
+        """Return what is left for new requests; "prepaid only" refuses what it does not cover."""
         return usd(row.credited_nanodollars - (row.spent_nanodollars or 0) - (row.held_nanodollars or 0))
 
 
 @admin.register(Discount)
 class DiscountAdmin(TenantAdmin, ModelAdmin):
-    """Discounts by the moment they begin. A change is a new row, as with prices; 0 ends one."""
+    """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
-    nothing_yet = "Everyone pays the full price."
+    nothing_yet = "No discounts: every organization pays the full price."
     list_display = ["organization", "begins", "percent"]
     autocomplete_fields = ["organization"]
     list_filter = ["organization"]
@@ -331,31 +309,26 @@ class DiscountAdmin(TenantAdmin, ModelAdmin):
     show_full_result_count = False
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """From now on, if nobody says otherwise."""
+        """Start now unless the URL says otherwise."""
         return {"effective_from": timezone.now(), **super().get_changeform_initial_data(request)}
 
     def get_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
-        """The form of a new discount; one that exists, as it is listed."""
+        """Return the fields of the form, or of an existing discount as the list shows it."""
         return list(self.list_display) if obj else ["organization", "effective_from", "basis_points"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
-        """All of what exists."""
         return list(self.list_display) if obj else []
 
     def has_change_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
-        """Never."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
-        """Never."""
         return False
 
     @display(description="From (UTC)", ordering="effective_from")
     def begins(self, row: Discount) -> str | None:
-        """When it begins to count."""
         return moment(row.effective_from)
 
     @display(description="Discount", ordering="basis_points")
     def percent(self, row: Discount) -> str:
-        """In percent."""
         return f"{row.basis_points / 100:g} %"

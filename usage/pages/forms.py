@@ -1,22 +1,22 @@
-"""Money and limits as people type them: US dollars in, nanodollars out."""
+"""Form fields of amounts in US dollars, and the forms of budget limits."""
 
 from typing import Any
 
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from unfold.widgets import UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from accounts.models import APIKey, Organization, Project
-from accounts.pages.row_select import RowSelect
+from accounts.pages.admin_mixins import RowSelect
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
 
-SOFT = "It refuses nothing: a budget that reaches it is marked."
+SOFT = "Only a warning: requests still pass."
 
 
 class USDField(forms.CharField):
-    """An amount of US dollars, exact to the nanodollar; its value is an integer of nanodollars."""
+    """An amount of US dollars; its value is an integer of nanodollars."""
 
     def __init__(self, *, widget: type[forms.TextInput] = UnfoldAdminTextInputWidget, **kwargs: Any) -> None:
         super().__init__(
@@ -25,40 +25,44 @@ class USDField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> Any:
-        """Nanodollars; what is not an amount is told as it is."""
+        """Return nanodollars; raises `ValidationError` for text that is not an amount."""
         text = super().to_python(value)
         if not text:
             return None
+        if len(text) > 40:
+            raise ValidationError("This is too long for an amount.")
         try:
             return pricing.from_usd(text.removeprefix("$"))
         except ValueError as error:
             raise ValidationError(str(error)) from error
 
     def prepare_value(self, value: Any) -> Any:
-        """Nanodollars of the database as dollars; what was typed stays."""
+        """Return nanodollars from the database as dollars, and text as it was typed."""
         return pricing.to_usd(value) if isinstance(value, int) else value
 
 
-def _choice(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField[Any]":
-    # The widget searches through a foreign key; a generation has the three that a limit is for.
+def _row_field(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField[Any]":
+    # The widget searches through a foreign key; a generation has one to each of the three.
     widget = RowSelect(Generation._meta.get_field(field), admin.site)
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
 def _check_some_limit(data: dict[str, Any]) -> None:
-    """An amount that was given and can't be read is none that is missing: its field is not among the data,
-    and has its own error.
-    """
+    """Raise `ValidationError` without a limit. An amount that can't be read has its own error."""
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
-        raise ValidationError("Give a limit, a soft limit or both.")
+        raise ValidationError("Enter a limit, a soft limit or both.")
 
 
 class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A limit for one organization, project or key."""
 
-    organization = _choice(Organization, "organization", "Organization")
-    project = _choice(Project, "project", "Project")
-    api_key = _choice(APIKey, "api_key", "API key")
+    organization = _row_field(Organization, "organization", "Organization")
+    project = _row_field(Project, "project", "Project")
+    api_key = _row_field(APIKey, "api_key", "API key")
+    period = forms.ChoiceField(
+        choices=[("day", "Day"), ("month", "Month"), ("ever", "Total, no period")],
+        widget=UnfoldAdminSelectWidget,
+    )
     limit_nanodollars = USDField(label="Limit (USD)", required=False)
     soft_limit_nanodollars = USDField(label="Soft limit (USD)", required=False, help_text=SOFT)
 
@@ -74,7 +78,9 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         ]
 
     def clean(self) -> dict[str, Any]:
-        """Exactly one of the three is limited, and has no limit of this period yet."""
+        """Raise `ValidationError` unless exactly one of the three is limited, and has no limit of this period
+        yet.
+        """
         data = self.cleaned_data
         _check_some_limit(data)
         scopes = {
@@ -94,7 +100,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """Other amounts for a limit."""
+    """The amounts of an existing limit."""
 
     limit_nanodollars = USDField(label="Limit (USD)", required=False)
     soft_limit_nanodollars = USDField(label="Soft limit (USD)", required=False, help_text=SOFT)
@@ -104,6 +110,5 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         fields = ["limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
-        """Something is limited."""
         _check_some_limit(self.cleaned_data)
         return self.cleaned_data

@@ -1,6 +1,4 @@
-"""What runs now, as the Live page shows it: rows for its table, and the same rows for the feed that keeps it
-up to date.
-"""
+"""The Live page of open generations: its table, and the JSON of the feed that keeps it up to date."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -15,26 +13,25 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from accounts.sign_in.sessions import SignIn, who_may
+from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
-from usage.formatting import usd
+from usage.formatting import duration, usd
 from usage.insights import RunningGeneration
-from usage.pages import figures
 
 PERMISSION = "usage.view_generation"
 MAX_ROWS = 1_000
-"""The most that the feed tells of: the oldest."""
+"""The limit of the feed; the oldest come first."""
 PAGE_ROWS = 100
-"""The most that stand in the page itself, the oldest; the feed adds the others."""
+"""The limit of the page's HTML; the feed adds the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """One generation in flight, as the table has it."""
+    """A row of the table: one open generation."""
 
     id: str
     began_ms: int
-    """Unix milliseconds, from which the browser reckons the age."""
+    """The Unix time of the creation, from which the browser computes the age."""
     who: str
     key: str
     model: str
@@ -45,7 +42,7 @@ class LiveRow:
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
-        """The row of this generation; a UUIDv7 begins with the time at which it was made."""
+        """Return the generation's row. Its id is a UUIDv7, which begins with its creation time."""
         rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
         state = "waiting" if running.is_queued else "running"
         who = f"{running.organization} / {running.project}"
@@ -64,7 +61,7 @@ class LiveRow:
         )
 
     def looks_like(self, other: "LiveRow | None") -> bool:
-        """Whether nothing new is to be told: the rate alone falls all the time between two heartbeats."""
+        """Return whether only the rate differs, which falls between two heartbeats."""
         return other is not None and (self.state, self.tokens) == (other.state, other.tokens)
 
 
@@ -73,7 +70,7 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """What runs now, of these organizations or of all; rows that look as they did before are the same
+    """Return the open generations of these organizations, or of all; rows that look the same stay the same
     objects.
     """
     rows = sorted(
@@ -84,9 +81,7 @@ def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> 
 
 
 def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
-    """What a browser that shows `before` has to change, as JSON: rows that are new or look different, and ids
-    that are gone.
-    """
+    """Return, as JSON, the rows that are new or look different since `before`, and the ids that are gone."""
     rows = ",".join(
         text for row_id, (row, text) in now.items() if row_id not in before or before[row_id][0] is not row
     )
@@ -95,18 +90,18 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
 
 
 Seen = Mapping[SignIn, tuple[int, ...] | None]
-"""Who may look, and the organizations whose requests each sees; None: all."""
+"""The organizations whose requests each sign-in sees; None: all."""
 
 
-def what_each_sees(sign_ins: Collection[SignIn]) -> Seen:
-    """Those of them who may look at this moment."""
-    return {each: access.organizations_of(person) for each, person in who_may(PERMISSION, sign_ins).items()}
+def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
+    """Return those who may look at this moment, with their organizations."""
+    return {each: access.organizations_of(person) for each, person in permitted(PERMISSION, sign_ins).items()}
 
 
 @require_safe
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
-    """The table as it is now. A script keeps it up to date, and without script the page reloads itself."""
+    """Show the table. A script keeps it up to date; without a script the page reloads itself."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     running = sorted(
@@ -115,9 +110,7 @@ def page(request: HttpRequest) -> HttpResponse:
     context = {
         "title": "Live",
         "count": len(running),
-        "rows": [
-            (LiveRow.of(each), figures.duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]
-        ],
+        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]],
         "feed": reverse("admin:live_feed"),
         "max_rows": MAX_ROWS,
         "may_stop": request.user.has_perm("usage.change_generation"),

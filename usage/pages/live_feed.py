@@ -1,8 +1,7 @@
-"""The WebSocket behind the Live page: one snapshot a second for all who see the same, and to each only what
-has changed for them.
+"""The WebSocket of the Live page: one snapshot a second for everyone who sees the same, sent as differences.
 
-It stays open for hours, so who looks is asked every second whether they still may: they can have signed out,
-or have been removed.
+It stays open for hours, so each person's permission is checked every second: they may have signed out, or
+have been removed.
 """
 
 import asyncio
@@ -25,16 +24,14 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 RELOAD = 4001
-"""The close code that says: what this page may show is another now (4000 to 4999 are an application's own,
-RFC 6455 section 7.4.2).
-"""
+"""The close code for a page whose contents may have changed, which reloads (RFC 6455, section 7.4.2)."""
 
-Looking = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
-"""Who looks and at which organizations (None: all), by what tells them that this is over."""
+Open = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
+"""Each open page's sign-in and organizations (None: all), by the future that ends it."""
 
 
 class Snapshots:
-    """What runs now, read once a tick while at least one follows."""
+    """Snapshots of open generations, read once a tick while there are followers."""
 
     def __init__(self, read: Callable[[Snapshot], Awaitable[Snapshot]], tick_s: float = TICK_S) -> None:
         self._read = read
@@ -46,7 +43,7 @@ class Snapshots:
         self._ticked = asyncio.Event()
 
     async def follow(self) -> AsyncGenerator[Snapshot, None]:
-        """The newest snapshot, and each later one; who is slow misses some."""
+        """Yield the newest snapshot and each later one; a slow follower misses some."""
         self._followers += 1
         if self._reading is None:
             self._reading = asyncio.create_task(self._keep_reading())
@@ -68,82 +65,81 @@ class Snapshots:
             began = time.monotonic()
             try:
                 self._newest = await self._read(self._newest)
-            except DatabaseError as error:  # who looks sees that nothing comes; the next tick tries again
-                log.warning("what runs now can't be read: %r", error)
+            except DatabaseError as error:  # the pages show that nothing comes; the next tick tries again
+                log.warning("could not read open generations: %r", error)
             except Exception:
-                log.exception("what runs now can't be read")
+                log.exception("could not read open generations")
             else:
                 self._ticks += 1
-                # A fresh one for the next tick: it is never cleared while someone waits for it.
+                # A new event for each tick: one event could be cleared before a waiting follower runs.
                 self._ticked, ticked = asyncio.Event(), self._ticked
                 ticked.set()
-            # A big snapshot on a slow machine takes its time: reading is at most a fifth of it.
+            # A large snapshot can be slow: at most a fifth of the time is spent on reading.
             await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
 
 @lru_cache(maxsize=1_000)
 def snapshots_of(organizations: tuple[int, ...] | None) -> Snapshots:
-    """Those of these organizations, or of all: one for everyone who sees the same."""
+    """Return the snapshots of these organizations, or of all, shared by everyone who sees the same."""
     return Snapshots(database_sync_to_async(partial(live.snapshot, organizations=organizations)))
 
 
-class Viewers:
-    """Who looks, and what each was let see; asked once a tick whether that is still so, all of them together."""
+class OpenPages:
+    """The open pages and what each may show; checked once a tick, all together."""
 
     def __init__(self, read: Callable[[Collection[SignIn]], Awaitable[Seen]], tick_s: float = TICK_S) -> None:
         self._read = read
         self._tick_s = tick_s
-        self._looking: Looking = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._open: Open = {}
+        self._checking: asyncio.Task[None] | None = None
 
     async def until_changed(self, sign_in: SignIn, organizations: tuple[int, ...] | None) -> None:
-        """Wait until they may not see these organizations, and no others, any more."""
+        """Wait until the person may no longer see exactly these organizations."""
         changed = asyncio.get_running_loop().create_future()
-        self._looking[changed] = (sign_in, organizations)
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._keep_asking())
+        self._open[changed] = (sign_in, organizations)
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._keep_checking())
         try:
             await changed
         finally:
-            del self._looking[changed]
-            if not self._looking:
-                self._asking.cancel()
-                self._asking = None
+            del self._open[changed]
+            if not self._open:
+                self._checking.cancel()
+                self._checking = None
 
-    async def _keep_asking(self) -> None:
+    async def _keep_checking(self) -> None:
         while True:
             began = time.monotonic()
             try:
-                asked = dict(self._looking)  # whoever comes meanwhile was let in by a later look
-                self._tell(asked, await self._read({sign_in for sign_in, _ in asked.values()}))
-            except (
-                DatabaseError
-            ) as error:  # then the feed has nothing to tell either; the next tick asks again
-                log.warning("who may look can't be read: %r", error)
+                # A page that opens during the read was checked after it began.
+                checked = dict(self._open)
+                self._end_changed(checked, await self._read({sign_in for sign_in, _ in checked.values()}))
+            except DatabaseError as error:  # the feed has no news then; the next tick tries again
+                log.warning("could not check the people who look: %r", error)
             except Exception:
-                log.exception("who may look can't be read")
-                self._tell(self._looking, {})  # nobody, then
+                log.exception("could not check the people who look")
+                self._end_changed(self._open, {})  # nobody may look
             await asyncio.sleep(max(self._tick_s, 4 * (time.monotonic() - began)))
 
-    def _tell(self, looking: Looking, seen: Seen) -> None:
-        for changed, (sign_in, organizations) in looking.items():
+    def _end_changed(self, pages: Open, seen: Seen) -> None:
+        for changed, (sign_in, organizations) in pages.items():
             is_same = sign_in in seen and seen[sign_in] == organizations
             if not is_same and not changed.done():
                 changed.set_result(None)
 
 
-_see = database_sync_to_async(live.what_each_sees)
-VIEWERS = Viewers(_see)
-"""All of this process."""
+_see = database_sync_to_async(live.organizations_seen)
+OPEN_PAGES = OpenPages(_see)
+"""The open pages of this process."""
 
 
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """One browser that looks at the Live page."""
+    """The WebSocket of one browser that shows the Live page."""
 
     _tasks: tuple["asyncio.Task[None]", ...] = ()
 
     async def connect(self) -> None:
-        """Let in who may look; before it is accepted, closing is an HTTP 403."""
+        """Accept people who may look; closing before accepting is an HTTP 403."""
         sign_in = SignIn.of(self.scope["user"], self.scope["session"])
         seen = await _see([sign_in]) if sign_in else {}
         if sign_in is None or sign_in not in seen:
@@ -155,14 +151,13 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
         self._tasks = (pushing, watching)
 
     async def disconnect(self, code: int) -> None:
-        """The browser has left."""
         for task in self._tasks:
             task.cancel()
 
     async def receive(
         self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any
     ) -> None:
-        """Nothing that a browser says matters."""
+        """Ignore messages of the browser."""
 
     async def _push(self, snapshots: Snapshots) -> None:
         shown: Snapshot = {}
@@ -174,6 +169,6 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
     async def _watch(
         self, sign_in: SignIn, organizations: tuple[int, ...] | None, pushing: "asyncio.Task[None]"
     ) -> None:
-        await VIEWERS.until_changed(sign_in, organizations)
+        await OPEN_PAGES.until_changed(sign_in, organizations)
         pushing.cancel()
         await self.close(code=RELOAD)

@@ -1,6 +1,4 @@
-"""The admin's first page: who uses what, what it costs, how fast it is and what is wrong, in a range of time
-against the one before.
-"""
+"""The admin's first page: usage, cost, speed and errors in a range of time, against the range before."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,22 +8,22 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils import timezone
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from usage import insights
+from accounts.models import APIKey
+from usage import formatting, insights
 from usage.insights import BudgetUse, Health, Point
 from usage.insights.range import DAY
-from usage.models import Outcome
-from usage.pages import figures, overview_chart, overview_question
-from usage.pages.figures import Fullness
-from usage.pages.first_steps import first_steps
+from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
+from usage.pages import overview_chart
+from usage.pages.filters import page_url, words
+from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
-from usage.pages.overview_question import GROUPS, MEASURES, Measure, Question
-from usage.pages.page_query import address, words
-from usage.pages.tenant_scope import choices, own_limits, own_query, removable
+from usage.pages.overview_form import MEASURES, OverviewForm
+from usage.pages.tenant_scope import own_limits, scoped_form
 
 _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.COMPLETED: "colour-2",
@@ -34,75 +32,75 @@ _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.WORKER_LOST: "colour-3",
     Outcome.NOT_STARTED: "colour-4",
 }
-"""Good is green and bad is red, whatever there is more of."""
+"""Completed is green and failed is red, independent of which is larger."""
 
 
 @require_safe
 def page(request: HttpRequest, *, recent_deployments: Callable[[], Any]) -> HttpResponse:
-    """The page, for who may enter; who may not see usage is shown what else there is."""
-    site = admin.site
+    """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
+    site, user = admin.site, request.user
     context = site.each_context(request) | {"app_list": site.get_app_list(request)}
-    if not request.user.has_perm("usage.view_hourlyusage"):
+    if not user.has_perm("usage.view_hourlyusage"):
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
-    context |= {"export_url": address("index", {}) + "overview", "export_query": request.GET.urlencode()}
-    is_operator = access.is_operator(request.user)
+    form = scoped_form(OverviewForm, request)
     context |= {
         "title": "Overview",
-        "deployments": recent_deployments() if is_operator else None,
-        "steps": first_steps(request),
+        "export_url": page_url("index", {}) + "overview",
+        "export_query": request.GET.urlencode(),
+        "deployments": recent_deployments() if access.is_operator(user) else None,
+        "steps": _first_steps(request),
+        **(
+            _reports(form, user)
+            if form.is_valid()
+            else {"mistake": form.mistake, "url": page_url("index", {})}
+        ),
     }
-    try:
-        context |= _reports(overview_question.parse(own_query(request), timezone.now()), request.user)
-    except ValueError as error:
-        context |= {"mistake": str(error), "url": address("index", {})}
-    status = 400 if "mistake" in context else 200
-    return TemplateResponse(request, "usage/overview.html", context, status=status)
+    return TemplateResponse(request, "usage/overview.html", context, status=200 if form.is_valid() else 400)
 
 
-def _reports(question: Question, user: access.Person) -> dict[str, Any]:
-    now, before = (
-        insights.totals(question.over, question.filters),
-        insights.totals(question.over.before, question.filters),
-    )
+def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
+    now = insights.totals(form.over, form.filters)
+    before = insights.totals(form.over.before, form.filters)
+    form.offer_choices()
     return {
-        "question": question,
-        "groups": GROUPS,
-        "before": question.over.before,
-        "cards": cards(question, now, before),
-        "chart": _chart(question),
-        "spenders": spenders(question, now),
+        "form": form,
+        "before": form.over.before,
+        "cards": cards(form, now, before),
+        "chart": _chart(form),
+        "spenders": spenders(form, now),
         "has_usage": now.requests > 0,
-        "chips": removable(user, question.chips()),
-        "organizations": choices(user),
+        "chips": form.chips(),
         "budgets": [Meter.of(use) for use in insights.budgets_near_limit(limits=own_limits(user))],
         "health": _health(insights.health()) if access.is_operator(user) else None,
     }
 
 
 def _health(health: Health) -> dict[str, Any]:
-    """The state of the service in words."""
     late_s, queued_s = health.oldest_lease_s, health.oldest_queued_s
-    lease = "none open" if late_s is None else f"ends in {figures.duration(-1_000 * late_s)}"
+    lease = "none"
+    if late_s is not None:
+        length = formatting.duration(1_000 * abs(late_s))
+        lease = f"ended {length} ago" if late_s > 0 else f"ends in {length}"
     return {
         "now": health,
-        "lease": lease if late_s is None or late_s <= 0 else f"ended {figures.duration(1_000 * late_s)} ago",
+        "lease": lease,
         "is_late": late_s is not None and late_s > 0,
         "queued_ms": None if queued_s is None else 1_000 * queued_s,
-        "lost_url": _closed_url(health, Outcome.WORKER_LOST),
-        "not_started_url": _closed_url(health, Outcome.NOT_STARTED),
+        "lost_url": _ended_url(health, Outcome.WORKER_LOST),
+        "not_started_url": _ended_url(health, Outcome.NOT_STARTED),
     }
 
 
-def _closed_url(health: Health, outcome: Outcome) -> str:
-    """The requests that ended so since the health's count begins, as the count has them: by their settlement."""
+def _ended_url(health: Health, outcome: Outcome) -> str:
+    """Return the URL of the requests that were settled with this outcome since the health's count begins."""
     start, end = health.closed_since, health.closed_since + DAY
     times = {"start": f"{start:%Y-%m-%dT%H:%M}", "end": f"{end:%Y-%m-%dT%H:%M}", "time": "settled"}
-    return address("requests", times | {"outcome": outcome})
+    return page_url("requests", times | {"outcome": outcome})
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """A budget and the lengths of its bar, in percent of the limit; together at most the whole."""
+    """A budget, and the lengths of its bar in percent of the limit: 100 together at most."""
 
     use: BudgetUse
     posted: str
@@ -111,62 +109,90 @@ class Meter:
 
     @property
     def spent_url(self) -> str:
-        """The requests that count in it: those admitted in its period, by its organization's clock."""
-        last_day = self.use.last_day
-        period = (
-            {"start": self.use.first_day, "end": last_day, "time_zone": self.use.time_zone}
-            if last_day
-            else {}
-        )
-        return address("requests", {self.use.scope: self.use.scope_id, **period})
+        """The URL of the requests in it: those admitted in its period, in its organization's time zone."""
+        use, last_day = self.use, self.use.last_day
+        period = {"start": use.first_day, "end": last_day, "time_zone": use.time_zone} if last_day else {}
+        return page_url("requests", {use.scope: use.scope_id, **period})
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":
-        """The bar of this budget."""
         limit = use.limit_nanodollars
         posted = min(use.posted_nanodollars / limit, 1)
         held = min(use.pending_nanodollars / limit, 1 - posted)
-        full = figures.fullness(use.posted_nanodollars + use.pending_nanodollars, limit)
+        full = fullness(use.posted_nanodollars + use.pending_nanodollars, limit)
         return cls(use, f"{100 * posted:.2f}%", f"{100 * held:.2f}%", full)
 
 
-def _chart(question: Question) -> Chart:
-    measure = MEASURES[question.measure]
-    starts = question.over.starts()
-    buckets = [
-        _bucket(question, start, end)
-        for start, end in zip(starts, [*starts[1:], question.over.end], strict=True)
-    ]
+# ---- the chart
+
+
+def _chart(form: OverviewForm) -> Chart:
+    starts = form.over.starts()
+    ends = [*starts[1:], form.over.end]
+    buckets = [_bucket(form, start, end) for start, end in zip(starts, ends, strict=True)]
     by_group: dict[str | None, list[Point]] = {}
-    for point in insights.series(question.over, question.group_by, question.filters):
+    for point in insights.series(form.over, form.group_by, form.filters):
         by_group.setdefault(point.group_id, []).append(point)
-    return overview_chart.draw(
-        buckets, [_group(question, own, measure) for own in by_group.values()], measure.written
-    )
+    groups = [_group(form, points) for points in by_group.values()]
+    return overview_chart.draw(buckets, groups, MEASURES[form.cleaned_data["measure"]].to_text)
 
 
-def _group(question: Question, points: Sequence[Point], measure: Measure) -> Group:
-    group_id, label, values = (
-        points[0].group_id,
-        points[0].group_label,
-        [measure.value(point.totals) for point in points],
-    )
+def _group(form: OverviewForm, points: Sequence[Point]) -> Group:
+    group_id, label = points[0].group_id, points[0].group_label
+    values = [MEASURES[form.cleaned_data["measure"]].value(point.totals) for point in points]
     if group_id is None:
         return Group(label, values, is_rest=True)
-    url = question.rows_url(**{question.group_by: group_id})
-    if question.group_by == "outcome":
+    url = form.rows_url(**{form.group_by: group_id})
+    if form.group_by == "outcome":
         return Group(words(group_id), values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)
 
 
-def _bucket(question: Question, start: datetime, end: datetime) -> Bucket:
-    # With its offset from UTC: without it, 2:00 is the first one in the night that has two.
-    url = question.rows_url(days="", start=start.isoformat(), end=end.isoformat())
-    if question.over.bucket == "hour":
-        label = (
-            f"{start:%H:%M}"
-            if question.over.end - question.over.start <= DAY
-            else f"{start:%d %b %H:%M}".lstrip("0")
-        )
-        return Bucket(label, f"{start:%a %d %b, %H:%M}", url)
-    return Bucket(f"{start:%d %b}".lstrip("0"), f"{start:%a %d %b %Y}", url)
+def _bucket(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
+    # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
+    url = form.rows_url(days="", start=start.isoformat(), end=end.isoformat())
+    if form.over.bucket == "day":
+        return Bucket(f"{start:%d %b}".lstrip("0"), f"{start:%a %d %b %Y}", url)
+    is_one_day = form.over.end - form.over.start <= DAY
+    label = f"{start:%H:%M}" if is_one_day else f"{start:%d %b %H:%M}".lstrip("0")
+    return Bucket(label, f"{start:%a %d %b, %H:%M}", url)
+
+
+# ---- an installation, or an organization, without requests
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSteps:
+    """The steps to the first request: which are done, and what to paste."""
+
+    has_model: bool
+    has_key: bool
+    model: str
+    key_url: str
+    """The URL of the form of a new key; empty for people who may not add one."""
+    curl: str
+    is_operators: bool
+    """Whether the reader can serve a model."""
+
+
+def _first_steps(request: HttpRequest) -> FirstSteps | None:
+    """Return the steps to the first request; None once there is one."""
+    user = request.user
+    charges = LedgerEntry.objects.filter(kind=Kind.CHARGE)
+    if any(access.seen_by(user, rows).exists() for rows in (Generation.objects.all(), charges)):
+        return None
+    model = Price.objects.order_by("model").values_list("model", flat=True).first()
+    body = (
+        f'{{"model": "{model or "MODEL"}", "stream": true, "messages": '
+        '[{"role": "user", "content": "Hello"}]}'
+    )
+    headers = "-H 'Authorization: Bearer YOUR_KEY' \\\n  -H 'Content-Type: application/json'"
+    url = request.build_absolute_uri("/v1/chat/completions")
+    return FirstSteps(
+        has_model=model is not None,
+        has_key=access.seen_by(user, APIKey.objects.all()).exists(),
+        model=model or "",
+        key_url=reverse("admin:accounts_apikey_add") if user.has_perm("accounts.add_apikey") else "",
+        curl=f"curl -N {url} \\\n  {headers} \\\n  -d '{body}'",
+        is_operators=access.is_operator(user),
+    )

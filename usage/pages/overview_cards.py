@@ -1,16 +1,14 @@
-"""The Overview's numbers: each with what it was in the period before, and the address of the rows behind it."""
+"""The Overview's numbers, each with its change against the period before and the URL of its rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from usage import insights
-from usage.formatting import usd
+from usage.formatting import Change, change, count, duration, money, share, usd
 from usage.insights import GroupBy, Totals
 from usage.models import Kind
-from usage.pages import figures
-from usage.pages.figures import Change
-from usage.pages.overview_question import Question
-from usage.pages.page_query import words
+from usage.pages.filters import words
+from usage.pages.overview_form import OverviewForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Line:
     value: str
     url: str
     is_quiet: bool = False
-    """Grey: all is well."""
+    """Whether it is grey, because there is nothing to look at."""
     change: Change | None = None
 
 
@@ -35,13 +33,13 @@ class Card:
     url: str
     change: Change | None
     more_is: str = ""
-    """"bad" where a rise is no good news."""
+    """"bad" if a rise is bad news."""
     lines: Sequence[Line] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Spender:
-    """One line of a table of who spends most; the share is of all spending, in percent."""
+    """A line in a table of top spenders; `share` is of all spending, in percent."""
 
     label: str
     url: str
@@ -49,109 +47,99 @@ class Spender:
     share: str
 
 
-def cards(question: Question, now: Totals, before: Totals) -> list[Card]:
-    """Spend, requests, tokens, errors and time to first token."""
-    url = question.rows_url()
-    requests = figures.change(now.requests, before.requests)
-    return [
-        _spend(question, now, before),
-        Card("Requests", figures.count(now.requests), f"{now.requests:,}", url, requests),
-        _tokens(question, now, before),
-        _errors(question, now, before),
-        _speed(question),
-    ]
-
-
-def spenders(question: Question, all_of: Totals) -> list[tuple[str, list[Spender]]]:
-    """Who spends most: the tables' titles and lines."""
-    is_about_one = question.filters.organization_id is not None
-    whole: tuple[str, GroupBy] = (
-        ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
-    )
-    tables: tuple[tuple[str, GroupBy], ...] = (whole, ("Top keys", "key"), ("Top models", "model"))
-    return [(title, _spenders(question, group, all_of)) for title, group in tables]
-
-
-def _spend(question: Question, now: Totals, before: Totals) -> Card:
-    """What was charged; what of it no hold had covered."""
-    beyond = insights.overage(question.over, question.filters)
-    lines = [
-        Line(
-            "beyond holds",
-            figures.money(beyond.nanodollars),
-            question.entries_url(Kind.OVERAGE),
-            is_quiet=not beyond.count,
-        )
-    ]
-    change = figures.change(now.amount_nanodollars, before.amount_nanodollars)
-    amount = now.amount_nanodollars
-    return Card("Spend", figures.money(amount), usd(amount), question.rows_url(), change, lines=lines)
-
-
-def _tokens(question: Question, now: Totals, before: Totals) -> Card:
-    url = question.rows_url()
-    lines = [
-        Line("input", figures.count(now.prompt_tokens), url),
-        Line("cached", figures.count(now.cached_tokens), url),
-        Line("output", figures.count(now.completion_tokens), url),
-        Line("reasoning", figures.count(now.reasoning_tokens), url),
-    ]
-    change = figures.change(now.total_tokens, before.total_tokens)
-    return Card("Tokens", figures.count(now.total_tokens), f"{now.total_tokens:,}", url, change, lines=lines)
-
-
-def _errors(question: Question, now: Totals, before: Totals) -> Card:
-    """The failed requests' share; its parts lead to the rows, one outcome each."""
-    outcomes = insights.top(question.over, "outcome", question.filters, 10)
-    failed = [row for row in outcomes if row.group_id in insights.FAILED]
-    lines = [
-        Line(words(row.group_id), figures.count(row.totals.requests), question.rows_url(outcome=row.group_id))
-        for row in failed
-    ]
-    exact = f"{now.failed_requests:,} of {now.requests:,} requests"
-    change = figures.change(now.error_rate, before.error_rate)
-    return Card(
-        "Error rate",
-        figures.share(now.failed_requests, now.requests),
-        exact,
-        question.errors_url,
-        change,
-        "bad",
-        lines,
-    )
-
-
-def _speed(question: Question) -> Card:
-    now = insights.first_token_ms(question.over, question.filters)
-    before = insights.first_token_ms(question.over.before, question.filters)
-    title, url = "First token, p50", question.rows_url()
-    if now is None:
-        return Card(title, "–", "No request has begun to answer.", url, None)
-    slowest = figures.change(now.p95, before.p95 if before else None)
-    lines = [
-        Line("p95", figures.duration(now.p95), url, change=slowest),
-        Line("measured", f"{now.sample_size:,}", url),
-    ]
-    change = figures.change(now.p50, before.p50 if before else None)
-    return Card(
-        title,
-        figures.duration(now.p50),
-        f"From claim to first token, of {now.sample_size:,} requests, to within 5 %.",
+def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
+    """Return spend, requests, tokens, error rate and time to first token."""
+    url = form.rows_url()
+    overage = insights.overage(form.over, form.filters)
+    overage_url = form.entries_url(Kind.OVERAGE)
+    is_covered = not overage.count
+    spend = Card(
+        "Spend",
+        money(now.amount_nanodollars),
+        usd(now.amount_nanodollars),
         url,
-        change,
-        "bad",
-        lines,
+        change(now.amount_nanodollars, before.amount_nanodollars),
+        lines=[Line("Over the reserved amount", money(overage.nanodollars), overage_url, is_covered)],
     )
+    requests = change(now.requests, before.requests)
+    tokens = Card(
+        "Tokens",
+        count(now.total_tokens),
+        f"{now.total_tokens:,}",
+        url,
+        change(now.total_tokens, before.total_tokens),
+        lines=[
+            Line("input", count(now.prompt_tokens), url),
+            Line("cached", count(now.cached_tokens), url),
+            Line("output", count(now.completion_tokens), url),
+            Line("reasoning", count(now.reasoning_tokens), url),
+        ],
+    )
+    return [
+        spend,
+        Card("Requests", count(now.requests), f"{now.requests:,}", url, requests),
+        tokens,
+        _errors(form, now, before),
+        _speed(form),
+    ]
 
 
-def _spenders(question: Question, group: GroupBy, all_of: Totals) -> list[Spender]:
+def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender]]]:
+    """Return the titles and lines of the tables of top spenders."""
+    tables: list[tuple[str, GroupBy]] = [("Top keys", "key"), ("Top models", "model")]
+    is_about_one = form.filters.organization_id is not None
+    tables.insert(0, ("Top projects", "project") if is_about_one else ("Top organizations", "organization"))
     whole = max(all_of.amount_nanodollars, 1)
     return [
-        Spender(
-            row.label,
-            question.rows_url(**{group: row.group_id}),
-            row.totals,
-            f"{100 * row.totals.amount_nanodollars / whole:.2f}%",
+        (
+            title,
+            [
+                Spender(
+                    row.label,
+                    form.rows_url(**{group: row.group_id}),
+                    row.totals,
+                    f"{100 * row.totals.amount_nanodollars / whole:.2f}%",
+                )
+                for row in insights.top(form.over, group, form.filters, 5)
+            ],
         )
-        for row in insights.top(question.over, group, question.filters, 5)
+        for title, group in tables
     ]
+
+
+def _errors(form: OverviewForm, now: Totals, before: Totals) -> Card:
+    """Return the share of failed requests, with a line for each outcome."""
+    lines = [
+        Line(words(row.group_id), count(row.totals.requests), form.rows_url(outcome=row.group_id))
+        for row in insights.top(form.over, "outcome", form.filters, 10)
+        if row.group_id in insights.FAILED
+    ]
+    return Card(
+        "Error rate",
+        share(now.failed_requests, now.requests),
+        f"{now.failed_requests:,} of {now.requests:,} requests",
+        form.errors_url,
+        change(now.error_rate, before.error_rate),
+        "bad",
+        lines,
+    )
+
+
+def _speed(form: OverviewForm) -> Card:
+    now = insights.first_token_ms(form.over, form.filters)
+    before = insights.first_token_ms(form.over.before, form.filters)
+    title, url = "First token, p50", form.rows_url()
+    if now is None:
+        return Card(title, "–", "No request has begun to answer.", url, None)
+    return Card(
+        title,
+        duration(now.p50),
+        f"From claim to first token, of {now.sample_size:,} requests, to within 5 %.",
+        url,
+        change(now.p50, before.p50 if before else None),
+        "bad",
+        [
+            Line("p95", duration(now.p95), url, change=change(now.p95, before.p95 if before else None)),
+            Line("measured", f"{now.sample_size:,}", url),
+        ],
+    )

@@ -1,39 +1,36 @@
-"""A stacked bar chart as shapes in percent of its plot: the template draws them, so that text keeps its size
-at any width.
-"""
+"""A stacked bar chart as shapes in percent of its plot, so that its text keeps its size at any width."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
 COLOURS_COUNT = 6
-"""How many groups have a colour of their own; what remains is one grey group."""
+"""The number of coloured groups; all others are one grey group."""
 _LABELS_COUNT = 6
 _GAP = 0.24
-"""Of a bucket's width: what stays free between two columns."""
+"""The share of a bucket's width that stays free between columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One colour of the chart: what it stands for, its value in each bucket, and where its rows are."""
+    """One colour of the chart: its name, its value in each bucket, and the URL of its rows."""
 
     name: str
     values: Sequence[int]
     url: str = ""
     colour: str = ""
-    """Its own; else it gets one by its size."""
+    """Empty: a colour by its rank."""
     is_rest: bool = False
-    """Whether it is what is left when the others have a name."""
+    """Whether it is the sum of groups without a name."""
 
     @property
     def total(self) -> int:
-        """Over all buckets."""
         return sum(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One column: its short name under the axis, its full name, and where its rows are."""
+    """One column: its short name under the axis, its full name, and the URL of its rows."""
 
     label: str
     name: str
@@ -67,7 +64,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A label on an axis: how far along, and its text; a minor one gives way on a narrow screen."""
+    """A label on an axis; a minor one is hidden on a narrow screen."""
 
     at: str
     text: str
@@ -77,7 +74,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """What a colour stands for."""
+    """A colour's meaning."""
 
     colour: str
     group: Group
@@ -86,7 +83,7 @@ class Legend:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """All that the template draws."""
+    """The shapes and texts that the template draws."""
 
     columns: Sequence[Column]
     legend: Sequence[Legend]
@@ -95,23 +92,23 @@ class Chart:
     total: int
 
 
-def draw(buckets: Sequence[Bucket], groups: Sequence[Group], written: Callable[[int], str]) -> Chart:
-    """The chart of these groups, biggest first in the legend and lowest in the columns; `written` says a
-    value in words.
-    """
+def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
+    """Return the chart of these groups, largest first in the legend and lowest in the columns."""
     shown = _coloured(groups)
     totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
     step, top = _scale(max(totals, default=0))
-    columns = [_column(bucket, at, len(buckets), shown, top, written) for at, bucket in enumerate(buckets)]
+    columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
     heights = [
-        Mark(_percent(100 - 100 * value / top), written(value)) for value in range(step, top + 1, step)
+        Mark(_percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)
     ]
-    legend = [Legend(colour, group, written(group.total)) for colour, group in shown]
+    legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
     return Chart(columns, legend, heights, _times(buckets), sum(totals))
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
-    """The groups with their colours, biggest first; those that get none of their own are one, the last."""
+    """Return the groups with their colours, largest first; groups beyond `COLOURS_COUNT` are one grey group
+    at the end.
+    """
     ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
     own, rest = (
         ordered[:COLOURS_COUNT],
@@ -135,23 +132,23 @@ def _column(
     count: int,
     shown: Sequence[tuple[str, Group]],
     top: int,
-    written: Callable[[int], str],
+    to_text: Callable[[int], str],
 ) -> Column:
     cells = [group.values[at] for _, group in shown]
-    bars = _bars(shown, at, count, top, written)
+    bars = _bars(shown, at, count, top, to_text)
     width = 100 / count
     return Column(
         bucket,
         _percent(at * width),
         _percent(width),
         bars,
-        written(sum(cells)),
-        [written(cell) for cell in cells],
+        to_text(sum(cells)),
+        [to_text(cell) for cell in cells],
     )
 
 
 def _bars(
-    shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, written: Callable[[int], str]
+    shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, to_text: Callable[[int], str]
 ) -> list[Bar]:
     bars, below = [], 0
     width = 100 / count
@@ -161,16 +158,16 @@ def _bars(
             below += value
             place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
             size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
-            bars.append(Bar(colour, *place, *size, f"{group.name}: {written(value)}"))
+            bars.append(Bar(colour, *place, *size, f"{group.name}: {to_text(value)}"))
     return bars
 
 
 def _scale(highest: int) -> tuple[int, int]:
-    """A round step between grid lines, and the plot's upper end, for about four lines."""
+    """Return a round step between about four grid lines, and the plot's upper end."""
     rough = max(highest / 4, 1)
     magnitude = 10 ** floor(log10(rough))
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough)
-    # A little air above the highest column.
+    # At least 5 % stay free above the highest column.
     return step, max(step, -(-highest * 21 // (20 * step)) * step)
 
 

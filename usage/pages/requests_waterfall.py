@@ -1,6 +1,4 @@
-"""One generation's time as bars in percent of its whole: waiting, reaching the first token, generating,
-settling.
-"""
+"""One generation's time as bars: waiting, until the first token, generating, settling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from usage.models import Generation
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One part of a generation's life: its name, how long it took, and its place in percent."""
+    """One part of a generation's life: its name, its duration, and its place in percent."""
 
     name: str
     colour: str
@@ -19,12 +17,12 @@ class Span:
     x: str
     width: str
     y: int
-    """From the top, in CSS pixels: each part has a line of its own."""
+    """The distance from the top in CSS pixels; each part has its own line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A moment of a generation: what happened, when, and how long after its admission."""
+    """A moment of a generation, and the time since its admission."""
 
     name: str
     at: datetime
@@ -33,7 +31,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """All that the template draws."""
+    """The shapes and texts that the template draws."""
 
     spans: Sequence[Span]
     events: Sequence[Event]
@@ -51,7 +49,7 @@ _RUNNING = ("running", "part-tokens")
 
 
 def waterfall(row: Generation, now: datetime) -> Waterfall:
-    """The parts so far: an open generation's last one lasts until now."""
+    """Return the parts so far; an open generation's last part lasts until `now`."""
     events = [Event(name, at, _ms(at - row.admitted_at)) for name, at in _moments(row) if at is not None]
     end_ms = events[-1].after_ms if row.settled_at else max(events[-1].after_ms, _ms(now - row.admitted_at))
     return Waterfall(_spans(row, end_ms), events, end_ms)
@@ -68,7 +66,7 @@ def _moments(row: Generation) -> list[tuple[str, datetime | None]]:
 
 
 def _spans(row: Generation, end_ms: float) -> list[Span]:
-    """Between two moments that are known lies a part; one that never came lets the part before it last."""
+    """Return a part for each known moment; a moment that never came prolongs the part before it."""
     starts: list[tuple[int, float]] = [(0, 0.0)]
     for part, (_, at) in enumerate(_moments(row)[1:4], start=1):
         if at is not None:
@@ -80,7 +78,7 @@ def _spans(row: Generation, end_ms: float) -> list[Span]:
         and row.first_token_ms is None
         and (row.settled_at is None or row.completion_tokens)
     ):
-        # Its tokens' times are written when it is settled, and are lost with its worker.
+        # The times of its tokens are written at settlement, and lost with its worker.
         lines[-1] = (*_RUNNING, *lines[-1][2:])
     return [_span(line, end_ms, _LINE_PX * at) for at, line in enumerate(lines)]
 

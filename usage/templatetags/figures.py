@@ -1,7 +1,6 @@
-"""The template filters of the operator's pages."""
+"""Template filters for amounts, counts, times and states."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from django import template
 from django.utils import timezone
@@ -11,38 +10,41 @@ from django.utils.safestring import SafeString
 from usage import formatting
 from usage.books import receipts
 from usage.models import Generation, State
-from usage.pages import figures
+from usage.pages.filters import words
 
 register = template.Library()
-register.filter("duration", figures.duration)
+register.filter("duration", formatting.duration)
 register.filter("usd", formatting.usd)
+register.filter("words", words)
+register.filter("total_ms", receipts.total_ms)
 
 
 @register.filter
 def money(nanodollars: int | None) -> SafeString | str:
-    """The amount, short, with its exact value as the title."""
+    """Return the rounded amount, with the exact one as its title."""
     if nanodollars is None:
         return "–"
-    return format_html('<span title="{}">{}</span>', formatting.usd(nanodollars), figures.money(nanodollars))
+    return format_html(
+        '<span title="{}">{}</span>', formatting.usd(nanodollars), formatting.money(nanodollars)
+    )
 
 
 @register.filter
 def count(number: int | None) -> SafeString | str:
-    """The number, short, with its exact value as the title."""
+    """Return the rounded number, with the exact one as its title."""
     if number is None:
         return "–"
-    return format_html('<span title="{}">{}</span>', f"{number:,}", figures.count(number))
+    return format_html('<span title="{}">{}</span>', f"{number:,}", formatting.count(number))
 
 
 @register.filter
 def exact(number: int | None) -> str:
-    """All digits, in groups."""
     return "–" if number is None else f"{number:,}"
 
 
 @register.filter
 def ago(moment: datetime | None) -> SafeString | str:
-    """The age of a moment, with the moment itself as the title."""
+    """Return the age of the moment, with the moment as its title."""
     if moment is None:
         return "–"
     utc = moment.astimezone(UTC)
@@ -51,20 +53,14 @@ def ago(moment: datetime | None) -> SafeString | str:
         '<time datetime="{}" title="{}">{}</time>',
         utc.isoformat(),
         written,
-        figures.age(moment, timezone.now()),
+        formatting.age(moment, timezone.now()),
     )
 
 
 @register.filter
 def utc(moment: datetime | None) -> str:
-    """The moment in UTC, to the millisecond."""
+    """Return the moment in UTC, to the millisecond."""
     return "–" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-
-
-@register.filter
-def words(name: Any) -> str:
-    """A name of the code as people read it: "client_cancelled" is "client cancelled"."""
-    return str(name).replace("_", " ")
 
 
 _MOODS = {
@@ -78,13 +74,7 @@ _MOODS = {
 
 @register.filter
 def badge(row: Generation) -> SafeString:
-    """How a request ended, or where it stands, with its colour."""
+    """Return the outcome or state of the request as a coloured badge."""
     mood = _MOODS.get(row.outcome, "warn" if row.state == State.ADMITTED else "")
     text = row.outcome or ("waiting" if row.state == State.ADMITTED else row.state)
     return format_html('<span class="badge {}">{}</span>', mood, words(text))
-
-
-@register.filter
-def total_ms(row: Generation) -> int | None:
-    """From admission to settlement."""
-    return receipts.total_ms(row)

@@ -1,0 +1,71 @@
+"""Parts of admin pages: read-only pages, forms that check constraints, fields that choose a row."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from django import forms
+from django.contrib.admin.widgets import AutocompleteSelect
+from django.core.exceptions import ValidationError
+from django.db import DataError
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """A page of rows that the service writes: nobody adds, changes or deletes them, not even superusers."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A form that checks all constraints; Django's own checks only those of whose columns it has all."""
+
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]  # django-stubs leave this hook out
+        if self.errors:
+            return
+        try:
+            self.instance.validate_constraints()
+        except ValidationError as error:
+            for each in chain.from_iterable(error.error_dict.values()):
+                self.add_error(self._field_of(each), each)
+
+    def _field_of(self, error: ValidationError) -> str | None:
+        """Return the last field of the constraint's columns: the theme hides some non-field errors."""
+        typed = [name for name in (error.params or {}).get("unique_check", ()) if name in self.fields]
+        return typed[-1] if typed else None
+
+
+class RowSelect(AutocompleteSelect):
+    """Django's widget, which asks the database for any text that a URL gives as an id; this one checks it."""
+
+    def optgroups(self, name: str, value: Sequence[str], attr: dict[str, Any] | None = None) -> Any:
+        """Show the chosen row if the field offers it."""
+        return super().optgroups(name, [each for each in value if self._is_offered(each)], attr)
+
+    def _is_offered(self, value: str) -> bool:
+        field: Any = self.choices.field
+        try:
+            return field.to_python(value) is not None
+        except (ValidationError, DataError):
+            return False
+
+
+class ChoosesRows:
+    """A mixin before a ModelAdmin: its `autocomplete_fields` use `RowSelect`."""
+
+    autocomplete_fields: Any
+    admin_site: Any
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name in self.autocomplete_fields:
+            kwargs.setdefault("widget", RowSelect(db_field, self.admin_site, using=kwargs.get("using")))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)  # type: ignore[misc]

@@ -1,0 +1,253 @@
+"""The GET form that filters pages about usage: it parses a URL, reports mistakes, offers choices, makes
+links.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.http import QueryDict
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+
+from accounts import access
+from accounts.models import APIKey, Organization, Project
+from usage import insights
+from usage.insights import Filters, Range
+from usage.models import Outcome
+from usage.models.outcomes import ANY_ERROR
+
+MAX_OPTIONS = 200
+"""The most options of a list; beyond it a name is typed, and the browser offers matches."""
+RANGE = ("days", "start", "end")
+TIME = (*RANGE, "time_zone")
+MAX_ID = 2**63 - 1
+NO_HELP = {"autocomplete": "off", "spellcheck": "false"}
+"""Attributes of a field that a browser neither completes nor corrects."""
+_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_SHOWN_KEY = re.compile(r"(.+) \(ck_(?:live|test)_(\w+)…\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A filter that is set: its text, and the URL of the page without it."""
+
+    text: str
+    url: str
+
+
+def page_url(name: str, query: Mapping[str, object]) -> str:
+    """Return the URL of an admin page, with those parameters that are set."""
+    parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
+    return reverse(f"admin:{name}") + (f"?{parameters}" if parameters else "")
+
+
+def words(name: object) -> str:
+    """Return a name of the code as people read it: "client_cancelled" is "client cancelled"."""
+    return str(name).replace("_", " ")
+
+
+def is_id(text: str) -> bool:
+    """Return whether the text is a decimal number that a database id can be."""
+    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID
+
+
+def generation_id_in(text: str) -> UUID | None:
+    """Return the generation's id that the text contains, in any form that a client's log may have it in."""
+    found = _UUID.search(text.lower())
+    return UUID(found[0]) if found else None
+
+
+def text_field(label: str, **attrs: str) -> forms.CharField:
+    return forms.CharField(required=False, label=label, widget=forms.TextInput(NO_HELP | attrs))
+
+
+def choice_field(label: str, options: Mapping[str, str], blank: str | None = "any") -> forms.ChoiceField:
+    """Return an optional choice of names, each with the text that stands for it."""
+    return forms.ChoiceField(
+        required=False,
+        label=label,
+        choices=[*([] if blank is None else [("", blank)]), *options.items()],
+        error_messages={"invalid_choice": f"%(value).40r is none of {', '.join(options)}."},
+    )
+
+
+def offer(field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[str, str, str]) -> None:
+    """Show the field as a list; beyond `MAX_OPTIONS`, as a text with matches from the admin's search.
+
+    `source` is the app, model and foreign key whose rows the search offers.
+    """
+    if len(options) <= MAX_OPTIONS:
+        field.widget = forms.Select(choices=[("", "any"), *options])
+        return
+    search = dict(zip(("app_label", "model_name", "field_name"), source, strict=True))
+    url = f"{reverse('admin:autocomplete')}?{urlencode(search)}"
+    field.widget = forms.TextInput(
+        NO_HELP | {"id": f"filter-{source[2]}", "placeholder": "Name", "data-suggest": url}
+    )
+
+
+class RowField(forms.Field):
+    """An organization, project or key: its id, or the name of exactly one that the person sees.
+
+    A name is the row's own, or as pages show it: with its organization, or with the beginning of its key.
+    """
+
+    person: access.Person
+    """The person who filters; the form sets it."""
+
+    def __init__(self, model: type[Model], column: str) -> None:
+        super().__init__(required=False)
+        self.model, self.column = model, column
+
+    def to_python(self, value: Any) -> int | None:
+        """Return the id; raises `ValidationError` for a name of none or of several."""
+        text = str(value or "").strip()
+        if not text:
+            return None
+        if is_id(text):
+            return int(text)
+        if not text.isdecimal() and "\x00" not in text:
+            rows = access.seen_by(self.person, self.model._default_manager.filter(self._named(text)))
+            if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
+                return int(found[0])
+        raise ValidationError(f"{text[:40]!r} is neither the number nor the name of exactly one.")
+
+    def _named(self, text: str) -> Q:
+        if self.model is Project:
+            organization, _, project = text.rpartition(" / ")
+            return Q(name=text) | Q(organization__name=organization, name=project)
+        if self.model is APIKey and (parts := _SHOWN_KEY.fullmatch(text)):
+            return Q(name=parts[1], public__startswith=parts[2])
+        return Q(name=text)
+
+    def row(self, row_id: int) -> Model | None:
+        """Return the row, or None if there is none."""
+        return self.model._default_manager.filter(pk=row_id).first()
+
+    def offer(self, rows: "QuerySet[Any]", chosen: int | None) -> str:
+        """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
+        options = {str(row.pk): str(row) for row in rows[: MAX_OPTIONS + 1]}
+        is_long = len(options) > MAX_OPTIONS
+        if chosen is not None and str(chosen) not in options:
+            options[str(chosen)] = str(self.row(chosen) or f"number {chosen}")
+        offer(self, list(options.items()), ("usage", "generation", self.column))
+        if chosen is None:
+            return ""
+        return options[str(chosen)] if is_long else str(chosen)
+
+
+class UsageFilterForm(forms.Form):
+    """The requests that a page is about, and its range of time. Absent parameters filter nothing."""
+
+    page: ClassVar[str]
+    """The page's name among the admin's URLs."""
+    usual_days: ClassVar[str] = ""
+    """The range of a URL that names none; empty: all time."""
+
+    organization = RowField(Organization, "organization")
+    project = RowField(Project, "project")
+    key = RowField(APIKey, "api_key")
+    model = text_field("Model")
+    outcome = choice_field("Outcome", {name: words(name) for name in (ANY_ERROR, *Outcome.values)})
+    start = text_field("From", placeholder="2026-11-21", inputmode="numeric")
+    end = text_field("To", placeholder="2026-11-21", inputmode="numeric")
+    days = text_field("Days")
+    time_zone = text_field("Time zone")
+    bucket = text_field("Columns")
+
+    over: Range | None = None
+    """The range of time; None: all of it."""
+
+    def __init__(self, query: QueryDict, person: access.Person) -> None:
+        # A label encloses its field here, so no field needs an id.
+        super().__init__(query, auto_id=False)
+        self.person = person
+        for field in self.fields.values():
+            if isinstance(field, RowField):
+                field.person = person
+
+    def clean(self) -> dict[str, Any]:
+        data = self.cleaned_data
+        query = {name: data.get(name, "") for name in (*TIME, "bucket")}
+        if self.usual_days or any(query[name] for name in RANGE):
+            try:
+                self.over = self.read_range(
+                    query | {"days": query["days"] or self.usual_days}, timezone.now()
+                )
+            except ValueError as error:
+                name, _, text = str(error).partition(": ")
+                self.add_error(*((name, text) if name in self.fields else (None, str(error))))
+        return data
+
+    def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
+        """Return the range of these parameters; raises `ValueError` as `insights.parse_range` does."""
+        return insights.parse_range(query, now)
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with the URL, in sentences that name the field."""
+        return " ".join(
+            f"{self[name].label}: {text}" if name in self.fields else str(text)
+            for name, texts in self.errors.items()
+            for text in texts
+        )
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """The set parameters of a valid form, rows by their ids. A start or an end overrides `days`."""
+        found = {}
+        for name, field in self.fields.items():
+            # A row's name has become its id; the organization may have been chosen for the person.
+            value = (
+                self.cleaned_data[name] if isinstance(field, RowField) else self.data.get(name, "").strip()
+            )
+            if value not in (None, ""):
+                found[name] = str(value)
+        if not (found.keys() & {"start", "end"}):
+            return {"days": self.usual_days} | found if self.usual_days else found
+        return {name: value for name, value in found.items() if name != "days"}
+
+    def parameters(self, *names: str) -> dict[str, str]:
+        """Return those of the parameters that are set."""
+        return {name: value for name, value in self.query.items() if name in names}
+
+    def without(self, *names: str) -> str:
+        """Return the URL of this page without these parameters."""
+        rest = {name: value for name, value in self.query.items() if name not in names}
+        return page_url(self.page, rest)
+
+    @property
+    def filters(self) -> Filters:
+        """The filters of a valid form, without its time."""
+        return Filters(**self._columns())
+
+    def _columns(self) -> dict[str, Any]:
+        data = self.cleaned_data
+        return {
+            "organization_id": data["organization"],
+            "project_id": data["project"],
+            "api_key_id": data["key"],
+            "model": data["model"] or None,
+            "outcome": data["outcome"] or None,
+        }
+
+    def chips(self) -> list[Chip]:
+        """Return the filters that are set. A person's only organization bounds them and can't be removed."""
+        found = []
+        for name in ("organization", "project", "key", "model", "outcome"):
+            value, field = self.cleaned_data[name], self.fields[name]
+            if not value or (name == "organization" and not access.is_operator(self.person)):
+                continue
+            if isinstance(field, RowField):
+                value = field.row(value) or value
+            found.append(Chip(f"{name}: {words(value) if name == 'outcome' else value}", self.without(name)))
+        return found

@@ -1,0 +1,136 @@
+"""The GET form of the Overview: a range of time, filters, a grouping and a measure, with the page's links."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+from django import forms
+
+from accounts import access
+from accounts.models import Organization
+from usage import formatting, insights
+from usage.insights import Bucket, GroupBy, Range, Totals
+from usage.models import Kind, Outcome
+from usage.models.outcomes import ANY_ERROR
+from usage.pages.filters import RANGE, TIME, UsageFilterForm, choice_field, page_url, words
+
+_DAYS = ((1, "Today"), (7, "7 days"), (30, "30 days"), (90, "90 days"))
+_ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
+"""The parameters of the list of ledger entries for those of our filters that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number that the chart's columns can show."""
+
+    title: str
+    value: Callable[[Totals], int]
+    to_text: Callable[[int], str]
+
+
+MEASURES = {
+    "spend": Measure("Spend", lambda sums: sums.amount_nanodollars, formatting.money),
+    "requests": Measure("Requests", lambda sums: sums.requests, formatting.count),
+    "tokens": Measure("Tokens", lambda sums: sums.total_tokens, formatting.count),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few links to choose from."""
+
+    text: str
+    url: str
+    is_chosen: bool
+
+
+class OverviewForm(UsageFilterForm):
+    """What the Overview shows."""
+
+    page = "index"
+    usual_days = "7"
+    over: Range
+
+    outcome = choice_field("Outcome", {name: words(name) for name in Outcome.values})
+    group = choice_field("By", {name: name for name in get_args(GroupBy)}, blank=None)
+    measure = choice_field("Measure", {name: each.title for name, each in MEASURES.items()}, blank=None)
+
+    def clean(self) -> dict[str, Any]:
+        """Read the range of time; group by model and measure spend unless the URL says otherwise."""
+        data = super().clean()
+        return data | {"group": data.get("group") or "model", "measure": data.get("measure") or "spend"}
+
+    def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
+        """Return the range, by day where hours were chosen for a shorter one and would be too many."""
+        usual = insights.parse_range({**query, "bucket": ""}, now)
+        is_too_long = query["bucket"] == "hour" and not usual.fits("hour")
+        return usual if is_too_long else insights.parse_range(query, now)
+
+    @property
+    def group_by(self) -> GroupBy:
+        """The kind of thing that each group of the chart is."""
+        group: GroupBy = self.cleaned_data["group"]
+        return group
+
+    def offer_choices(self) -> None:
+        """Show dates, the grouping and, to people of several organizations, which one; hide the rest."""
+        last_day = self.over.end - timedelta(microseconds=1)
+        dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
+        rest = {name: value for name, value in self.query.items() if name != "days"}
+        self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
+        for name, field in self.fields.items():
+            if name in dates:
+                field.widget = forms.TextInput({"type": "date", "required": True})
+            elif name != "group":
+                field.widget = forms.HiddenInput()
+        if not access.is_operator(self.person):
+            own = access.seen_by(self.person, Organization.objects.order_by("name"))
+            options = [(row.pk, str(row)) for row in own]
+            if len(options) > 1:
+                self.fields["organization"].widget = forms.Select(choices=options)
+
+    # ---- links
+
+    def _choice(self, text: str, is_chosen: bool, **parameters: object) -> Choice:
+        return Choice(text, page_url(self.page, self.query | parameters), is_chosen)
+
+    def range_links(self) -> list[Choice]:
+        dates = dict.fromkeys(RANGE[1:], "")
+        chosen = self.query.get("days")
+        return [self._choice(text, str(days) == chosen, days=days, **dates) for days, text in _DAYS]
+
+    def bucket_links(self) -> list[Choice]:
+        """Return links to hours and days as columns; none where there would be too many hours."""
+        names: tuple[Bucket, ...] = get_args(Bucket) if self.over.fits("hour") else ()
+        return [
+            self._choice(f"{name}s".capitalize(), name == self.over.bucket, bucket=name) for name in names
+        ]
+
+    def measure_links(self) -> list[Choice]:
+        chosen = self.cleaned_data["measure"]
+        return [self._choice(each.title, name == chosen, measure=name) for name, each in MEASURES.items()]
+
+    def rows_url(self, **narrowed: object) -> str:
+        """Return the URL of the requests behind a number: those that were settled in the range."""
+        own = self.parameters(*TIME) | self.parameters("organization", "project", "key", "model", "outcome")
+        return page_url("requests", {**own, **narrowed, "time": "settled"})
+
+    @property
+    def errors_url(self) -> str:
+        """The URL of the requests that failed: in any way, or with the outcome that is asked for."""
+        return self.rows_url() if self.filters.outcome else self.rows_url(outcome=ANY_ERROR)
+
+    def entries_url(self, kind: Kind) -> str:
+        """Return the URL of the ledger entries of that kind behind a number.
+
+        Their list can't be narrowed to a project or key: then it is the URL of the requests.
+        """
+        if self.parameters("project", "key"):
+            return self.rows_url()
+        start, end = (
+            f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00" for moment in (self.over.start, self.over.end)
+        )
+        narrowed = {_ENTRY_FILTERS[name]: value for name, value in self.parameters(*_ENTRY_FILTERS).items()}
+        times = {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end}
+        return page_url("usage_ledgerentry_changelist", {**times, **narrowed})

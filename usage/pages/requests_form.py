@@ -1,0 +1,139 @@
+"""The GET form of the list of requests."""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.forms import BoundField
+
+from accounts import access
+from accounts.models import APIKey, Organization, Project
+from usage.formatting import time_span, usd
+from usage.insights import RequestFilters
+from usage.models import Price
+from usage.pages.filters import (
+    MAX_OPTIONS,
+    NO_HELP,
+    TIME,
+    Chip,
+    UsageFilterForm,
+    choice_field,
+    generation_id_in,
+    text_field,
+)
+from usage.pages.forms import USDField
+
+_SOURCES = {"upstream": "provider", "counted": "chatapi", "none": "none"}
+
+
+class GenerationIdField(forms.Field):
+    """A generation's id, anywhere in a text."""
+
+    def to_python(self, value: Any) -> UUID | None:
+        """Return the id; raises `ValidationError` for a text without one."""
+        text = str(value or "").strip()
+        found = generation_id_in(text)
+        if text and found is None:
+            raise ValidationError(f"{text[:80]!r} contains no request's id, such as chatcmpl-0198….")
+        return found
+
+
+class RequestsForm(UsageFilterForm):
+    """The filters of the list of requests and of its exports."""
+
+    page = "requests"
+
+    id = GenerationIdField(
+        required=False,
+        widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP),
+    )
+    time = choice_field("Date means", {"admitted": "started", "settled": "finished"}, blank=None)
+    dialect = forms.RegexField(
+        r"^[a-z]{1,16}\Z", required=False, error_messages={"invalid": "%(value).40r is not the name of one."}
+    )
+    source = choice_field("Token count by", _SOURCES)
+    deployment = text_field("Deployment")
+    min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
+    max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
+
+    @property
+    def filters(self) -> RequestFilters:
+        data = self.cleaned_data
+        return RequestFilters(
+            **self._columns(),
+            time=data["time"] or "admitted",
+            dialect=data["dialect"] or None,
+            usage_source=data["source"] or None,
+            deployment=data["deployment"] or None,
+            since=self.over.start if self.over else None,
+            until=self.over.end if self.over else None,
+            min_nanodollars=data["min"],
+            max_nanodollars=data["max"],
+            id=data["id"],
+        )
+
+    def offer_choices(self, dialects: Iterable[str]) -> None:
+        """Read the options of each list; projects and keys are those of the chosen organization."""
+        data, shown = self.cleaned_data, dict(self.data.items())
+        home = {} if data["organization"] is None else {"organization": data["organization"]}
+        rows = {
+            "organization": Organization.objects.all(),
+            "project": Project.objects.filter(**home).select_related("organization"),
+            "key": APIKey.objects.filter(**{f"project__{name}": value for name, value in home.items()}),
+        }
+        for name, found in rows.items():
+            field: Any = self.fields[name]
+            shown[name] = field.offer(access.seen_by(self.person, found), data[name])
+        self.data = shown
+        # Without a price nothing is served; a model that lost its own can still be asked for.
+        models = list(
+            Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS]
+        )
+        for name, known in {"model": models, "dialect": list(dialects)}.items():
+            chosen = [] if data[name] in ("", *known) else [data[name]]
+            options = [("", "any"), *((each, each) for each in [*known, *chosen])]
+            self.fields[name].widget = forms.Select(choices=options)
+
+    @property
+    def usual_fields(self) -> list[BoundField]:
+        return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end", "time")]
+
+    @property
+    def rare_fields(self) -> list[BoundField]:
+        """The fields that are shown on demand. What runs a model is the operators' to know."""
+        deployment = ["deployment"] if access.is_operator(self.person) else []
+        return [self[name] for name in ("project", "key", "dialect", "source", *deployment, "min", "max")]
+
+    @property
+    def is_rare_open(self) -> bool:
+        """Whether one of the rare fields is set."""
+        return any(field.value() for field in self.rare_fields)
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """The parameters that the form keeps without showing them."""
+        return self.parameters("days", "time_zone")
+
+    def chips(self) -> list[Chip]:
+        data = self.cleaned_data
+        texts = {
+            "dialect": f"dialect: {data['dialect']}",
+            "source": f"tokens counted by: {_SOURCES.get(data['source'])}",
+            "deployment": f"deployment: {data['deployment']}",
+            "min": f"cost ≥ {usd(data['min'] or 0)}",
+            "max": f"cost ≤ {usd(data['max'] or 0)}",
+        }
+        found = [Chip(text, self.without(name)) for name, text in texts.items() if name in self.query]
+        if self.over is not None:
+            found.append(Chip(self._range_text(), self.without(*TIME, "time")))
+        return [*super().chips(), *found]
+
+    def _range_text(self) -> str:
+        assert self.over is not None, "there is a range"
+        days, zone = self.query.get("days"), self.query.get("time_zone")
+        text = time_span(self.over.start, self.over.end)
+        if days:
+            text = ("today" if days == "1" else f"last {days} days") + (f" ({zone})" if zone else "")
+        return f"finished: {text}" if self.cleaned_data["time"] == "settled" else text
