@@ -16,6 +16,8 @@ from chatapi.worker.engines.sandbox_script import Script, without_markers
 from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words
 
 CUSTOM_INPUT_TOKENS = 8
+MAX_ANSWER_UNITS = 100_000
+"""Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them, so they have a bound."""
 
 Step = tuple[AnyDelta, int]
 """A delta, and how many completion tokens it costs."""
@@ -30,6 +32,7 @@ class Answer:
         self.finished: list[Finished] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
+        self._units_each = 1 + (spec.top_logprobs or 0)
         content = _Content(spec, script)
         finish_reason: FinishReason = script.finish or ("tool_calls" if spec.tools_to_call else "stop")
         self._choices = [
@@ -40,11 +43,16 @@ class Answer:
     def rounds(self) -> Iterator[list[AnyDelta]]:
         """Yield one delta of each choice that still goes on, in the order of their indices."""
         ended: dict[int, FinishReason] = {}
+        units_left = MAX_ANSWER_UNITS
         while len(ended) < len(self._choices):
             deltas = []
             for index, choice in enumerate(self._choices):
                 if index in ended:
                     continue
+                if units_left <= 0:
+                    ended[index] = "length"
+                    continue
+                units_left -= self._units_each
                 try:
                     delta, cost = next(choice)
                 except StopIteration as end:

@@ -16,7 +16,7 @@ from chatapi.wire.completion import Completion, collect
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts
+from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts, sandbox_answer
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS
 
@@ -205,6 +205,20 @@ async def test_the_cap_cuts_each_choice_and_says_so(said: str) -> None:
     answer = await answer_to(said, cap=7, n=2)
     assert [answer.choices[index].finish_reason for index in range(2)] == ["length", "length"]
     assert usage_of(answer).completion_tokens == 14
+
+
+async def test_an_answer_has_a_bound_for_all_choices_with_their_alternatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox_answer, "MAX_ANSWER_UNITS", 60)
+    several = await answer_to("[sandbox tokens=50]", n=3)
+    assert usage_of(several).completion_tokens == 60
+    assert {choice.finish_reason for choice in several.choices.values()} == {"length"}
+    with_alternatives = await answer_to("[sandbox tokens=50]", logprobs=True, top_logprobs=5)
+    assert usage_of(with_alternatives).completion_tokens == 10
+    echoed = collect(await deltas_of(text_call(prompt="word " * 100, echo=True)))
+    assert echoed.choices[0].finish_reason == "length"
+    assert usage_of(echoed).completion_tokens == 0
 
 
 async def test_a_stop_string_ends_the_text_before_it() -> None:
