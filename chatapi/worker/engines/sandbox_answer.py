@@ -17,7 +17,7 @@ from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob
 
 CUSTOM_INPUT_TOKENS = 8
 MAX_ANSWER_UNITS = 100_000
-"""Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them, so they have a bound."""
+"""Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound."""
 
 Step = tuple[AnyDelta, int]
 """A delta, and how many completion tokens it costs."""
