@@ -47,7 +47,7 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
         socket_connect_timeout=2,
         retry=_NeverAgain(),
         health_check_interval=0,
-        protocol=3,  # `Line` passes on what this one says
+        protocol=3,  # `DedicatedConnection` passes on what this one says
     )
     return Redis.from_pool(pool)
 
@@ -75,7 +75,7 @@ async def in_time() -> AsyncIterator[None]:
 Command = Sequence[bytes | str | int]
 
 
-class Line:
+class DedicatedConnection:
     """One connection of a client's, kept for commands that are sent hundreds of times a second.
 
     A client's own way, through its pool, retries and metrics, costs as much again as the command. One round

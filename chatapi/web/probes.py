@@ -7,6 +7,7 @@ of them costs no more than one does.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -21,7 +22,6 @@ from redis.retry import Retry
 
 from chatapi import identity
 from chatapi.concurrency import CachedValue
-from chatapi.web.readiness import is_draining
 
 Answer = tuple[int, bytes, bytes]
 """Status, content type, body."""
@@ -33,6 +33,16 @@ MAX_AGE_S = 0.2
 ALLOWED = "GET, HEAD"
 # Checks that hang keep their threads and let later ones wait: this is all that probes can cost.
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="readiness")
+_draining = threading.Event()
+
+
+def start_draining() -> None:
+    """Make /readyz answer 503 from now on: the process has been told to stop."""
+    _draining.set()
+
+
+def is_draining() -> bool:
+    return _draining.is_set()
 
 
 async def healthz(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

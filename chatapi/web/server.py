@@ -28,10 +28,11 @@ from twisted.logger import (
 
 from accounts.loop_clock import monotonic
 from chatapi.web.client_quotas import ClientQuotas
-from chatapi.web.connections import ConnectionFactory, HTTPRequest, WebSocketConnection
-from chatapi.web.event_loop import DaphneServer, loop, reactor
-from chatapi.web.limits import Limits
-from chatapi.web.transport import ListeningPort
+from chatapi.web.connection_factory import ConnectionFactory
+from chatapi.web.http_request import HTTPRequest
+from chatapi.web.server_limits import ServerLimits
+from chatapi.web.transport import DaphneServer, ListeningPort, loop, reactor
+from chatapi.web.websocket_connection import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Lifecycle:
         """The process has been asked to stop: /readyz must fail from now on."""
 
     def deadline(self) -> None:
-        """`Limits.farewell_seconds` are left: streams that still run must end themselves now."""
+        """`ServerLimits.farewell_seconds` are left: streams that still run must end themselves now."""
 
 
 def serve(
@@ -74,7 +75,7 @@ def serve(
     *,
     host: str,
     port: int,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     lifecycle: Lifecycle | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
@@ -86,7 +87,7 @@ def serve(
 
     Raises OSError if the address cannot be bound, with errno EADDRINUSE if another process holds it.
     """
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
     quotas = ClientQuotas(limits, trusted_proxies)
     Server(application, limits, lifecycle or Lifecycle(), quotas).run(listener)
@@ -120,7 +121,7 @@ class Server(DaphneServer):
     """Daphne's server with our connections, our listening socket and our way to stop."""
 
     def __init__(
-        self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle, quotas: ClientQuotas
+        self, application: ASGI3Application, limits: ServerLimits, lifecycle: Lifecycle, quotas: ClientQuotas
     ) -> None:
         super().__init__(
             application,

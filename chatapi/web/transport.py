@@ -1,4 +1,8 @@
-"""The listening socket, and the sockets that it accepts."""
+"""The event loop of the web process, its listening socket, and the sockets that it accepts.
+
+Twisted keeps the first reactor that is installed, and `daphne.server` installs one when it is imported. Import
+the reactor and Daphne's server from this module, so that the reactor on uvloop comes first.
+"""
 
 # ruff: noqa: N802 - the names are Twisted's
 
@@ -9,10 +13,22 @@ import termios
 from functools import partial
 from typing import Any
 
-from twisted.internet import main, tcp
+import uvloop
+from twisted.internet import asyncioreactor, main, tcp
 from twisted.python.failure import Failure
 
 from chatapi.web.read_turns import ReadTurns
+
+loop = uvloop.new_event_loop()
+asyncioreactor.install(loop)
+
+from daphne import server as _daphne_server  # noqa: E402
+from twisted.internet import reactor  # noqa: E402
+
+_daphne_server.twisted_loop.close()  # Daphne made this loop for its reactor; nothing will run it
+DaphneServer = _daphne_server.Server
+
+__all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
 
 ACCEPTS_PER_TURN = 64
 """Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the

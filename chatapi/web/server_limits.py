@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Bounds that hold for every connection, whatever the application does."""
 
     max_body_bytes: int = 8 * 1024 * 1024
