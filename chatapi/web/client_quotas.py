@@ -1,7 +1,7 @@
 """Bounds per client IP address: open connections, arriving bytes, WebSocket handshakes, unread output.
 
-A client's address is its socket's peer. Behind a trusted proxy it is the address that the proxy names for each
-request, and the proxy's connections are not counted. An IPv6 client counts by its /64.
+A client's address is its socket's peer. Behind a trusted proxy it is the address that the proxy names for
+each request, and the proxy's connections are not counted. An IPv6 client counts by its /64.
 """
 
 from collections.abc import Sequence
@@ -167,7 +167,7 @@ class ConnectionQuota:
         self._arriving_bytes = 0
 
     def take(self, client: Client) -> Refusal | None:
-        """Count the connection, or its one request, for this client; return the refusal if that is too many."""
+        """Count the connection, or its request, for this client; return the refusal if that is too many."""
         refusal = self._quotas.connect(client)
         if refusal is None:
             self._client = client
@@ -184,7 +184,7 @@ class ConnectionQuota:
             self._quotas.disconnect(client)
 
     def add_arriving(self, size: int, request_bytes: int) -> Refusal | None:
-        """Count `size` more bytes of a request of `request_bytes`; return the refusal if they are too many."""
+        """Count `size` bytes of a request of `request_bytes`; return the refusal if they are too many."""
         if self._client is None:
             return None
         self._arriving_bytes += size

@@ -1,7 +1,7 @@
 """A client's socket: reads its requests in turn, pauses reading, enforces the time limits, and closes.
 
-An `HTTPConnection` lives as long as its socket, an `HTTPRequest` as long as its exchange. After an upgrade the
-socket's bytes go to a `WebSocketConnection`, while the `HTTPConnection` still tracks whether the client reads.
+An `HTTPConnection` lives as long as its socket, an `HTTPRequest` as long as its exchange. After an upgrade
+a `WebSocketConnection` takes the bytes, and the `HTTPConnection` still tracks whether the client reads.
 """
 
 # ruff: noqa: N802, N815 - the names are Twisted's
