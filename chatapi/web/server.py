@@ -96,7 +96,8 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     # TCP_USER_TIMEOUT limits how long bytes, or the keep-alive probes of a silent stream, stay without an
-    # acknowledgement. It also ends a client that reads nothing and whose buffer is full; Linux has no separate limit for that.
+    # acknowledgement. It also ends a client that reads nothing and whose buffer is full, for which Linux has
+    # no separate limit.
     options = {
         "TCP_NODELAY": 1,
         "TCP_USER_TIMEOUT": round(user_timeout_seconds * 1000),
