@@ -1,16 +1,15 @@
-"""Django's entry for this package: the system checks of the settings. Each names its variable and says what
-would do.
+"""The app configuration, with the system checks of the settings.
 
 E001  CHATAPI_DEFAULT_DIALECT is not a dialect
-E002  a number that must be positive is not, or one is negative, or smaller or larger than anybody means
+E002  a number is outside of its bounds, `MIN` and `MAX`
 E003  the lease is too short for its heartbeat
 E004  a Redis URL has a scheme that is not Redis's
 E005  CHATAPI_FAILPOINTS names no failpoint
-E006  CHATAPI_TRUSTED_PROXIES has what is no address or network
-E007  CHATAPI_CORS_ORIGINS has what is no origin
-E008  CHATAPI_METRICS_TOKEN is easily guessed, or no header can carry it
-E009  a secret is easily guessed
-E010  CHATAPI_CSRF_TRUSTED_ORIGINS has what is no origin
+E006  CHATAPI_TRUSTED_PROXIES has a value that is not an IP address or network
+E007  CHATAPI_CORS_ORIGINS has a value that is not an origin
+E008  CHATAPI_METRICS_TOKEN is easy to guess, or not valid in a header
+E009  a secret is easy to guess
+E010  CHATAPI_CSRF_TRUSTED_ORIGINS has a value that is not an origin
 E011  CHATAPI_DEFAULT_MODEL is empty
 """
 
@@ -30,7 +29,7 @@ from usage import failpoints
 
 CHECK_TAG = "chatapi"
 WEEK_MS = 7 * 24 * 60 * 60 * 1_000
-MOST = {
+MAX = {
     "DATABASE_TIMEOUT_MS": WEEK_MS,
     "DATABASE_POOL_SIZE": 1_000,
     "WORKER_CONCURRENCY": 100_000,
@@ -52,23 +51,21 @@ MOST = {
     "DRAIN_MS": WEEK_MS,
     "HUNG_MS": WEEK_MS,
 }
-"""The largest value of each number: far above what is of use, and below what a database, Redis or a timer
-can't take.
-"""
-LEAST = {
+"""The largest values: far above useful ones, and within the range of the database, Redis and timers."""
+MIN = {
     "PING_MS": 0,
     "LAME_DUCK_MS": 0,
     "FAILED_AUTHENTICATIONS_PER_MINUTE": 0,
     "REFUSED_BODY_BYTES_PER_MINUTE": 0,
     "HUNG_MS": 1_000,
 }
-"""The smallest value, where that is not 1."""
+"""The smallest values that are not 1."""
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
 """Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain."""
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
-"""RFC 6750, section 2.1; as long as what cannot be guessed."""
+"""A token by RFC 6750 section 2.1, with a length that can't be guessed."""
 REDIS_URLS = {
     "REDIS_URL": "REDIS_URL",
     "BROKER_URL": "CHATAPI_BROKER_URL",
@@ -78,20 +75,20 @@ REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
 class ChatAPIConfig(AppConfig):
-    """The package `chatapi` as a Django app."""
+    """The Django app `chatapi`."""
 
     name = "chatapi"
 
     def ready(self) -> None:
-        """Register the checks; arm the failpoints of a test."""
+        """Register the checks, and arm a test's failpoints."""
         for check in CHECKS:
             checks.register(check, CHECK_TAG)
-        with suppress(ValueError):  # told by its check
+        with suppress(ValueError):  # check_failpoints reports it
             failpoints.arm(settings.FAILPOINTS)
 
 
 def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
-    """The server's default dialect exists."""
+    """Check that the default dialect exists."""
     if settings.DEFAULT_DIALECT in DIALECTS:
         return []
     message = f"CHATAPI_DEFAULT_DIALECT={settings.DEFAULT_DIALECT!r} is not a dialect."
@@ -99,9 +96,9 @@ def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Times and sizes are above zero, or zero where that means none, and within reason."""
-    numbers = {name: getattr(settings, name) for name in MOST}
-    found = {name: _wrong_number(number, LEAST.get(name, 1), MOST[name]) for name, number in numbers.items()}
+    """Check that the numbers are within their bounds."""
+    numbers = {name: getattr(settings, name) for name in MAX}
+    found = {name: _wrong_number(number, MIN.get(name, 1), MAX[name]) for name, number in numbers.items()}
     return [
         checks.Error(f"CHATAPI_{name}={numbers[name]} {wrong[0]}", hint=wrong[1], id="chatapi.E002")
         for name, wrong in found.items()
@@ -110,7 +107,7 @@ def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def _wrong_number(number: int, least: int, most: int) -> tuple[str, str] | None:
-    """What is wrong with it, and what would do."""
+    """Return the message and hint for a number that is out of bounds, or None."""
     if number > most:
         return "is too large.", f"Use {most} or less."
     if number < least:
@@ -120,7 +117,7 @@ def _wrong_number(number: int, least: int, most: int) -> tuple[str, str] | None:
 
 
 def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
-    """One lost heartbeat must not lose the lease."""
+    """Check that the lease outlasts one lost heartbeat."""
     if settings.LEASE_MS >= 2 * settings.HEARTBEAT_MS:
         return []
     message = (
@@ -132,7 +129,7 @@ def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Each Redis URL is one that the clients can open."""
+    """Check that the clients can open the Redis URLs."""
     return [
         checks.Error(
             f"{variable} must be a Redis URL.",
@@ -145,7 +142,7 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
-    """The failpoints of a test are ones that there are."""
+    """Check that the failpoints exist."""
     try:
         failpoints.parse(settings.FAILPOINTS)
     except ValueError as error:
@@ -158,7 +155,7 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Each trusted proxy is an address or a network."""
+    """Check that each trusted proxy is an IP address or a network."""
     wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_ip.is_ip_or_network(proxy)]
     return _wrong_values(
         "CHATAPI_TRUSTED_PROXIES",
@@ -170,7 +167,7 @@ def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Each origin is as a browser sends it."""
+    """Check that each CORS origin has the form that browsers send."""
     wrong = [origin for origin in settings.CORS_ORIGINS if not ORIGIN.fullmatch(origin)]
     return _wrong_values(
         "CHATAPI_CORS_ORIGINS",
@@ -182,7 +179,7 @@ def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
-    """The token, if there is one, is such as a header can carry, and long enough."""
+    """Check that a token for metrics is long enough and valid in a header."""
     if not settings.METRICS_TOKEN or BEARER_TOKEN.fullmatch(settings.METRICS_TOKEN):
         return []
     message = "CHATAPI_METRICS_TOKEN is not 16 or more letters, digits and signs out of -._~+/"
@@ -190,20 +187,20 @@ def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def check_secrets(**_: Any) -> Sequence[checks.CheckMessage]:
-    """The secrets are too long to be guessed; they are never shown."""
+    """Check that the secrets are too long to be guessed, without showing them."""
     return [
         checks.Error(
-            f"{variable} has fewer than {local_secrets.LEAST_CHARACTERS} characters.",
+            f"{variable} has fewer than {local_secrets.MIN_CHARACTERS} characters.",
             hint="Use what `openssl rand -hex 32` prints.",
             id="chatapi.E009",
         )
         for variable in local_secrets.NAMES
-        if len(getattr(settings, variable.removeprefix("CHATAPI_"))) < local_secrets.LEAST_CHARACTERS
+        if len(getattr(settings, variable.removeprefix("CHATAPI_"))) < local_secrets.MIN_CHARACTERS
     ]
 
 
 def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Each origin that may post forms is as a browser sends it."""
+    """Check that each origin for forms has the form that browsers send."""
     wrong = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if not TRUSTED_ORIGIN.fullmatch(origin)]
     hint = "Use https://chat.example.com, without a path, or https://*.example.com."
     return _wrong_values("CHATAPI_CSRF_TRUSTED_ORIGINS", wrong, "no origin", hint, "E010")
@@ -212,7 +209,7 @@ def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
 def _wrong_values(
     variable: str, wrong: Sequence[str], what: str, hint: str, number: str
 ) -> list[checks.CheckMessage]:
-    """An error for each of the values in a list that are wrong."""
+    """Return an error for each wrong value of a list."""
     return [
         checks.Error(f"{variable}: {value!r} is {what}.", hint=hint, id=f"chatapi.{number}")
         for value in wrong
@@ -220,7 +217,7 @@ def _wrong_values(
 
 
 def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
-    """There is a model for requests that name none."""
+    """Check that there is a model for requests without one."""
     if settings.DEFAULT_MODEL.strip():
         return []
     return [

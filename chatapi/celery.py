@@ -1,4 +1,4 @@
-"""The Celery application: its settings, each with its reason. A task carries a generation's id only."""
+"""The Celery application and the reasons for its settings. A task carries only a generation's id."""
 
 import os
 
@@ -13,11 +13,11 @@ GENERATE_TASK = "chatapi.generate"
 
 
 def _kombu_url(url: str) -> str:
-    """kombu's spelling of a Unix socket."""
+    """Return the URL in kombu's spelling of Unix sockets."""
     return url.replace("unix://", "redis+socket://", 1)
 
 
-# No Django fixup: it would close database connections around every task and check the project once more;
+# Without the Django fixup, which closes database connections around every task and repeats the system checks;
 # `serve` sets Django up.
 app = Celery("chatapi", fixups=[])
 app.conf.update(
@@ -26,19 +26,18 @@ app.conf.update(
     broker_transport_options=BROKER_OPTIONS,
     imports=["chatapi.worker.tasks"],
     task_default_queue=f"{settings.REDIS_KEY_PREFIX}generations",
-    # Lost work is the lease's business: late acknowledgement would run a long generation again while it still
-    # runs.
+    # The lease handles lost work: late acknowledgement would start a long generation again while it runs.
     task_acks_late=False,
     task_ignore_result=True,
     # A full worker must leave messages in the queue for the others.
     worker_prefetch_multiplier=1,
     worker_disable_prefetch=True,
-    # Nobody listens to events or sends remote commands; each would cost every message something.
+    # Events and remote commands are not used, and would add to the cost of every message.
     worker_send_task_events=False,
     worker_enable_remote_control=False,
     worker_disable_rate_limits=True,
     worker_detect_quorum_queues=False,
-    # Both only silence warnings: nothing is unacknowledged when a connection is lost.
+    # These only silence warnings: no message is unacknowledged when a connection is lost.
     worker_cancel_long_running_tasks_on_connection_loss=True,
     worker_enable_prefetch_count_reduction=False,
     # Django configures logging.

@@ -29,7 +29,7 @@ from accounts.rate_limits import Taken
 from chatapi import delta_log
 from chatapi.delta_log import LogEntry, Sealed, StreamUnavailable
 from chatapi.presence import INBOX_TTL_MS
-from chatapi.redis_client import Command, Line, in_time
+from chatapi.redis_client import Command, DedicatedConnection, in_time
 from chatapi.wire.deltas import AnyDelta, Failed
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,11 @@ class DeltaStream:
         self.redis = redis
         self.prefix = prefix
         self._ttl_ms = ttl_ms
-        self._publishing, self._reading, self._asking = Line(redis), Line(redis), Line(redis)
+        self._publishing, self._reading, self._asking = (
+            DedicatedConnection(redis),
+            DedicatedConnection(redis),
+            DedicatedConnection(redis),
+        )
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 

@@ -1,4 +1,4 @@
-"""Reads the environment: a value that can't be read is one clear line that names its variable."""
+"""Reads the environment; an unreadable value is one line that names its variable."""
 
 from typing import Any
 
@@ -11,14 +11,12 @@ _EXPECTED = {int: "a whole number", bool: f"one of {', '.join([*TRUE, *FALSE])}"
 
 
 class Environment(environ.Env):
-    """django-environ, strict: it would take CHATAPI_DEBUG=maybe for false and drop the name of a wrong
-    variable.
-    """
+    """A strict django-environ: that reads CHATAPI_DEBUG=maybe as false and does not name variables."""
 
     def get_value(
         self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, parse_default: bool = False
     ) -> Any:
-        """The variable's value as `cast`; raises `ImproperlyConfigured`."""
+        """Return the variable's value as `cast`. Raises `ImproperlyConfigured`."""
         text = self.ENVIRON.get(var)
         if cast is bool and text is not None and text.lower() not in TRUE + FALSE:
             raise _unreadable(var, text, bool)
@@ -28,14 +26,14 @@ class Environment(environ.Env):
             raise _unreadable(var, text, cast) from None
 
     def choice(self, var: str, *, default: str, choices: tuple[str, ...]) -> str:
-        """One of the upper-case words `choices`, in any case; raises `ImproperlyConfigured`."""
+        """Return one of the upper-case `choices`, from any case. Raises `ImproperlyConfigured`."""
         word: str = self.str(var, default=default).upper()
         if word not in choices:
             raise ImproperlyConfigured(f"{var}={word!r} must be one of {', '.join(choices)}.")
         return word
 
     def database(self, var: str, *, default: str) -> dict[str, Any]:
-        """Django's settings for a database URL. Its errors show the scheme only: the URL holds a password."""
+        """Return Django's settings for a database URL; errors don't show its password."""
         url = self.str(var, default=default)
         scheme, separator, _ = url.partition("://")
         if not separator or scheme not in DATABASE_SCHEMES:
@@ -48,7 +46,7 @@ class Environment(environ.Env):
             hint = "user and password must be percent-encoded, and the port a number"
             raise ImproperlyConfigured(f"{var} is not a database URL: {hint}.") from None
         is_named = database["NAME"] or "service" in database.get("OPTIONS", {})
-        if not is_named or database["NAME"] == ":memory:":  # one in memory is each process' own
+        if not is_named or database["NAME"] == ":memory:":  # each process would have its own in-memory one
             raise ImproperlyConfigured(
                 f"{var} names no database: write sqlite:////folder/file or postgres://user:password@host/name."
             )

@@ -1,5 +1,6 @@
-"""A bounded resource of a process that parties share fairly: whoever waits for room waits in a line of its
-party, and parties are served in turn. So a party that asks for much delays itself, and no other.
+"""A bounded resource of a process that parties share fairly.
+
+Each party has a queue, and the queues are served in turn. So a party with many requests delays only itself.
 """
 
 import asyncio
@@ -10,11 +11,11 @@ from collections.abc import Hashable
 
 
 class NoRoom(Exception):
-    """There was no room in time, or a late holder gave way to others."""
+    """There was no room in time, or a holder gave its room up for others."""
 
 
 class Room:
-    """The room of one holder."""
+    """The units that one holder has, or waits for."""
 
     def __init__(self, owner: "FairRoom", party: Hashable, units: int, hold_s: float) -> None:
         self._owner = owner
@@ -26,23 +27,23 @@ class Room:
 
     @property
     def must_give_way(self) -> bool:
-        """Whether it has been held for longer than `hold_s`, and others wait."""
+        """Return whether it has been held for longer than `hold_s`, and others wait for it."""
         return time.monotonic() >= self._due_at and self._owner.is_wanted_from(self.party)
 
     def hold(self) -> None:
-        """`FairRoom` calls it."""
+        """Mark the room as held; only `FairRoom` calls this."""
         self.is_held = True
         self._due_at = time.monotonic() + self._hold_s
 
     def release(self) -> None:
-        """Give the room back; a second call does nothing."""
+        """Return the room; a second call does nothing."""
         if self.is_held:
             self.is_held = False
             self._owner.take_back(self)
 
 
 class FairRoom:
-    """Room for so many units, of which one party holds at most a share."""
+    """Room for `units`, of which one party holds at most `units_each`."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class FairRoom:
         wait_s: float | None = None,
         most_waiting_each: float = float("inf"),
     ) -> None:
-        """`wait_s`: the longest wait for room; `most_waiting_each`: how many of one party may wait."""
+        """Set the longest wait for room, and the longest queue of one party."""
         self._free_units = units
         self._units_each = units_each
         self._wait_s = wait_s
@@ -61,13 +62,13 @@ class FairRoom:
         self._waiting: OrderedDict[Hashable, deque[tuple[Room, asyncio.Future[None]]]] = OrderedDict()
 
     def is_wanted_from(self, party: Hashable) -> bool:
-        """Whether someone waits who could have what this party holds."""
+        """Return whether a waiting request could use the units that this party holds."""
         return any(
             waiting == party or self._is_share(queue[0][0]) for waiting, queue in self._waiting.items()
         )
 
     async def acquire(self, party: Hashable, units: int = 1, *, hold_s: float = float("inf")) -> Room:
-        """Room for so many units, which gives way to others after `hold_s`; raises `NoRoom`."""
+        """Wait for room and return it; after `hold_s` it must give way to others. Raises `NoRoom`."""
         room = Room(self, party, units, hold_s)
         if not self._waiting and self._fits(room):
             self._give(room)
@@ -89,7 +90,7 @@ class FairRoom:
         return room
 
     def take_back(self, room: Room) -> None:
-        """`Room.release` calls it."""
+        """Free the units of a room; only `Room.release` calls this."""
         self._free_units += room.units
         self._held_units[room.party] -= room.units
         if not self._held_units[room.party]:
@@ -97,7 +98,7 @@ class FairRoom:
         self._give_to_next()
 
     def _leave(self, room: Room, turn: "asyncio.Future[None]") -> None:
-        if room.is_held:  # it was given in the same moment
+        if room.is_held:  # it was given at the same moment
             room.release()
             return
         queue = self._waiting.get(room.party)
@@ -120,8 +121,9 @@ class FairRoom:
         room.hold()
 
     def _give_to_next(self) -> None:
-        """Serve the parties in turn. Where the next one asks for more than is free, the others wait, lest it
-        wait for ever; a party that holds its share is passed over.
+        """Serve the parties in turn, except those that hold their share.
+
+        If the next one needs more than is free, the others wait, too: otherwise it might never get its room.
         """
         while (found := self._next()) is not None and self._fits(found[0]):
             room, turn = found
@@ -130,7 +132,7 @@ class FairRoom:
             self._waiting.move_to_end(room.party)
             if not queue:
                 del self._waiting[room.party]
-            if not turn.done():  # else its request has been cancelled, and has yet to notice
+            if not turn.done():  # a done one has been cancelled and will leave
                 self._give(room)
                 turn.set_result(None)
 

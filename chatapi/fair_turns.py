@@ -1,9 +1,9 @@
 """Fair turns on an event loop: when there is more to do than one iteration should do, parties take turns.
 
-An event loop runs whatever is ready, so three hundred streams of one organization make every iteration long,
-and a stream of another organization waits for all of them. Work that asks `FairTurns` first is bounded per
-iteration, however much is ready, and what does not fit waits in a line of its party; the parties are served
-in rounds (deficit round robin, Shreedhar and Varghese 1995).
+An event loop runs everything that is ready, so three hundred streams of one organization make every iteration
+long, and a stream of another organization waits for all of them. `FairTurns` bounds the work per iteration.
+Work beyond the bound waits in its party's queue; the queues are served in rounds (deficit round robin,
+Shreedhar and Varghese 1995).
 """
 
 import asyncio
@@ -14,11 +14,11 @@ ITERATION_UNITS = 512
 """The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending."""
 
 VISIT_UNITS = 32
-"""The work that one party may do before the next party in line has its turn."""
+"""The work that one party may do before the next party has its turn."""
 
 
 class FairTurns:
-    """The turns of one event loop. A party is anything hashable: here the id of an organization."""
+    """The turns of one event loop. A party is a hashable value: here an organization's id."""
 
     def __init__(self, iteration_units: int = ITERATION_UNITS, visit_units: int = VISIT_UNITS) -> None:
         self._iteration_units = iteration_units
@@ -29,10 +29,9 @@ class FairTurns:
         self._is_tick_due = False
 
     def try_take(self, units: int) -> bool:
-        """Take a turn without waiting; returns False if this iteration is full or a party waits, and the
-        caller must `wait`.
+        """Take a turn without waiting; return False if the caller must `wait`.
 
-        The paths that every delta takes call this first: a coroutine would cost them a tenth of their time.
+        The paths of every delta call this first: a coroutine would cost a tenth of their time.
         """
         if self._lines or self._used_units >= self._iteration_units:
             return False
@@ -40,14 +39,12 @@ class FairTurns:
         return True
 
     async def take(self, party: Hashable, units: int) -> None:
-        """Return when the party may do so much work: at once while this iteration has room and no party
-        waits.
-        """
+        """Return when the party may do `units` of work: at once if the iteration has room and none waits."""
         if not self.try_take(units):
             await self.wait(party, units)
 
     async def wait(self, party: Hashable, units: int) -> None:
-        """Return when it is the party's turn to do so much work, behind all that has waited for longer."""
+        """Join the party's queue, and return when it is its turn to do `units` of work."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(party, deque()).append((turn, units))
         if not self._is_tick_due:
@@ -56,7 +53,7 @@ class FairTurns:
 
     def _used(self, units: int) -> None:
         self._used_units += units
-        # Little work needs no tick: what it used counts with the work of the next iterations.
+        # Little work needs no tick: it counts towards the next iterations.
         if self._used_units >= self._visit_units and not self._is_tick_due:
             self._schedule_tick()
 
@@ -65,7 +62,7 @@ class FairTurns:
         asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
-        """Begin an iteration: serve the parties that wait, in rounds, up to the bound."""
+        """Begin an iteration: serve the waiting parties in rounds, up to the bound."""
         self._is_tick_due = False
         self._used_units = 0
         while self._lines and self._used_units < self._iteration_units:
@@ -77,7 +74,7 @@ class FairTurns:
                 self._owed_units.pop(party, None)
 
     def _visit(self, party: Hashable, line: deque[tuple[asyncio.Future[None], int]]) -> None:
-        """Serve one party's line for one visit; what its last turn had too much is owed at its next visits."""
+        """Serve one party's queue for one visit; subtract what its last turn exceeds from its next visits."""
         room = self._visit_units - self._owed_units.pop(party, 0)
         while line and room > 0:
             turn, units = line.popleft()

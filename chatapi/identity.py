@@ -1,4 +1,4 @@
-"""The ids of generations: UUIDv7 inside, `chatcmpl-<hex>` on the wire, or as another protocol writes it."""
+"""Ids of generations (UUIDv7; `chatcmpl-<hex>` on the wire, or as another protocol writes it) and of requests."""
 
 import re
 import secrets
@@ -11,9 +11,7 @@ _PUBLIC = re.compile(r"([a-z_:-]*)([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[
 
 
 def new_id() -> UUID:
-    """A fresh UUID version 7 (RFC 9562, section 5.7): ids sort by the time they were made, which keeps their
-    index dense.
-    """
+    """Return a new UUID version 7 (RFC 9562 section 5.7); it sorts by time, which keeps its index dense."""
     milliseconds = time.time_ns() // 1_000_000
     value = (
         (milliseconds & (2**48 - 1)) << 80
@@ -26,7 +24,7 @@ def new_id() -> UUID:
 
 
 def public_id(generation_id: UUID) -> str:
-    """The id as clients see it in the canonical dialect, in receipts and headers."""
+    """Return the id as receipts, headers and the canonical dialect show it."""
     return f"chatcmpl-{generation_id.hex}"
 
 
@@ -39,20 +37,18 @@ def parse_id(text: str) -> UUID | None:
 
 
 def created(generation_id: UUID) -> int:
-    """When the id was made, in Unix seconds: `created` on the wire, the same for every process that tells of
-    it.
-    """
+    """Return the id's time in Unix seconds: `created` on the wire, the same in every process."""
     return (generation_id.int >> 80) // 1_000
 
 
 OPENAI_VERSION = "2020-10-01"
-"""The only version of OpenAI's API that there has ever been; its SDKs show it (`openai-version`)."""
+"""The header `openai-version`, which SDKs show. OpenAI's API has never had another version."""
 
 _ECHOED = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
-def request_id(wish: bytes | None, generation_id: UUID) -> bytes:
-    """The `x-request-id` of an answer: the client's own if it is harmless, else one of ours."""
-    if wish is not None and _ECHOED.fullmatch(wish):
-        return wish
+def request_id(client_id: bytes | None, generation_id: UUID) -> bytes:
+    """Return a response's `x-request-id`: the client's if it is harmless, otherwise a generated one."""
+    if client_id is not None and _ECHOED.fullmatch(client_id):
+        return client_id
     return b"req_" + generation_id.hex.encode()

@@ -1,4 +1,4 @@
-"""Secrets that a first start invents, so that a fresh clone runs; production sets them in the environment."""
+"""Secrets of a fresh clone, generated at its first start; production sets them in the environment."""
 
 import os
 import re
@@ -8,16 +8,15 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 NAMES = ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER")
-LEAST_CHARACTERS = 32
-"""Of a secret; its 16 bytes in hexadecimal digits cannot be guessed."""
+MIN_CHARACTERS = 32
+"""The least length of a secret: 16 bytes in hexadecimal digits can't be guessed."""
 _LINE = re.compile(r"\s*(?:#.*|(?:export\s+)?(?P<name>\w+)\s*=\s*(?P<value>\S.*))?")
 
 
 def ensure(state_dir: Path) -> Path:
-    """The file `secrets.env` in `state_dir`, written with fresh random values (mode 0600) when it is not
-    there.
+    """Return the path of `secrets.env` in `state_dir`; write a missing one with random values (mode 0600).
 
-    Raises `ImproperlyConfigured` when the folder cannot be written, or the file is damaged.
+    Raises `ImproperlyConfigured` if the folder can't be written or the file is damaged.
     """
     path = state_dir / "secrets.env"
     try:
@@ -25,14 +24,15 @@ def ensure(state_dir: Path) -> Path:
         _write_once(path)
     except OSError as error:
         raise ImproperlyConfigured(
-            f"cannot write to {state_dir} ({error.strerror}): make the folder writable or set CHATAPI_STATE_DIR to one that is."
+            f"cannot write to {state_dir} ({error.strerror}): "
+            "make the folder writable or set CHATAPI_STATE_DIR to one that is."
         ) from error
     _check(path)
     return path
 
 
 def _check(path: Path) -> None:
-    """Nothing that it says is repeated: it may be half of a secret."""
+    """Raise `ImproperlyConfigured` if the file is damaged; errors show none of its text, which is secret."""
     try:
         lines = [_LINE.fullmatch(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -54,8 +54,7 @@ def _check(path: Path) -> None:
 def _write_once(path: Path) -> None:
     if path.exists():
         return
-    # Two processes may start at once: each writes a file of its own, and link() lets exactly one of them win
-    # whole.
+    # Two processes may start at once: each writes its draft, and link() succeeds for exactly one of them.
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

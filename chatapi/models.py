@@ -12,31 +12,31 @@ from chatapi.wire.parameters import ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
 
 MAX_NUMBER = 2**31 - 1
-"""The most that a number of the catalog can be, whatever the database could hold."""
+"""The largest number in the catalog, for every database."""
 MAX_BASE_URL_CHARS = 500
 MAX_NAME_CHARS = 128
 MAX_OWNER_CHARS = 100
 TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
-"""What a deployment's timeouts are called."""
+"""The names of a deployment's timeouts."""
 MAX_TIMEOUT_MS = 24 * 3_600_000
 """The jobs and logs in Redis live longer (`delta_stream.RUN_TTL_MS`)."""
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 _OWN_VARIABLES = ("CHATAPI_", "DATABASE_URL", "REDIS_URL")
-"""How the names of this server's own settings begin: no upstream is to get one as its key."""
+"""The beginnings of this server's variables, none of which may be sent to an upstream as its key."""
 _at_most = MaxValueValidator(MAX_NUMBER)
 _positive = [MinValueValidator(1), _at_most]
 
 
 class Engine(models.TextChoices):
-    """The engines that there are; `worker/services.py` has their classes."""
+    """The engines; `worker/services.py` has their classes."""
 
     OPENAI_COMPATIBLE = "openai_compatible", "OpenAI-compatible"
     SANDBOX = "sandbox"
 
 
 def base_url_mistake(engine: str, base_url: str) -> str | None:
-    """What is wrong with a deployment's address, None when it is right."""
+    """Return the mistake in a deployment's URL, or None."""
     if engine == Engine.SANDBOX:
         return "the sandbox engine has none" if base_url else None
     try:
@@ -47,14 +47,15 @@ def base_url_mistake(engine: str, base_url: str) -> str | None:
     if not is_good or not base_url.isprintable() or " " in base_url:
         return f'{base_url!r} must be a URL such as "http://127.0.0.1:8080/v1"'
     if url.username or url.password or url.query or url.fragment:
-        return "must have no user, password, query or fragment; the upstream's key belongs into the variable that api_key_env names"
+        return (
+            "must have no user, password, query or fragment; "
+            "the upstream's key belongs into the variable that api_key_env names"
+        )
     return None
 
 
 def api_key_env_mistake(name: str) -> str | None:
-    """What is wrong with the name of the variable that holds an upstream's key, None when it is right; never
-    repeats what may be a key.
-    """
+    """Return the mistake in the name of a key's variable, or None; never repeat a possible key."""
     if name and not _VARIABLE.fullmatch(name):
         return "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself"
     if name.startswith(_OWN_VARIABLES):
@@ -63,9 +64,7 @@ def api_key_env_mistake(name: str) -> str | None:
 
 
 def timeouts_mistake(timeouts: object) -> str | None:
-    """What is wrong with a deployment's timeouts, None when they are names and milliseconds that an engine
-    knows.
-    """
+    """Return the first mistake in a deployment's timeouts, or None."""
     if not isinstance(timeouts, dict):
         return 'must be a table of names and milliseconds, such as {"connect_ms": 5000}'
     for name, ms in timeouts.items():
@@ -77,9 +76,7 @@ def timeouts_mistake(timeouts: object) -> str | None:
 
 
 def extra_parameters_mistake(names: object) -> str | None:
-    """What is wrong with the parameters that a deployment asks for, None when they are names that can be
-    passed on.
-    """
+    """Return the first mistake in a deployment's extra parameters, or None."""
     if not isinstance(names, list):
         return "must be a list of names"
     unknown = [name for name in names if not isinstance(name, str) or name not in ENGINE_PARAMETERS]
@@ -91,7 +88,7 @@ def extra_parameters_mistake(names: object) -> str | None:
 
 
 class OnDisconnect(models.TextChoices):
-    """What becomes of a generation whose client has left."""
+    """The fate of a generation after its client has left."""
 
     CANCEL = "cancel"
     DRAIN = "drain"
@@ -99,7 +96,7 @@ class OnDisconnect(models.TextChoices):
 
 
 class ServedModel(models.Model):
-    """The name that clients send. Without a price it is not served."""
+    """A model by the name that clients send; it is served only with a price."""
 
     id = models.CharField(primary_key=True, max_length=128, validators=[model_name])
     context_window = models.PositiveIntegerField(default=128_000, validators=_positive, help_text="Tokens.")
@@ -118,8 +115,8 @@ class ServedModel(models.Model):
         return self.id
 
     def clean(self) -> None:
-        """An answer must fit into the window."""
-        # A number that is no number has been refused, and is None here.
+        """Refuse a maximal output that is larger than the context window."""
+        # A field that is not a number has been refused already, and is None here.
         if self.max_output_tokens and self.context_window and self.max_output_tokens > self.context_window:
             raise ValidationError(
                 {"max_output_tokens": f"Must be at most the context window, {self.context_window}."}
@@ -127,12 +124,12 @@ class ServedModel(models.Model):
 
 
 class Deployment(models.Model):
-    """One way to serve a model: an engine, and for a remote one the upstream's address and model name."""
+    """One way to serve a model: an engine, with its upstream's URL and model name if it is remote."""
 
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="deployments")
     name = models.CharField(max_length=MAX_NAME_CHARS, help_text="Unique within its model.")
     engine = models.CharField(max_length=32, choices=Engine.choices)
-    # No URLField: its validator refuses the host names of a cluster, such as http://vllm:8000/v1.
+    # Not a URLField: its validator refuses host names of a cluster, such as http://vllm:8000/v1.
     base_url = models.CharField(
         max_length=MAX_BASE_URL_CHARS,
         blank=True,
@@ -172,9 +169,7 @@ class Deployment(models.Model):
         return f"{self.model_id} by {self.name}"
 
     def clean(self) -> None:
-        """What an engine could not work with is refused here: one row that can't be read would stop the
-        loading of all.
-        """
+        """Refuse values that no engine can use; `catalog.active_deployments` would leave the row out."""
         mistakes = {
             "base_url": base_url_mistake(self.engine, self.base_url),
             "api_key_env": api_key_env_mistake(self.api_key_env),

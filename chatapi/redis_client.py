@@ -1,4 +1,4 @@
-"""Connections to Redis that never repeat a command by themselves and never wait for ever."""
+"""Connections to Redis that never retry a command by themselves and never wait without a limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -18,19 +18,17 @@ from redis.retry import Retry as ThreadRetry
 from accounts import loop_clock
 
 REPLY_TIMEOUT_S = 3.0
-"""How long a command may take, a blocking read included: a Redis that is frozen is as good as none."""
+"""The time limit of a command, blocking reads included; a frozen Redis counts as unavailable."""
 
 
 class _NeverAgain(Retry):
-    """A lost reply of XADD would be written twice."""
+    """No retries: after a lost reply, XADD would write its entry twice."""
 
     def __init__(self) -> None:
         super().__init__(NoBackoff(), 0)
 
     async def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
-        """Call once; raises `RedisError` also where uvloop raises RuntimeError, on a connection that was
-        reset.
-        """
+        """Call once. Raises `RedisError`, also for uvloop's RuntimeError on a connection that was reset."""
         try:
             return await super().call_with_retry(*args, **kwargs)
         except RuntimeError as error:
@@ -38,7 +36,7 @@ class _NeverAgain(Retry):
 
 
 def connect(url: str, *, max_connections: int = 64) -> Redis:
-    """A client that never retries by itself: a lost reply of XADD would write twice."""
+    """Return a client that never retries by itself."""
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=max_connections,
@@ -47,13 +45,13 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
         socket_connect_timeout=2,
         retry=_NeverAgain(),
         health_check_interval=0,
-        protocol=3,  # `Line` passes on what this one says
+        protocol=3,  # the protocol of its `DedicatedConnection`s, too
     )
     return Redis.from_pool(pool)
 
 
 def connect_from_thread(url: str) -> ThreadRedis:
-    """A client for a thread that no event loop is to keep waiting."""
+    """Return a blocking client, for a thread that must not depend on the event loop."""
     retry = ThreadRetry(NoBackoff(), 0)
     return ThreadRedis.from_url(
         url, socket_timeout=REPLY_TIMEOUT_S, socket_connect_timeout=2, retry=retry, health_check_interval=0
@@ -62,9 +60,9 @@ def connect_from_thread(url: str) -> ThreadRedis:
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Raises `RedisError` when what is inside takes too long."""
-    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which on Python 3.11 swallows
-    # cancellations.
+    """Raise `RedisError` if the block takes longer than `REPLY_TIMEOUT_S`."""
+    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which swallows cancellations on
+    # Python 3.11.
     try:
         async with loop_clock.timeout(REPLY_TIMEOUT_S):
             yield
@@ -75,11 +73,11 @@ async def in_time() -> AsyncIterator[None]:
 Command = Sequence[bytes | str | int]
 
 
-class Line:
-    """One connection of a client's, kept for commands that are sent hundreds of times a second.
+class DedicatedConnection:
+    """A connection of a client's pool that is kept for commands sent hundreds of times a second.
 
-    A client's own way, through its pool, retries and metrics, costs as much again as the command. One round
-    trip at a time; after an error the connection is made anew. It is closed with its client.
+    The client's pool, retries and metrics would cost as much again as the command. The connection makes one
+    round trip at a time, is renewed after an error, and is closed with its client.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -88,18 +86,19 @@ class Line:
         self._turn = asyncio.Lock()
 
     async def call(self, *command: bytes | str | int) -> Any:
-        """The command's reply as RESP3 has it (bytes, ints, lists, dicts); raises `RedisError`."""
+        """Send a command and return its RESP3 reply (bytes, ints, lists, dicts). Raises `RedisError`."""
         [reply] = await self.calls([command])
         return reply
 
     async def calls(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies of commands that go together; raises `RedisError`, also when one of them is refused and
-        the others are not.
+        """Send commands together and return their replies.
+
+        Raises `RedisError`, also if Redis refuses one of the commands and executes the others.
         """
         async with self._turn, in_time():
             try:
                 replies = await self._exchange(commands)
-            except RuntimeError as error:  # uvloop's, on a connection that was reset
+            except RuntimeError as error:  # uvloop's, for a connection that was reset
                 raise RedisConnectionError(str(error)) from error
         for reply in replies:
             if isinstance(reply, ResponseError):
@@ -113,11 +112,11 @@ class Line:
         return [await _reply(connection) for _ in commands]
 
     async def _connected(self) -> AbstractConnection:
-        """The connection; one that Redis has closed meanwhile is left behind, which no command is lost by."""
+        """Return the connection, renewed if Redis has closed it in the meantime."""
         if self._connection is None:
             self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        # redis-py's own question, `can_read_destructive`, is a read with a timeout of nothing, and as dear as
-        # the command.
+        # redis-py's check, `can_read_destructive`, is a read with a timeout of zero that costs as much as the
+        # command.
         reader = self._connection._reader
         if reader is not None and (reader.at_eof() or reader.exception()):
             await self._connection.disconnect(nowait=True)
@@ -125,7 +124,7 @@ class Line:
 
 
 async def _reply(connection: AbstractConnection) -> Any:
-    """The next reply, a refusal too: those of the other commands are to be read."""
+    """Return the next reply or error, so that the replies of the other commands are read, too."""
     try:
         return await connection.read_response()
     except ResponseError as error:

@@ -1,4 +1,4 @@
-"""All settings, from the environment only. README lists each variable with its default; apps.py checks them."""
+"""All settings, only from the environment. README lists the variables and defaults; apps.py checks them."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from chatapi.serving import embedded_valkey
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
 
-# ---- where state lives (SQLite, the embedded Valkey's data, invented secrets)
+# ---- state on disk: SQLite, the embedded Valkey's data, generated secrets
 STATE_DIR = Path(env.str("CHATAPI_STATE_DIR", default=str(BASE_DIR / "var"))).resolve()
 if not all(name in env.ENVIRON for name in local_secrets.NAMES):
     env.read_env(str(local_secrets.ensure(STATE_DIR)))
@@ -40,7 +40,7 @@ else:
         **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
         "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000},
         "options": " ".join(
-            # What a client has been told must outlive a crash of the server, however it is configured.
+            # A commit that a client has seen must survive a crash, whatever the server's configuration.
             ["-c synchronous_commit=on"]
             + [
                 f"-c {name}={DATABASE_TIMEOUT_MS}"
@@ -50,7 +50,7 @@ else:
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# ---- Redis / Valkey: Celery's broker and the delta streams; `serve` starts an embedded Valkey where none is given
+# ---- Redis or Valkey: Celery's broker and the delta streams; `serve` starts an embedded one without a URL
 REDIS_URL = env.str("REDIS_URL", default=embedded_valkey.url(STATE_DIR))
 BROKER_URL = env.str("CHATAPI_BROKER_URL", default=REDIS_URL)
 STREAMS_URL = env.str("CHATAPI_STREAMS_URL", default=REDIS_URL)
@@ -127,9 +127,8 @@ APPEND_SLASH = True
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [
-            BASE_DIR / "chatapi" / "templates"
-        ],  # ours before the theme's: what lists say that have no rows
+        # Before the theme's templates: the texts of empty lists.
+        "DIRS": [BASE_DIR / "chatapi" / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -151,18 +150,20 @@ TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 FORMAT_MODULE_PATH = ["chatapi.formats"]
 STATIC_URL = "/static/"
-# Served straight from the installed packages: no collectstatic step between a clone and a working admin.
+# Served from the installed packages, so that the admin works without collectstatic.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 SESSION_COOKIE_HTTPONLY = True
 SECURE_COOKIES = env.bool("CHATAPI_SECURE_COOKIES", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
-# Sent only with answers to requests that came by HTTPS, as a trusted proxy says (ForwardedProtoMiddleware).
+# Sent only over HTTPS, which a trusted proxy reports (ForwardedProtoMiddleware).
 SECURE_HSTS_SECONDS = 365 * 24 * 60 * 60 if SECURE_COOKIES else 0
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SILENCED_SYSTEM_CHECKS = [
-    "security.W005",  # HSTS for subdomains: other services may be there, and not all of them by HTTPS
-    "security.W008",  # a redirect to HTTPS is the proxy's: here it would loop behind one that does not tell the scheme, and end probes
+    "security.W005",  # HSTS for subdomains: other services may be there without HTTPS
+    # The proxy redirects to HTTPS. Here a redirect would break probes, and loop behind a proxy that does not
+    # report the scheme.
+    "security.W008",
     "security.W021",  # HSTS preloading is the domain owner's decision
 ]
 SECURE_REFERRER_POLICY = "same-origin"
@@ -172,8 +173,8 @@ _SELF = ["'self'"]
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": _SELF,
-        # The admin's theme writes its colours into the page; no script stands in a page.
-        # ThemePolicyMiddleware adds 'unsafe-eval' to the admin's pages, and to no other.
+        # The admin's theme writes its colours into the page; no page has inline scripts.
+        # ThemePolicyMiddleware adds 'unsafe-eval' to the admin's pages only.
         "script-src": ["'self'"],
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],
@@ -197,7 +198,7 @@ SPECTACULAR_SETTINGS = {
     # Only the page /docs is drf-spectacular's; the document is chatapi.api.openapi's.
     "SERVE_AUTHENTICATION": [],
     "ENABLE_DJANGO_DEPLOY_CHECK": False,
-    # Everything from this server: the assets from the sidecar package, and no validator's badge.
+    # Load everything from this server: the sidecar package's assets, and no validator badge.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "/static/chatapi/icon.svg",
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "persistAuthorization": False},
@@ -223,11 +224,11 @@ LOGGING = {
     "loggers": {
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
-        # Below that it repeats what anybody sends in a request's first line.
+        # DEBUG would log the first line of any client's request.
         "daphne": {"level": "INFO"},
         "django.request": {"level": "ERROR"},
         "django.security": {"handlers": ["refusals"], "propagate": False},
-        # Anyone can send any Host: that is answered with 400, and is no error of ours.
+        # Any client can send a wrong Host; it gets 400, and the log needs no error.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
     },
 }

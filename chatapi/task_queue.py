@@ -1,8 +1,8 @@
 """Writes a generation's id as the Celery message that a worker pops from Redis.
 
-`apply_async` costs half a millisecond and blocks; this is a template that Celery and kombu themselves made
-once, and one LPUSH that the caller sends with others: `"LPUSH", queue.key, queue.message(generation_id)`. The
-message's `v` is the version of its arguments, so that old and new workers can share a queue.
+`apply_async` blocks for half a millisecond. This module fills a template that Celery and kombu make once; the
+caller sends it with other commands: `"LPUSH", queue.key, queue.message(generation_id)`. The message's `v` is
+the version of its arguments, so that old and new workers can share a queue.
 """
 
 import base64
@@ -19,20 +19,20 @@ from chatapi.redis_client import in_time
 ARGUMENTS_VERSION = 1
 
 BROKER_OPTIONS: Final[dict[str, Any]] = {
-    # Early acknowledgement needs none of kombu's own bookkeeping, which triples the cost of a message.
+    # Early acknowledgement does not need kombu's bookkeeping, which triples the cost of a message.
     "ack_emulation": False,
     # One list, so that BRPOP waits for one key.
     "priority_steps": [0],
-    # Without these a frozen Redis would hold up a shutdown for ever.
+    # Without these a frozen Redis would block a shutdown without a limit.
     "socket_timeout": 5,
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
     "health_check_interval": 5,
 }
-"""How a worker talks to Redis through kombu; a broker that has gone unnoticed is missed within seconds."""
+"""kombu's options for a worker's broker connection; a lost connection is noticed within seconds."""
 
 REPEAT_MS = 2_000
-"""How long all workers together wait before they enqueue the same generation once more."""
+"""The least time between two repeated enqueueings of one generation, by any worker."""
 
 # KEYS: the queue, then one flag per generation. ARGV: how long a flag lasts in ms, then one message per
 # generation. Returns the positions of the messages that were enqueued; none while the queue holds any
@@ -66,17 +66,17 @@ class TaskQueue:
         self._envelope = dumps(message).encode()
 
     def message(self, generation_id: str) -> bytes:
-        """One message for the list `key`. The id (letters, digits, hyphens) is also the task's id and the
-        delivery tag.
+        """Return a message for the list `key`; the id is also the task's id and the delivery tag.
+
+        The id consists of letters, digits and hyphens.
         """
         body = base64.b64encode(self._body.replace(_ID.encode(), generation_id.encode()))
         return self._envelope.replace(_ID.encode(), generation_id.encode()).replace(_BODY.encode(), body)
 
     async def enqueue_lost(self, redis: Redis, generation_ids: Sequence[str]) -> list[str]:
-        """Enqueue the generations again if the queue is empty; returns those that were enqueued. Raises
-        `RedisError`.
+        """Enqueue the generations again if the queue is empty; return those that were enqueued.
 
-        Each is enqueued at most once in `REPEAT_MS`, however many workers ask.
+        Each is enqueued at most once in `REPEAT_MS`, for any number of workers. Raises `RedisError`.
         """
         flags = [f"{self.key}:enqueued-again:{generation_id}" for generation_id in generation_ids]
         messages = [self.message(generation_id) for generation_id in generation_ids]
@@ -86,7 +86,7 @@ class TaskQueue:
 
 
 def _probe(app: Celery, task_name: str, queue: str) -> dict[str, Any]:
-    """The message that `apply_async` would send, caught in kombu's in-memory transport."""
+    """Return the message that `apply_async` would send, by kombu's in-memory transport."""
     with Connection("memory://") as connection:
         app.send_task(
             task_name,

@@ -1,6 +1,6 @@
-"""Django's routes: what reads for clients, under /v1 and each dialect's prefix, and the pages for people.
+"""Django's routes: reads of the API, under /v1 and each dialect's prefix, and the pages for people.
 
-`POST /v1/chat/completions`, the other hot routes and the probes are served before Django, by asgi.py.
+asgi.py serves `POST /v1/chat/completions`, the other hot routes and the probes before Django.
 """
 
 from django.contrib import admin
@@ -21,7 +21,7 @@ client_routes = [
 
 admin.autodiscover()
 watching.watch(admin.site)
-admin.site.extra_urls = admin_urls.urls  # type: ignore[attr-defined]  # the theme's site asks for them
+admin.site.extra_urls = admin_urls.urls  # type: ignore[attr-defined]  # the theme's site reads them
 
 urlpatterns = [
     path("", front.front_page),

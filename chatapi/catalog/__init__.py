@@ -1,4 +1,4 @@
-"""What is served at which price, read from the database at most once a second per process."""
+"""The served models with their prices; callers cache them for a second."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -13,22 +13,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A served model as a request needs to know it."""
+    """The properties of a served model that requests need."""
 
     id: str
     context_window: int
     max_output_tokens: int
     price: Price | None
-    """None: not priced, so not served."""
+    """None if the model has no price and so is not served."""
     extra_parameters: frozenset[str] = frozenset()
-    """Request parameters beyond OpenAI's that every deployment receives, so that none of them can get lost.
-    """
+    """Request parameters beyond OpenAI's that every one of its deployments accepts."""
     remote_media_allowed: bool = False
-    """Every deployment may receive addresses of pictures."""
+    """Whether every deployment may receive URLs of pictures."""
 
 
 def load() -> dict[str, CatalogModel]:
-    """All active models that have an active deployment, by id."""
+    """Return the active models with an active deployment, by id."""
     current = prices.current()
     served: dict[str, CatalogModel] = {}
     for deployment in active_deployments():
@@ -38,9 +37,7 @@ def load() -> dict[str, CatalogModel]:
 
 
 def active_deployments() -> Iterator[Deployment]:
-    """Those of active models. One that was written past its checks and can't be read is left out, so that it
-    stops only itself.
-    """
+    """Yield the active deployments of active models; log and leave out invalid rows."""
     for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
         mistake = timeouts_mistake(row.timeouts) or extra_parameters_mistake(row.extra_parameters)
         if mistake:
@@ -50,7 +47,7 @@ def active_deployments() -> Iterator[Deployment]:
 
 
 def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogModel:
-    """The model, if this were its only deployment."""
+    """Return the model as if this were its only deployment."""
     row = deployment.model
     extra_parameters = frozenset(deployment.extra_parameters)
     price = current.get(row.id)
@@ -65,7 +62,7 @@ def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogM
 
 
 def _served_by_either(one: CatalogModel, other: CatalogModel) -> CatalogModel:
-    """The model, when any of its deployments may be chosen: only what all of them can do counts."""
+    """Return the model with the abilities that both have, since any deployment may be chosen."""
     return replace(
         one,
         extra_parameters=one.extra_parameters & other.extra_parameters,

@@ -1,11 +1,12 @@
-"""Reads a catalog file: TOML in, checked values out, or one line that says where the mistake is. Touches no
-database.
+"""Reads a catalog file: TOML to checked values, or to an error with the line of the first mistake.
+
+It does not read the database.
 
     [[models]]
     id = "llama-3.1-8b"
     context_window = 131072
     max_output_tokens = 8192
-    [models.price]                      # US dollars per million tokens, as strings; without it the model is not served
+    [models.price]                      # US dollars per million tokens; without a price it is not served
     input_per_mtok = "0.10"
     cached_input_per_mtok = "0.05"      # as input_per_mtok when left out
     reasoning_per_mtok = "0.60"         # as output_per_mtok when left out
@@ -57,7 +58,7 @@ class CatalogError(Exception):
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """US dollars per million tokens, as strings: a float can't say 0.1."""
+    """US dollars per million tokens, as strings, because a float is not exactly 0.1."""
 
     input_per_mtok: str
     output_per_mtok: str
@@ -66,7 +67,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def value(self) -> pricing.Price:
-        """In nanodollars; raises `ValueError`."""
+        """Return the price in nanodollars. Raises `ValueError`."""
         cached = self.input_per_mtok if self.cached_input_per_mtok is UNSET else self.cached_input_per_mtok
         return pricing.Price(
             pricing.from_usd(self.input_per_mtok),
@@ -77,7 +78,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How long an upstream may take; what is left out is the engine's default."""
+    """The time limits of an upstream; missing ones are the engine's defaults."""
 
     connect_ms: Milliseconds | UnsetType = UNSET
     first_delta_ms: Milliseconds | UnsetType = UNSET
@@ -106,7 +107,7 @@ class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A served model with its price and its deployments; without any of them it is known and not served."""
+    """A model with its price and deployments; without them it is known, but not served."""
 
     id: ModelName
     context_window: Positive
@@ -119,8 +120,9 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     is_active: bool = True
 
     def named_deployments(self) -> dict[str, Deployment]:
-        """The deployments by name: their own, else the upstream's host, else the engine; a second one of a
-        name gets `-2`.
+        """Return the deployments by name: the given one, otherwise the upstream's host or the engine.
+
+        A second deployment of the same host or engine gets `-2`.
         """
         named: dict[str, Deployment] = {}
         given = {deployment.name for deployment in self.deployments}
@@ -133,13 +135,13 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole file."""
+    """The content of a file."""
 
     models: Annotated[list[Model], Meta(min_length=1)]
 
 
 def read(path: Path) -> Catalog:
-    """The catalog in the file; raises `CatalogError`."""
+    """Return the catalog in the file. Raises `CatalogError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -151,7 +153,7 @@ def read(path: Path) -> Catalog:
 
 
 def parse(text: str) -> Catalog:
-    """The catalog in a TOML text; raises `ValueError` with the path and the line of the first mistake."""
+    """Return the catalog in a TOML text. Raises `ValueError` with the path and line of the first mistake."""
     try:
         catalog = msgspec.convert(tomllib.loads(text), Catalog)
     except msgspec.ValidationError as error:
@@ -169,7 +171,7 @@ def _placed(path: str, mistake: str, text: str) -> str:
 
 
 def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
-    """What types can't say, each with its path."""
+    """Yield the mistakes that types can't express, each with its path."""
     seen: set[str] = set()
     for number, model in enumerate(catalog.models):
         path = f"models[{number}]"
@@ -250,16 +252,17 @@ _TABLES: dict[str, type[Struct]] = {
 
 
 def _readable(error: str) -> tuple[str, str]:
-    """msgspec's "Expected `str`, got `float` - at `$.a[0].b`" as the path "a[0].b" and the mistake, with what
-    is allowed.
+    """Return the path and a readable text of an error of msgspec.
+
+    "Expected `str`, got `float` - at `$.a[0].b`" has the path "a[0].b".
     """
-    mistake, is_placed, path = error.rpartition(
-        " - at `$"
-    )  # the last one: a key of the file may say this too
+    # The last " - at": a key of the file may contain it, too.
+    mistake, is_placed, path = error.rpartition(" - at `$")
     mistake, path = (mistake, path.rstrip("`").lstrip(".")) if is_placed else (error, "")
     key = re.sub(r"\[[^\]]*\]$", "", path).rpartition(".")[2]
     if "unknown field" in mistake and key in _TABLES:
-        mistake = f"{mistake.removeprefix('Object contains ')}; allowed are {', '.join(_TABLES[key].__struct_fields__)}"
+        allowed = ", ".join(_TABLES[key].__struct_fields__)
+        mistake = f"{mistake.removeprefix('Object contains ')}; allowed are {allowed}"
     elif ("regex" in mistake or "enum" in mistake) and key in _ALLOWED:
         mistake = f"must be {_ALLOWED[key]}"
     mistake = mistake.replace("Object missing required field", "lacks").replace("Expected", "must be")

@@ -1,6 +1,4 @@
-"""On which line of a catalog file a value stands, for error messages: a path such as
-`models[1].price.input_per_mtok` in, a line out.
-"""
+"""Finds the line of a path such as `models[1].price.input_per_mtok` in a catalog file, for error messages."""
 
 import re
 from collections.abc import Iterator
@@ -11,9 +9,7 @@ _LAST_STEP = re.compile(r"(\[\d+\]|\.?[^.\[]+)\Z")
 
 
 def line_of(text: str, path: str) -> int | None:
-    """The line, counted from 1, that the path leads to, or that the nearest table around it begins on; None
-    where neither is found.
-    """
+    """Return the line, from 1, of the path or of the nearest table around it; None if neither is found."""
     lines: dict[str, int] = {}
     for place, number in _places(text):
         lines.setdefault(place, number)
@@ -25,9 +21,7 @@ def line_of(text: str, path: str) -> int | None:
 
 
 def _places(text: str) -> Iterator[tuple[str, int]]:
-    """The path of each table and each key that has a line of its own; what is written inline belongs to its
-    key.
-    """
+    """Yield the path and line of each table and of each key at the start of a line."""
     table, counts = "", dict[str, int]()
     for number, line in enumerate(text.split("\n"), start=1):
         if header := _HEADER.match(line):
@@ -38,9 +32,7 @@ def _places(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _resolved(name: str, counts: dict[str, int], *, is_array: bool) -> str:
-    """A table's name with the index of each array in it; `counts` has the entries of each array so far, by
-    its path.
-    """
+    """Return a table's name with the index of each of its arrays; `counts` has each array's length so far."""
     *parents, last = name.split(".")
     path = ""
     for parent in parents:

@@ -1,6 +1,4 @@
-"""Makes the database's catalog what a catalog file says, and tells what that changes: before, as a plan, or
-when it is done.
-"""
+"""Loads a catalog file into the database: makes a plan of the changes, and applies it."""
 
 import hashlib
 import json
@@ -22,21 +20,22 @@ from usage.books import prices
 from usage.errors import sqlstate
 
 LOCK_NOT_AVAILABLE, QUERY_CANCELED = "55P03", "57014"
-"""PostgreSQL's documentation, appendix A: what it says to who has waited as long as he may."""
+"""Error codes after a wait for a lock (PostgreSQL's documentation, appendix A)."""
 
 
 class CatalogChanged(CatalogError):
-    """The catalog is no longer what it was when the plan was made."""
+    """The catalog has changed since the plan was made."""
 
 
 class CatalogBusy(CatalogError):
-    """Someone else changes it for longer than one waits."""
+    """Another transaction changes the catalog for longer than the lock timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference: a field with its values, or in words what is made or ends; what is made has nothing
-    before.
+    """A changed field with its values, or a description of a created or deactivated row.
+
+    A created row has an empty `before`.
     """
 
     what: str
@@ -49,20 +48,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """What loading does to one model."""
+    """The changes of one model."""
 
     id: str
     is_new: bool
     changes: Sequence[Change]
     warning: str
     rows: Sequence[ServedModel | Deployment]
-    """What is saved, in this order."""
+    """The rows to save, in this order."""
     price: pricing.Price | None
-    """What it costs from then on; None: what it costs already."""
+    """The new price; None if it does not change."""
 
     @property
     def verb(self) -> str:
-        """What happens to it, in a word."""
+        """Return created, changed or unchanged."""
         return "created" if self.is_new else "changed" if self.changes else "unchanged"
 
     def __str__(self) -> str:
@@ -72,21 +71,21 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What loading a file does."""
+    """The changes of loading a file."""
 
     models: Sequence[ModelPlan]
     missing: Sequence[str]
-    """Active models that the file does not have."""
+    """The ids of active models that the file does not have."""
     deactivates_missing: bool
 
     @property
     def lines(self) -> list[str]:
-        """One for each model of the file: created, changed and how, or unchanged."""
+        """Return a line for each model of the file, with its changes."""
         return [str(model) for model in self.models]
 
     @property
     def digest(self) -> str:
-        """The same for two plans that do the same."""
+        """Return a digest that is equal for plans with equal changes."""
         changes = [
             [model.id, model.is_new, [asdict(change) for change in model.changes]] for model in self.models
         ]
@@ -96,8 +95,9 @@ class Plan:
 
 
 def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
-    """What `load` would do now. Reads four tables, whatever the file's size; raises `CatalogError` for what
-    no row can hold.
+    """Return the changes that `load` would make now. Raises `CatalogError` for values that no row can hold.
+
+    It reads four tables, independently of the file's size.
     """
     current = prices.current()
     models = {row.pk: row for row in ServedModel.objects.all()}
@@ -117,11 +117,10 @@ def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
 
 
 def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest: str | None = None) -> Plan:
-    """Apply the catalog in one transaction; models that it does not have are left alone, or deactivated when
-    asked.
+    """Apply the catalog in one transaction; models that it does not have are deactivated or left alone.
 
-    Raises `CatalogChanged`, and does nothing, when it would do something else than the plan of
-    `expected_digest`; `CatalogBusy`, too.
+    Raises `CatalogChanged` if the plan's digest is not `expected_digest`, and `CatalogBusy`; both change
+    nothing.
     """
     try:
         with transaction.atomic():
@@ -150,13 +149,12 @@ def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | No
 
 
 def _wait_for_others() -> None:
-    """One load at a time, from its plan to its commit: two at once would make a catalog that neither file
-    says. On SQLite all are.
-    """
+    """Lock out other loads until the commit, so that files don't mix; SQLite has one writer anyway."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(
-                f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} IN SHARE ROW EXCLUSIVE MODE"
+                f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} "
+                "IN SHARE ROW EXCLUSIVE MODE"
             )
 
 
@@ -185,26 +183,24 @@ def _plan_model(
     for deployment, its_changes in _planned_deployments(row, deployments, model):
         rows.append(deployment)
         changes += its_changes
-    wished = None if model.price is UNSET else model.price.value
-    changes += _price_changes(wished, price)
+    new_price = None if model.price is UNSET else model.price.value
+    changes += _price_changes(new_price, price)
     for changed in rows:
         _check(changed)
     return ModelPlan(
         model.id,
         known is None,
         changes,
-        _warning(model, wished or price),
+        _warning(model, new_price or price),
         rows,
-        None if wished == price else wished,
+        None if new_price == price else new_price,
     )
 
 
 def _planned_deployments(
     row: ServedModel, known: Sequence[Deployment], model: Model
 ) -> list[tuple[Deployment, list[Change]]]:
-    """Those to save. The file is the whole truth about a model of its own: a deployment that it does not have
-    is deactivated.
-    """
+    """Return the deployments to save; those of the model that the file does not have are deactivated."""
     rows, named = {deployment.name: deployment for deployment in known}, model.named_deployments()
     planned = []
     for name, deployment in named.items():
@@ -213,7 +209,10 @@ def _planned_deployments(
             deployment_row = Deployment(model=row, name=name)
             _assign(deployment_row, _values(deployment))
             planned.append(
-                (deployment_row, [Change(f"deployment {name} created", after=_listed(_told(deployment)))])
+                (
+                    deployment_row,
+                    [Change(f"deployment {name} created", after=_listed(_not_default(deployment)))],
+                )
             )
         elif changes := _assign(deployment_row, _values(deployment), f"deployment {name} "):
             planned.append((deployment_row, changes))
@@ -228,8 +227,8 @@ def _values(deployment: FileDeployment) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(deployment).items() if name != "name"}
 
 
-def _told(deployment: FileDeployment) -> dict[str, Any]:
-    """What its reader wants to see of a new one: all that is not a default."""
+def _not_default(deployment: FileDeployment) -> dict[str, Any]:
+    """Return the values of a new deployment that are not defaults."""
     usual = _values(FileDeployment(engine=""))
     return {name: value for name, value in _values(deployment).items() if value != usual[name]}
 
@@ -238,20 +237,20 @@ def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
 
 
-def _price_changes(wished: pricing.Price | None, before: pricing.Price | None) -> list[Change]:
-    """A change is a new row, in effect from now on; what has been charged keeps its price."""
-    if wished is None:
+def _price_changes(new_price: pricing.Price | None, before: pricing.Price | None) -> list[Change]:
+    """Return the changes of a price; it is a new row, so past charges keep theirs."""
+    if new_price is None:
         return []
     old = asdict(before) if before else {}
     return [
         Change(f"price {name.removesuffix('_nanodollars')}", _usd(old.get(name)), _usd(new))
-        for name, new in asdict(wished).items()
+        for name, new in asdict(new_price).items()
         if new != old.get(name)
     ]
 
 
 def _assign(row: ServedModel | Deployment, values: Mapping[str, Any], of: str = "") -> list[Change]:
-    """Set the fields; answers those that change."""
+    """Set the fields, and return the changes."""
     changes = [
         Change(f"{of}{name}", _shown(getattr(row, name)), _shown(value))
         for name, value in values.items()
@@ -263,9 +262,9 @@ def _assign(row: ServedModel | Deployment, values: Mapping[str, Any], of: str = 
 
 
 def _check(row: ServedModel | Deployment) -> None:
-    """Refuse what the file lets through and the row does not; there should be nothing."""
+    """Raise `CatalogError` for values that the file's types allow and the row does not."""
     try:
-        row.clean_fields(exclude={"model"})  # which may be a row that is yet to be made
+        row.clean_fields(exclude={"model"})  # its row may not be saved yet
         row.clean()
     except ValidationError as error:
         raise CatalogError(f"{row}: {'; '.join(error.messages)}") from error

@@ -1,7 +1,6 @@
-"""Writes the database's catalog as a file that `loading.load` makes the same rows of.
+"""Writes the database's catalog as a file from which `loading.load` makes the same rows.
 
-What a file does not say is not in it: when a model was made, prices of the past, and those to come, which are
-comments.
+The file leaves out creation times and past prices; future prices are comments.
 """
 
 import json
@@ -24,9 +23,7 @@ _ALWAYS = ("engine", "name", "base_url")
 
 
 def write() -> str:
-    """The catalog as TOML; raises `CatalogError` for a row that no file can say, such as one that was never
-    checked.
-    """
+    """Return the catalog as TOML. Raises `CatalogError` for an invalid row."""
     now = database_now()
     history: defaultdict[str, list[Price]] = defaultdict(list)
     for price in Price.objects.order_by("model", "effective_from"):
@@ -45,7 +42,8 @@ def write() -> str:
 
 def _head(now: datetime) -> list[str]:
     return [
-        f"# The catalog of {moment(now)} UTC, with the prices in effect then. `manage.py loadcatalog` and the admin's import read it.",
+        f"# The catalog of {moment(now)} UTC, with the prices in effect then. "
+        "`manage.py loadcatalog` and the admin's import read it.",
         "# api_key_env names environment variables; no key is in this file.",
     ]
 
@@ -80,7 +78,7 @@ def _price(price: pricing.Price) -> dict[str, object]:
 
 
 def _deployment(row: Deployment) -> dict[str, object]:
-    """What differs from a file's defaults, and what one looks for."""
+    """Return the values that differ from a file's defaults, and the main ones."""
     values = {name: getattr(row, name) for name in file.Deployment.__struct_fields__}
     return {
         name: value
@@ -94,9 +92,7 @@ def _lines(values: Mapping[str, object]) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """The value as TOML writes it: as JSON does, but for tables and for the character that JSON leaves
-    unescaped.
-    """
+    """Return the value as TOML: JSON, except for tables and DEL, which JSON does not escape."""
     if isinstance(value, dict):
         return "{ " + ", ".join(_lines(value)) + " }"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,11 +7,11 @@ from accounts.loop_clock import clock
 from chatapi.asgi import application
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
-from chatapi.web.event_loop import loop
-from chatapi.web.limits import Limits
-from chatapi.web.readiness import start_draining
+from chatapi.web.probes import start_draining
 from chatapi.web.server import Lifecycle, serve
+from chatapi.web.server_limits import ServerLimits
 from chatapi.web.services import Services
+from chatapi.web.transport import loop
 
 
 class WebLifecycle(Lifecycle):
@@ -28,7 +28,7 @@ class WebLifecycle(Lifecycle):
 
 def run(*, host: str, port: int) -> None:
     """Serve until a signal; raises `OSError` or `OverflowError` when the address can't be listened on."""
-    limits = Limits(
+    limits = ServerLimits(
         max_body_bytes=settings.MAX_BODY_BYTES,
         stall_seconds=settings.STALL_MS / 1_000,
         max_connections=settings.MAX_CONNECTIONS,

@@ -1,8 +1,7 @@
-"""Parses large request bodies in a child process, so that no other request waits meanwhile
-(`wire/parser_process.py`).
+"""Parses large request bodies in a child process (`wire/parser_process.py`), so that no other request waits.
 
-A web process has one child, which it starts again if it dies. The child parses one body at a time; `BodyRoom`
-decides their order, before they are read.
+A web process has one child, and restarts it if it dies. The child parses one body at a time; `BodyRoom`
+decides the order of the bodies before they are read.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ from chatapi.wire.parser_process import LENGTH, Outcome, Task
 log = logging.getLogger(__name__)
 
 CPU_LIMIT_S = 5.0
-"""The most CPU time for one body: ten times that of the slowest known body of 8 MiB."""
+"""The CPU time limit for one body: ten times that of the slowest known body of 8 MiB."""
 ANSWER_TIMEOUT_S = 30.0
-"""The most time by the clock for one body: a machine may be busy, or stand still."""
+"""The wall-clock limit for one body; the machine may be busy or suspended."""
 _COMMAND = (sys.executable, "-m", "chatapi.wire.parser_process")
 _ROOT = Path(__file__).parent.parent.parent
 _outcome_decoder = msgspec.msgpack.Decoder(Outcome)
@@ -33,7 +32,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class ParserUnavailable(Exception):
-    """The child died or did not answer in time, and the body is not at fault."""
+    """The child died or did not answer in time, for another reason than the body."""
 
 
 class _Child:
@@ -83,7 +82,7 @@ class _Child:
 
 
 class BodyParser:
-    """The parser of a web process."""
+    """The parser of a web process, with at most one child."""
 
     def __init__(
         self, *, cpu_limit_s: float = CPU_LIMIT_S, answer_timeout_s: float = ANSWER_TIMEOUT_S
@@ -136,7 +135,7 @@ class BodyParser:
             log.error("the parser of large bodies ended with %s: %r", status, error)
             raise ParserUnavailable(repr(error)) from error
         except BaseException:
-            # Cancelled: the child's answer would be taken for that to the next body.
+            # After a cancellation the child's answer would be taken for the next body's.
             await asyncio.shield(self._end_child())
             raise
 
@@ -146,9 +145,7 @@ class BodyParser:
 
 
 def _spawn() -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start a child that inherits nothing but its channel: no environment, which has secrets, and no other
-    file descriptor.
-    """
+    """Start a child that inherits only its channel: no other file descriptor, and no environment."""
     ours, theirs = socket.socketpair()
     with theirs:
         channel = theirs.fileno()

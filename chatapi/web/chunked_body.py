@@ -1,8 +1,8 @@
 """Decodes a request body in chunked transfer coding (RFC 9112 section 7.1) at a bounded cost.
 
-It takes the place of Twisted's decoder, which costs 4 µs a chunk in its own loop and as much again in the
-handler that it calls for each chunk: 3 MB of chunks of one byte blocked the event loop for 3.5 s. This one
-hands over what a read contained in one piece, and refuses a body that is mostly framing.
+It replaces Twisted's decoder, which costs 4 µs a chunk in its loop and as much again in the handler that it
+calls for each chunk: 3 MB of chunks of one byte blocked the event loop for 3.5 s. This decoder passes on the
+content of each read in one piece, and refuses a body that is mostly framing.
 """
 
 # ruff: noqa: N802 - the names are Twisted's
@@ -15,15 +15,11 @@ from chatapi.web.refusals import Refusal
 
 FREE_CHUNKS = 1_024
 MIN_CHUNK_BYTES = 4
-"""A body may have `FREE_CHUNKS` chunks of any size; beyond that its chunks must have so many bytes on
-average.
-"""
+"""A body may have `FREE_CHUNKS` chunks of any size; beyond that, the average chunk must have this size."""
 
 FREE_EXTRA_BYTES = 4_096
 BODY_BYTES_PER_EXTRA_BYTE = 64
-"""Chunk extensions and trailers together may have `FREE_EXTRA_BYTES`, and one byte more for so many bytes of
-the body.
-"""
+"""Chunk extensions and trailers may have `FREE_EXTRA_BYTES`, and one byte for this many bytes of the body."""
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _NEXT_SIZE_LINE = re.compile(rb"\r\n" + _SIZE_LINE.pattern)
@@ -32,7 +28,7 @@ _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*
 
 
 class BadChunks(Exception):
-    """The body is not well-formed or out of proportion; `refusal` is the answer."""
+    """The body is malformed or mostly framing; `refusal` is the response."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -40,23 +36,23 @@ class BadChunks(Exception):
 
 
 class ChunkedBody:
-    """The decoder that `HTTPChannel` feeds with what it reads behind a head.
+    """The decoder that `HTTPChannel` feeds with the bytes after a head.
 
-    `on_data` is called at most once a read, with what the read contained of the body. `on_end` is called
-    once, with the bytes behind it.
+    `on_data` is called at most once per read, with the read's part of the body. `on_end` is called once, with
+    the bytes after the body.
     """
 
     def __init__(self, on_data: Callable[[bytes], None], on_end: Callable[[bytes], None]) -> None:
         self._on_data = on_data
         self._on_end = on_end
-        self._unread = b""  # the beginning of a line that has not arrived completely
-        self._missing_bytes = 0  # of the chunk that is arriving
+        self._unread = b""  # the beginning of an incomplete line
+        self._missing_bytes = 0  # of the arriving chunk
         self._size_line = _SIZE_LINE
         self._is_in_trailers = False
         self._chunks = self._extra_bytes = self._body_bytes = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """Decodes one read. Raises `BadChunks`."""
+        """Decode the bytes of one read. Raises `BadChunks`."""
         data, self._unread = self._unread + data, b""
         pieces: list[bytes] = []
         position = 0 if self._is_in_trailers else self._take_chunks(data, pieces)
@@ -68,9 +64,7 @@ class ChunkedBody:
             self._unread = data[position:]
 
     def _take_chunks(self, data: bytes, pieces: list[bytes]) -> int:
-        """Appends the chunks' data to `pieces`; returns where the trailers begin, or a line that is not
-        complete.
-        """
+        """Append the chunks' data to `pieces`; return where the trailers, or an incomplete line, begin."""
         position = 0
         while True:
             if self._missing_bytes:
@@ -106,13 +100,13 @@ class ChunkedBody:
             raise BadChunks(refusals.CHUNKS_TOO_SMALL)
 
     def _check_beginning(self, data: bytes, position: int) -> None:
-        """Raises `BadChunks` if what begins at `position` can't become a line that announces a chunk."""
+        """Raise `BadChunks` if the bytes at `position` can't become the line before a chunk."""
         if data.find(b"\n", position if self._size_line is _SIZE_LINE else position + 2) != -1:
             raise BadChunks(refusals.BAD_REQUEST)
         self._check_extra(len(data) - position)
 
     def _take_trailers(self, data: bytes, position: int) -> None:
-        """Ignores the trailers, which no application sees, and ends the body."""
+        """Drop the trailers, and end the body."""
         trailers = _TRAILERS.match(data, position)
         if trailers is not None:
             self._extra_bytes += trailers.end() - position

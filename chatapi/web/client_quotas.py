@@ -1,8 +1,7 @@
-"""What one client address may hold and do at the same time: connections, arriving bytes, handshakes, unread
-output.
+"""Bounds per client IP address: open connections, arriving bytes, WebSocket handshakes, unread output.
 
-A client's address is its socket's peer; behind a trusted proxy it is the address that the proxy names for
-each request, and the proxy's own connections are not counted. An IPv6 client counts by its /64.
+A client's address is its socket's peer. Behind a trusted proxy it is the address that the proxy names for
+each request, and the proxy's connections are not counted. An IPv6 client counts by its /64.
 """
 
 from collections.abc import Sequence
@@ -12,22 +11,22 @@ from typing import Protocol
 
 from accounts import client_ip
 from chatapi.web import refusals
-from chatapi.web.limits import Limits
 from chatapi.web.refusals import Refusal
+from chatapi.web.server_limits import ServerLimits
 
 
 class Countable(Protocol):
-    """A connection, as far as quotas know it."""
+    """The part of a connection that quotas use."""
 
     def evict(self) -> None:
-        """Ends a connection that waits for a request: another one needs its place."""
+        """Close the connection, which waits for a request, to make room for another one."""
 
     def cut_off(self) -> None:
-        """Ends a connection whose client reads nothing."""
+        """Abort the connection, because its client reads nothing."""
 
 
 class Client:
-    """What one client address has open."""
+    """The counts of one client address."""
 
     __slots__ = ("address", "arriving_bytes", "connections", "handshakes", "stalled", "waiting", "window")
 
@@ -35,37 +34,36 @@ class Client:
         self.address = address
         self.connections = 0
         self.waiting: dict[Countable, None] = {}
-        """Connections that wait for the head of a request, the one that has waited longest first."""
+        """Connections that wait for the head of a request, the longest wait first."""
         self.stalled: dict[Countable, None] = {}
-        """Connections whose output is not read, the one that stalled first is the first."""
+        """Connections whose output is not read, the earliest stall first."""
         self.arriving_bytes = 0
         self.handshakes = self.window = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing needs to be remembered."""
+        """Return whether all counts are zero, so that the client can be forgotten."""
         return not (self.connections or self.arriving_bytes or self.handshakes)
 
 
 class ClientQuotas:
-    """Counts what each client address holds, and says what is too much."""
+    """The clients by address, and the checks of their counts against the limits."""
 
-    def __init__(self, limits: Limits, trusted_proxies: Sequence[str] = ()) -> None:
+    def __init__(self, limits: ServerLimits, trusted_proxies: Sequence[str] = ()) -> None:
         self._limits = limits
         self._trusted_proxies = tuple(trusted_proxies)
         self._clients: dict[str, Client] = {}
         self._arriving_bytes = 0
 
     def is_proxy(self, peer: str) -> bool:
-        """Whether the other end of a socket is a trusted proxy, whose requests count for other addresses."""
+        """Return whether `peer` is a trusted proxy, so that its requests count for other addresses."""
         return _is_proxy(peer, self._trusted_proxies)
 
     def of_peer(self, peer: str) -> Client:
-        """The client at the other end of a socket."""
         return self._client(peer)
 
     def of_request(self, peer: str, forwarded_for: str) -> Client:
-        """The client that a trusted proxy names."""
+        """Return the client that a trusted proxy names in `X-Forwarded-For`."""
         return self._client(client_ip.of(peer, forwarded_for, self._trusted_proxies))
 
     def _client(self, address: str) -> Client:
@@ -78,7 +76,7 @@ class ClientQuotas:
     # Connections
 
     def connect(self, client: Client) -> Refusal | None:
-        """Counts one more connection, or proxied request; the answer if that is too many."""
+        """Count one more connection or proxied request; return the refusal if that is too many."""
         if client.connections >= self._limits.max_connections_per_address:
             if not client.waiting:
                 return refusals.TOO_MANY_CONNECTIONS
@@ -87,13 +85,12 @@ class ClientQuotas:
         return None
 
     def disconnect(self, client: Client) -> None:
-        """Counts one less."""
         client.connections -= 1
         if client.is_idle:
             self._clients.pop(client.address, None)
 
     def make_room(self, count: int) -> None:
-        """Evicts so many waiting connections, of the addresses that have the most of them."""
+        """Evict `count` waiting connections, from the addresses that have the most of them."""
         while count > 0:
             largest = max(self._clients.values(), key=lambda client: len(client.waiting), default=None)
             if largest is None or not largest.waiting:
@@ -105,8 +102,9 @@ class ClientQuotas:
     # Arriving bytes
 
     def arrive(self, client: Client, size: int, request_bytes: int) -> Refusal | None:
-        """Counts bytes of a request that nobody has authenticated; the answer if they are too many. Small
-        requests are always taken.
+        """Count bytes of a request that has not been authenticated; return the refusal if they are too many.
+
+        Small requests are always accepted.
         """
         client.arriving_bytes += size
         self._arriving_bytes += size
@@ -122,14 +120,13 @@ class ClientQuotas:
         return client.arriving_bytes * len(self._clients) > self._limits.max_arriving_bytes
 
     def arrived(self, client: Client, size: int) -> None:
-        """So many bytes do not count any more."""
         client.arriving_bytes -= size
         self._arriving_bytes -= size
 
     # Handshakes
 
-    def shake_hands(self, client: Client) -> Refusal | None:
-        """Counts a WebSocket handshake; the answer if there are too many."""
+    def count_handshake(self, client: Client) -> Refusal | None:
+        """Count a WebSocket handshake; return the refusal if there are too many."""
         window = int(monotonic() / self._limits.handshake_window_seconds)
         if window != client.window:
             client.window, client.handshakes = window, 0
@@ -141,7 +138,7 @@ class ClientQuotas:
         )
 
     def forget_handshakes(self) -> None:
-        """Forgets the addresses of which only old handshakes are known; the server calls it now and then."""
+        """Forget addresses with only old handshakes; the server calls this with every sweep."""
         window = int(monotonic() / self._limits.handshake_window_seconds)
         for client in tuple(self._clients.values()):
             if client.window != window:
@@ -152,12 +149,72 @@ class ClientQuotas:
     # Unread output
 
     def stall(self, client: Client, connection: Countable) -> None:
-        """Counts a connection that is not read; cuts off the one that stalled first if there are too many."""
+        """Count a stalled connection; cut off the earliest one if there are too many."""
         client.stalled[connection] = None
         if len(client.stalled) > self._limits.max_stalled_per_address:
             first = next(iter(client.stalled))
             del client.stalled[first]
             first.cut_off()
+
+
+class ConnectionQuota:
+    """What one connection takes from the quotas of its client; nothing while it has no client."""
+
+    def __init__(self, quotas: ClientQuotas, connection: Countable) -> None:
+        self._quotas = quotas
+        self._connection = connection
+        self._client: Client | None = None
+        self._arriving_bytes = 0
+
+    def take(self, client: Client) -> Refusal | None:
+        """Count the connection, or its request, for this client; return the refusal if that is too many."""
+        refusal = self._quotas.connect(client)
+        if refusal is None:
+            self._client = client
+        return refusal
+
+    def release(self) -> None:
+        """Release all that the connection has taken, and its client."""
+        client = self._client
+        if client is not None:
+            self.release_arriving()
+            self._client = None
+            client.waiting.pop(self._connection, None)
+            client.stalled.pop(self._connection, None)
+            self._quotas.disconnect(client)
+
+    def add_arriving(self, size: int, request_bytes: int) -> Refusal | None:
+        """Count `size` bytes of a request of `request_bytes`; return the refusal if they are too many."""
+        if self._client is None:
+            return None
+        self._arriving_bytes += size
+        return self._quotas.arrive(self._client, size, request_bytes)
+
+    def release_arriving(self) -> None:
+        """Release the arriving bytes."""
+        if self._client is not None and self._arriving_bytes:
+            self._quotas.arrived(self._client, self._arriving_bytes)
+            self._arriving_bytes = 0
+
+    def wait_for_request(self) -> None:
+        if self._client is not None:
+            self._client.waiting[self._connection] = None
+
+    def stop_waiting(self) -> None:
+        if self._client is not None:
+            self._client.waiting.pop(self._connection, None)
+
+    def count_handshake(self) -> Refusal | None:
+        """Count a WebSocket handshake; return the refusal if there are too many."""
+        return None if self._client is None else self._quotas.count_handshake(self._client)
+
+    def stall(self) -> None:
+        if self._client is not None:
+            self._quotas.stall(self._client, self._connection)
+
+    def stop_stalling(self) -> None:
+        if self._client is not None:
+            self._client.stalled.pop(self._connection, None)
 
 
 @lru_cache(maxsize=8_192)

@@ -1,5 +1,6 @@
-"""Lets pages of other origins call the API and read its answers: the CORS protocol
-(https://fetch.spec.whatwg.org/#http-cors-protocol).
+"""The CORS protocol: allows pages of other origins to call the API and read its responses.
+
+https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
 from collections.abc import Collection, Iterable
@@ -11,22 +12,25 @@ from chatapi import identity
 
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
-MOST_HEADERS_BYTES = 2_048
+MAX_HEADERS_BYTES = 2_048
 READABLE = b", ".join(
     [
         b"x-request-id", b"x-generation-id", b"x-chatapi-ignored", b"idempotent-replayed", b"location",
         b"openai-processing-ms", b"retry-after", b"retry-after-ms", b"x-should-retry",
-        *(b"x-ratelimit-%s-%s" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens")),
+        *(
+            b"x-ratelimit-%s-%s" % (figure, unit)
+            for figure in (b"limit", b"remaining", b"reset")
+            for unit in (b"requests", b"tokens")
+        ),
     ]
 )  # fmt: skip
-"""The headers of an answer that a script may read, beyond those that it always may."""
+"""The response headers that scripts may read in addition to the safelisted ones."""
 
 
 class CrossOrigin:
-    """An ASGI application for pages of these origins, too; `*` is any origin.
+    """ASGI middleware that allows these origins; `*` is any origin.
 
-    Only the API's routes are theirs, not the admin, and never with cookies: a page sends the key that its
-    user has.
+    It covers the API's routes, not the admin, and never allows cookies: a page sends its user's API key.
     """
 
     def __init__(self, application: ASGI3Application, origins: Collection[str]) -> None:
@@ -34,7 +38,7 @@ class CrossOrigin:
         self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Answer a preflight; let any other request through, and allow the page to read its answer."""
+        """Answer a preflight; pass on any other request, and allow the page to read its response."""
         origin = self._allowed_origin(scope)
         if origin is None:
             await self._application(scope, receive, send)
@@ -60,15 +64,15 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def _answer_preflight(scope: Scope, origin: bytes, send: ASGISendCallable) -> None:
-    wanted = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[
-        :MOST_HEADERS_BYTES
+    requested_headers = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[
+        :MAX_HEADERS_BYTES
     ]
     headers = [
         *_permission(origin),
         (b"x-request-id", identity.request_id(_header(scope, b"x-request-id"), identity.new_id())),
         (b"access-control-allow-methods", b"GET, POST"),
-        # Whatever it is: SDKs send a dozen of their own, and what no one knows changes nothing.
-        (b"access-control-allow-headers", wanted),
+        # All of them: SDKs send a dozen of their own, and unknown headers change nothing.
+        (b"access-control-allow-headers", requested_headers),
         (b"access-control-max-age", MAX_AGE_SECONDS),
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers, "trailers": False})

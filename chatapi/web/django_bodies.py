@@ -1,7 +1,7 @@
-"""Bounds the request bodies that reach Django: nobody but a person who is signed in sends more than 64 KiB.
+"""Bounds the request bodies that reach Django: only a signed-in person may send more than 64 KiB.
 
-Django reads a whole body before it looks at anything else. Of its routes only pages of the admin take large
-forms and files, and the management API takes no body at all.
+Django reads a whole body before it checks anything else. Of its routes only pages of the admin take large
+forms and files, and the API's routes take no body.
 """
 
 from http.cookies import CookieError, SimpleCookie
@@ -34,13 +34,13 @@ _ADMIN = "/admin/"
 
 
 class BoundedBodies:
-    """An ASGI application in front of Django's."""
+    """ASGI middleware that bounds bodies before Django."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Let the request through; a large body only as far as it may be sent."""
+        """Pass the request on; disconnect and answer with an error if its body is too large."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -50,19 +50,17 @@ class BoundedBodies:
         finally:
             if body.room is not None:
                 body.room.release()
-        if (
-            body.refusal is not None
-        ):  # Django has been told that the client left while it sent the body: it has answered nothing
+        if body.refusal is not None:  # Django got a disconnect in place of the body, and has not answered
             await answer(body.refusal, send)
 
 
 class _Body:
-    """The body of one request as it arrives."""
+    """The arriving body of one request."""
 
     def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable) -> None:
         self.room: Room | None = None
         self.refusal: APIError | None = None
-        """Why it is not read any further."""
+        """The error that ended the reading."""
         self._scope = scope
         self._receive = receive
         length = _header(scope, b"content-length")
@@ -70,7 +68,7 @@ class _Body:
         self._arrived_bytes = 0
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next message; a disconnect instead of what may not be sent."""
+        """Return the next message, or a disconnect if the body may not be sent."""
         try:
             await self._check()
             message = await self._receive()
@@ -95,9 +93,8 @@ class _Body:
             raise errors.body_too_large()
         try:
             room = (await Services.get()).room
-            return await room.acquire(
-                -person_id, self._announced_bytes or settings.MAX_BODY_BYTES
-            )  # no organization's number
+            # Parties are ids of organizations; a negative number is none of them.
+            return await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)
         except (NoRoom, StreamUnavailable) as error:
             raise errors.unavailable("The service can't take large requests right now.") from error
 
@@ -116,7 +113,7 @@ class _Body:
 
 
 def _person_of(session_key: str) -> int | None:
-    """The id of the person whose session this is, if they may enter the admin."""
+    """Return the id of the session's person if they may enter the admin."""
     request: Any = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     person = get_user(request)

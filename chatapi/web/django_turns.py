@@ -1,8 +1,8 @@
-"""Bounds how many requests Django works on at the same time, and lets client addresses take turns.
+"""Bounds the number of requests that Django serves at once, and serves client addresses in turn.
 
-Django's views run in threads, one for each request, and all of them share the interpreter with the event
-loop. So a stranger who asks for many pages at once would take the loop's time from every stream. The API's
-own views and the pages for people have a room each: a slow page delays no client of the API.
+Django's views run in threads, one per request, that share the interpreter with the event loop. Without the
+bound a client that requests many pages at once would take the loop's time from every stream. The API's views
+and the pages for people have a room each, so that a slow page delays no client of the API.
 """
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
@@ -15,13 +15,13 @@ from chatapi.fair_room import FairRoom, NoRoom
 from chatapi.web.django_bodies import answer
 
 THREADS, THREADS_EACH = 8, 4
-"""Requests at the same time in one room, from all addresses and from one."""
+"""Requests in one room at the same time, from all addresses and from one."""
 WAIT_S = 10.0
 MOST_WAITING_EACH = 256
 
 
 class TakingTurns:
-    """An ASGI application in front of Django's."""
+    """ASGI middleware that limits and orders the requests before Django."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
@@ -31,7 +31,7 @@ class TakingTurns:
         )
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Let the request through when it is its turn; answer 503 when that takes too long."""
+        """Pass the request on when it is its turn; answer 503 if that takes too long."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return

@@ -1,12 +1,13 @@
-"""The probes of load balancers and supervisors, as plain ASGI applications: they answer before Django,
-however busy its threads are.
+"""The probes of load balancers and supervisors, as ASGI applications before Django and its busy threads.
 
-`/healthz` says that the event loop turns. `/readyz` says whether requests should be sent here: the process
-does not drain, and database and Redis answer. Any number of probes share one look at those, so that a flood
-of them costs no more than one does.
+- `/healthz`: the event loop turns.
+- `/readyz`: requests may be sent here. The process does not drain, and database and Redis answer.
+
+Concurrent probes share one check of database and Redis, so that a flood of probes costs no more than one.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -21,27 +22,36 @@ from redis.retry import Retry
 
 from chatapi import identity
 from chatapi.concurrency import CachedValue
-from chatapi.web.readiness import is_draining
 
 Answer = tuple[int, bytes, bytes]
 """Status, content type, body."""
 
-PATIENCE_S = 1.0
+CHECK_TIMEOUT_S = 1.0
 MAX_AGE_S = 0.2
-"""The age up to which probes share a look at database and Redis."""
+"""Probes share a check of database and Redis up to this age."""
 
 ALLOWED = "GET, HEAD"
-# Checks that hang keep their threads and let later ones wait: this is all that probes can cost.
+# Checks that hang keep their threads, and later checks wait: this bounds the cost of probes.
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="readiness")
+_draining = threading.Event()
+
+
+def start_draining() -> None:
+    """Make /readyz answer 503 from now on: the process has been told to stop."""
+    _draining.set()
+
+
+def is_draining() -> bool:
+    return _draining.is_set()
 
 
 async def healthz(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """Answer 200 while the process answers at all."""
+    """Answer 200 while the event loop turns."""
     await _respond(scope, send, _alive)
 
 
 async def readyz(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """Answer 200, or 503 with what is missing."""
+    """Answer 200, or 503 with the result of each check."""
     await _respond(scope, send, _readiness)
 
 
@@ -49,12 +59,12 @@ async def _respond(scope: HTTPScope, send: ASGISendCallable, answer: Callable[[]
     """Answer a GET or HEAD, and anything else with 405."""
     is_allowed = scope["method"] in ALLOWED.split(", ")
     status, content_type, body = await answer() if is_allowed else (405, b"text/plain", b"")
-    wish = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+    client_request_id = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
     headers = [
         (b"content-type", content_type),
         (b"content-length", b"%d" % len(body)),
         (b"cache-control", b"no-store"),
-        (b"x-request-id", identity.request_id(wish, identity.new_id())),
+        (b"x-request-id", identity.request_id(client_request_id, identity.new_id())),
     ]
     if not is_allowed:
         headers.append((b"allow", ALLOWED.encode()))
@@ -77,9 +87,9 @@ async def _readiness() -> Answer:
 async def _ask_all() -> dict[str, bool]:
     questions: dict[str, Callable[[], Any]] = {"database": _ask_database, "redis": _ask_redis}
     futures = {name: _threads.submit(question) for name, question in questions.items()}
-    await asyncio.to_thread(wait, futures.values(), PATIENCE_S)
+    await asyncio.to_thread(wait, futures.values(), CHECK_TIMEOUT_S)
     for future in futures.values():
-        future.cancel()  # one that has not begun
+        future.cancel()  # cancels only a check that has not begun
     return {
         name: future.done() and not future.cancelled() and future.exception() is None
         for name, future in futures.items()
@@ -100,8 +110,8 @@ def _ask_database() -> None:
 def _ask_redis() -> None:
     for url in {settings.STREAMS_URL, settings.BROKER_URL}:
         options = {
-            "socket_timeout": PATIENCE_S,
-            "socket_connect_timeout": PATIENCE_S,
+            "socket_timeout": CHECK_TIMEOUT_S,
+            "socket_connect_timeout": CHECK_TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
         }
         with Redis.from_url(url, **options) as redis:

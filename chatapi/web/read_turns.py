@@ -1,6 +1,4 @@
-"""Divides the turns of the event loop between reading and everything else, and the reading between
-connections.
-"""
+"""Bounds the time for reading sockets per turn of the event loop, and shares it between connections."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,12 +7,14 @@ from typing import Any
 
 
 class ReadTurns:
-    """Says which socket may be read in this turn of the event loop.
+    """Decides which sockets may be read in this turn of the event loop.
 
     One read costs at most a few milliseconds, but thousands of sockets may be readable in the same turn, and
-    meanwhile no stream goes on. So the reads of a turn end after `seconds`. The sockets that were left out
-    come first in the next turn: a socket is read again when all others that were readable have been read,
-    which is a round. Without load, each turn is a round.
+    streams wait meanwhile.
+
+    1. The reads of a turn end after `seconds`.
+    2. The sockets that were left out are read in the next turns: no socket is read twice in a round, which
+       ends when all readable sockets have been read. Without load, each turn is a round.
     """
 
     def __init__(self, seconds: float, call_soon: Callable[[Callable[[], None]], Any]) -> None:
@@ -26,7 +26,7 @@ class ReadTurns:
         self._endings: deque[Callable[[], None]] = deque()
 
     def may_read(self, reader: object) -> bool:
-        """Whether `reader` may read now; if not, the event loop asks again in its next turn."""
+        """Return whether `reader` may read now; if not, the event loop asks again in its next turn."""
         now = monotonic()
         if not self._is_turn:
             self._is_turn = True
@@ -47,9 +47,7 @@ class ReadTurns:
         self._has_left_out = False
 
     def end(self, ending: Callable[[], None]) -> None:
-        """Calls `ending`, which ends a connection, in one of the next turns; each turn ends as many
-        connections as it has time for.
-        """
+        """Schedule `ending`, which ends a connection; each turn ends as many as fit in `seconds`."""
         if not self._endings:
             self._call_soon(self._end_some)
         self._endings.append(ending)

@@ -1,6 +1,4 @@
-"""A request's body on its way from the socket to the application, of which only a bounded piece is here at a
-time.
-"""
+"""A bounded buffer for a request's body between the socket and the application."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,56 +6,54 @@ from typing import Any
 
 
 class RequestBody:
-    """What has arrived of a body, and the `receive` that hands it to the application.
+    """The arrived part of a body, and the application's `receive`.
 
-    A body of at most `piece_bytes` is handed over in one message, when it is complete. The application of a
-    larger one starts before it is complete. It gets in its first message what is there, and only its second
-    `receive` makes the server read on, so that it can look at the head before anybody pays for the rest.
+    1. A body of at most `piece_bytes` is passed on in one message, when it is complete.
+    2. For a larger body the application starts early, and its first message is the part that has arrived.
+    3. Its second `receive` makes the server read on, so that it can check the head first.
     """
 
     def __init__(self, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
-        self._on_wanted = _nobody_reads
+        self._on_wanted = _ignore
         self._pieces: list[bytes] = []
         self._waiting_bytes = 0
         self.received_bytes = 0
         self.is_complete = False
         self.is_wanted = False  # the application has asked for more than the first message
-        self._has_begun = self._has_ended = False  # the first and the last message have been taken
+        self._has_begun = self._has_ended = False  # whether the first and the last message are taken
         self._is_disconnected = False
         self._changed = asyncio.Event()
 
     def start(self, on_wanted: Callable[[], None]) -> None:
-        """The application starts; `on_wanted` is called when it waits for more than there is."""
+        """Set the callback for the application's wait for more of the body."""
         self._on_wanted = on_wanted
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be read before the application has taken what is here."""
+        """Return whether reading should pause until the application has taken the buffered pieces."""
         return self._waiting_bytes >= self._piece_bytes if self.is_wanted else not self.is_complete
 
     def feed(self, data: bytes) -> None:
-        """Adds what has arrived."""
         self._pieces.append(data)
         self._waiting_bytes += len(data)
         self.received_bytes += len(data)
         self._changed.set()
 
     def complete(self) -> None:
-        """All has arrived."""
         self.is_complete = True
         self._changed.set()
 
     def disconnect(self) -> None:
-        """The client has left, or its answer is over; what has arrived of an incomplete body is forgotten."""
+        """Make `receive` return a disconnect, and drop the pieces of an incomplete body."""
         self._is_disconnected = True
-        self._on_wanted = _nobody_reads  # else this and its request would keep each other, until Python's collector finds them
+        self._on_wanted = _ignore  # the callback and its request are a reference cycle
         if not self.is_complete:
             self._pieces.clear()
         self._changed.set()
 
     async def receive(self) -> dict[str, Any]:
-        """The application's `receive`."""
+        """Return the next ASGI message, when there is one."""
         while not self._is_ready():
             if not (self.is_complete or self._is_disconnected):
                 self.is_wanted = True
@@ -69,7 +65,6 @@ class RequestBody:
         return self._next_message()
 
     def _is_ready(self) -> bool:
-        """Whether there is a message."""
         if self._is_disconnected:
             return True
         return not self._has_ended and (bool(self._pieces) or self.is_complete or not self._has_begun)
@@ -86,5 +81,5 @@ class RequestBody:
         return {"type": "http.request", "body": body, "more_body": not self.is_complete}
 
 
-def _nobody_reads() -> None:
-    """Takes the place of `on_wanted` before the application has started, and when nothing more comes."""
+def _ignore() -> None:
+    """Replace `on_wanted` before the application starts and after a disconnect."""

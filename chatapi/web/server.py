@@ -1,10 +1,8 @@
 """Daphne with back-pressure, a body cap, drain and header hygiene.
 
-`serve` runs an ASGI application until SIGTERM or SIGINT, then drains: it serves on for a while with answers
-that end their connections (not after SIGINT), stops listening, closes idle connections, lets running
-responses finish, asks the application to end what still runs (`Lifecycle.deadline`), and returns. A second
-signal ends it at once. The application needs nothing of this module; it runs under any other ASGI server too,
-without these guarantees.
+`serve` runs an ASGI application until SIGTERM or SIGINT, then drains in the steps of `Server._drain` and
+returns. A second signal ends it at once. The application does not depend on this module; it also runs under
+any other ASGI server, without these guarantees.
 """
 
 import asyncio
@@ -28,10 +26,11 @@ from twisted.logger import (
 
 from accounts.loop_clock import monotonic
 from chatapi.web.client_quotas import ClientQuotas
-from chatapi.web.connections import ConnectionFactory, HTTPRequest, WebSocketConnection
-from chatapi.web.event_loop import DaphneServer, loop, reactor
-from chatapi.web.limits import Limits
-from chatapi.web.transport import ListeningPort
+from chatapi.web.connection_factory import ConnectionFactory
+from chatapi.web.http_request import HTTPRequest
+from chatapi.web.server_limits import ServerLimits
+from chatapi.web.transport import DaphneServer, ListeningPort, loop, reactor
+from chatapi.web.websocket_connection import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +42,10 @@ retransmissions.
 """
 
 SEND_BUFFER_BYTES = 256 * 1024
-"""What the kernel takes of an answer that its client does not read. By itself it would take megabytes, so
-that much work would be done for clients that read nothing; this is enough for 2 MB/s to the other side of the
-world.
+"""The kernel's buffer for a response that its client does not read.
+
+The default grows to megabytes of work for clients that read nothing; this size allows 2 MB/s to the other
+side of the world.
 """
 
 SWEEP_SECONDS = 0.25
@@ -55,18 +55,16 @@ CANCEL_SECONDS = 2.0
 
 
 class Lifecycle:
-    """What the server tells its process; override what is of interest. The methods are called on the event
-    loop.
-    """
+    """Callbacks of the server for its process, called on the event loop; override those of interest."""
 
     def listening(self, port: int) -> None:
-        """Connections are accepted on `port`."""
+        """Handle the start: connections are accepted on `port`."""
 
     def draining(self) -> None:
-        """The process has been asked to stop: /readyz must fail from now on."""
+        """Handle a signal to stop: /readyz must fail from now on."""
 
     def deadline(self) -> None:
-        """`Limits.farewell_seconds` are left: streams that still run must end themselves now."""
+        """End the streams that still run: `ServerLimits.farewell_seconds` are left."""
 
 
 def serve(
@@ -74,36 +72,32 @@ def serve(
     *,
     host: str,
     port: int,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     lifecycle: Lifecycle | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
-    """Serves `application` until a signal ends it; port 0 takes any free port. Call it once, from the main
-    thread.
+    """Serve `application` until a signal; port 0 takes any free port. Call it once, from the main thread.
 
-    `trusted_proxies` are addresses and networks whose `X-Forwarded-For` says which client address a request
-    counts for.
+    `trusted_proxies` are IP addresses and networks whose `X-Forwarded-For` names a request's client.
 
     Raises OSError if the address cannot be bound, with errno EADDRINUSE if another process holds it.
     """
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
     quotas = ClientQuotas(limits, trusted_proxies)
     Server(application, limits, lifecycle or Lifecycle(), quotas).run(listener)
 
 
 def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socket:
-    """Opens the listening socket. On Linux accepted sockets inherit its options, so that none costs a system
-    call later.
-    """
+    """Open the listening socket, whose options accepted sockets inherit on Linux."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    # TCP_USER_TIMEOUT watches bytes in flight; keep-alive probes are such bytes while a stream is silent. It
-    # also ends a client that reads nothing and whose buffer is full, whatever its machine answers: Linux
-    # can't have one time for these and one for the vanished.
+    # TCP_USER_TIMEOUT limits how long bytes, or the keep-alive probes of a silent stream, stay without an
+    # acknowledgement. It also ends a client that reads nothing and whose buffer is full, for which Linux has
+    # no separate limit.
     options = {
         "TCP_NODELAY": 1,
         "TCP_USER_TIMEOUT": round(user_timeout_seconds * 1000),
@@ -111,16 +105,16 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
         "TCP_KEEPINTVL": max(1, round(user_timeout_seconds / 4)),
     }
     for name, value in options.items():
-        if hasattr(socket, name):  # not every system has all of them
+        if hasattr(socket, name):  # some systems lack some of them
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return listener
 
 
 class Server(DaphneServer):
-    """Daphne's server with our connections, our listening socket and our way to stop."""
+    """Daphne's server with our connections, listening socket and draining."""
 
     def __init__(
-        self, application: ASGI3Application, limits: Limits, lifecycle: Lifecycle, quotas: ClientQuotas
+        self, application: ASGI3Application, limits: ServerLimits, lifecycle: Lifecycle, quotas: ClientQuotas
     ) -> None:
         super().__init__(
             application,
@@ -133,7 +127,7 @@ class Server(DaphneServer):
         self._drain_task: asyncio.Task[None] | None = None
 
     def run(self, listener: socket.socket) -> None:
-        """Serves on `listener`, which becomes the server's, until a signal ends the process's service."""
+        """Serve on `listener`, and close it, until a signal has ended the service."""
         _log_twisted_errors()
         self._configure_protocols()
         self._port = ListeningPort._fromListeningDescriptor(
@@ -161,7 +155,7 @@ class Server(DaphneServer):
         self.ws_factory.protocol = WebSocketConnection
         self.ws_factory.setProtocolOptions(
             autoPingTimeout=self.ping_timeout,
-            allowNullOrigin=True,  # whom to trust is the application's decision, by SameOrigin
+            allowNullOrigin=True,  # the application checks origins, by SameOrigin
             openHandshakeTimeout=self.websocket_handshake_timeout,
             maxMessagePayloadSize=self._limits.max_websocket_message_bytes,
             maxFramePayloadSize=self._limits.max_websocket_message_bytes,
@@ -172,7 +166,7 @@ class Server(DaphneServer):
     async def handle_reply(
         self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]
     ) -> None:
-        """The application's `send`: waits while the client has more unread than its connection buffers."""
+        """Send a message of the application, when the client has read enough of those before."""
         if not protocol.writable.is_set():
             await protocol.writable.wait()
         await super().handle_reply(protocol, message)
@@ -180,7 +174,7 @@ class Server(DaphneServer):
     def create_application(
         self, protocol: WebSocketConnection, scope: dict[str, Any]
     ) -> asyncio.Queue[dict[str, Any]]:
-        """Starts the application for a WebSocket, for Daphne; returns the queue behind its `receive`."""
+        """Start the application for a WebSocket; return the queue in which Daphne puts its messages."""
         scope.setdefault("asgi", {"version": "3.0"})
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.start_application(protocol, scope, queue.get)
@@ -189,23 +183,21 @@ class Server(DaphneServer):
     def start_application(
         self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive
     ) -> None:
-        """Starts the application for a request or a WebSocket."""
         self.connections[protocol]["application_instance"] = loop.create_task(
             self._run_application(protocol, scope, receive)
         )
 
     def protocol_disconnected(self, protocol: HTTPRequest | WebSocketConnection) -> None:
-        """Its application has nobody to write to any more; may be called again, also when the application has
-        ended.
-        """
+        """Tell the application that its client has left; repeated calls do nothing."""
         if protocol in self.connections:
             super().protocol_disconnected(protocol)
 
     async def _run_application(
         self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive
     ) -> None:
-        """Runs the application and ends what it leaves open. Daphne would find out by polling, and an error
-        in mid-response ends its poll for good.
+        """Run the application, and end a response that it leaves open.
+
+        Daphne would notice by polling, and an error in the middle of a response ends its poll for good.
         """
         error = None
         try:
@@ -228,13 +220,13 @@ class Server(DaphneServer):
             self._check(self.http_factory.make_room)
             self._check(self._quotas.forget_handshakes)
             for number, connection in enumerate(tuple(self.http_factory.open_connections), 1):
-                if connection in self.http_factory.open_connections:  # it may have been closed in the pause
+                if connection in self.http_factory.open_connections:  # closed during the pause
                     self._check(partial(connection.sweep, monotonic()))
                 if number % SWEPT_PER_TURN == 0:
                     await asyncio.sleep(0)
 
     def _check(self, check: Callable[[], None]) -> None:
-        """Enforces limits; the other connections need theirs whatever happens to this one."""
+        """Enforce limits; log an error, so that the other connections are still checked."""
         try:
             check()
         except Exception:
@@ -244,24 +236,24 @@ class Server(DaphneServer):
 
     def _stop_requested(self, signal_number: int) -> None:
         if self._drain_task is None:
-            self._drain_task = loop.create_task(self._drain(is_person=signal_number == signal.SIGINT))
+            self._drain_task = loop.create_task(self._drain(is_interactive=signal_number == signal.SIGINT))
         else:
             self._drain_task.cancel()
 
-    async def _drain(self, *, is_person: bool) -> None:
-        """Ends the process's service.
+    async def _drain(self, *, is_interactive: bool) -> None:
+        """End the service.
 
-        1. Answers say `Connection: close` and /readyz fails; for `lame_duck_seconds` all is served as before, so that load balancers
-           and clients have the time to go elsewhere. A person at a terminal need not wait for them.
-        2. The listening socket is closed, and so are connections whose clients have been silent for `idle_grace_seconds`.
-        3. In the last `farewell_seconds` the application ends the streams that still run.
+        1. For `lame_duck_seconds` serve as before, so that load balancers and clients have time to go
+           elsewhere; responses have `Connection: close`, and /readyz fails. SIGINT skips this step.
+        2. Close the listening socket, and connections that have been idle for `idle_grace_seconds`.
+        3. In the last `farewell_seconds` let the application end the streams that still run.
         """
         limits = self._limits
         farewell_seconds = min(limits.farewell_seconds, limits.drain_seconds)
         lame_duck_seconds = (
-            0.0 if is_person else min(limits.lame_duck_seconds, limits.drain_seconds - farewell_seconds)
+            0.0 if is_interactive else min(limits.lame_duck_seconds, limits.drain_seconds - farewell_seconds)
         )
-        idle_seconds = 0.0 if is_person else limits.idle_grace_seconds
+        idle_seconds = 0.0 if is_interactive else limits.idle_grace_seconds
         try:
             self.http_factory.start_draining()
             self._lifecycle.draining()
@@ -277,7 +269,7 @@ class Server(DaphneServer):
             reactor.stop()
 
     async def _becomes_quiet(self, timeout_seconds: float, idle_seconds: float) -> bool:
-        """Waits for the last connection and the last application to end; False if they have not in time."""
+        """Wait until all connections and applications have ended; return whether they did in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while self._has_running_applications() or self.http_factory.open_connections:
@@ -290,13 +282,13 @@ class Server(DaphneServer):
 
 
 def _log_twisted_errors() -> None:
-    """Sends Twisted's errors to the log `twisted`; its chatter about each connection is not worth formatting."""
+    """Send Twisted's errors to the log `twisted`, without its lines about each connection."""
     observer = FilteringLogObserver(STDLibLogObserver("twisted"), [LogLevelFilterPredicate(LogLevel.error)])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)
 
 
 async def _cancel_all_tasks() -> None:
-    """Cancels what still runs on the loop and gives it a moment to clean up."""
+    """Cancel the tasks of the loop, and wait at most `CANCEL_SECONDS` for them."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -25,7 +25,7 @@ from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, supervise
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import Command, Line, connect
+from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import BodyRoom
@@ -81,7 +81,7 @@ class Services:
             self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
         )
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        self._jobs, self._messages = Line(self._streams), Line(self._broker)
+        self._jobs, self._messages = DedicatedConnection(self._streams), DedicatedConnection(self._broker)
         self._enqueue = Batch(self._enqueue_all)
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)

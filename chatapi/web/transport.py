@@ -1,4 +1,8 @@
-"""The listening socket, and the sockets that it accepts."""
+"""The event loop of the web process, its listening socket, and the sockets that it accepts.
+
+Twisted keeps the first reactor that is installed, and `daphne.server` installs one when it is imported.
+Import the reactor and Daphne's server from this module, so that the reactor on uvloop comes first.
+"""
 
 # ruff: noqa: N802 - the names are Twisted's
 
@@ -9,40 +13,45 @@ import termios
 from functools import partial
 from typing import Any
 
-from twisted.internet import main, tcp
+import uvloop
+from twisted.internet import asyncioreactor, main, tcp
 from twisted.python.failure import Failure
 
 from chatapi.web.read_turns import ReadTurns
 
+loop = uvloop.new_event_loop()
+asyncioreactor.install(loop)
+
+from daphne import server as _daphne_server  # noqa: E402
+from twisted.internet import reactor  # noqa: E402
+
+_daphne_server.twisted_loop.close()  # Daphne made this loop for its reactor; nothing will run it
+DaphneServer = _daphne_server.Server
+
+__all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
+
 ACCEPTS_PER_TURN = 64
-"""Connections accepted in one turn of the event loop, a few milliseconds' work; Twisted takes the more the
-more there are.
-"""
+"""Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more."""
 
 
 FIRST_READ_BYTES = 16 * 1024
-"""What one read takes while nobody has asked for what a client sends: less than Twisted's 64 KiB, of which
-the costliest take 5 ms.
-"""
+"""The size of a read that no application waits for; the costliest 64 KiB, Twisted's size, take 5 ms."""
 
 WANTED_READ_BYTES = 64 * 1024
 
 _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
-"""Why a connection ends whose state in the kernel is CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h)."""
+"""The reason of the end, by the kernel's state: CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h)."""
 
 
 class ListeningPort(tcp.Port):
-    """The listening socket."""
+    """The listening socket, which accepts a bounded number of connections per turn."""
 
     def doRead(self) -> None:
-        """Accepts connections."""
         self.numberAccepts = ACCEPTS_PER_TURN
         super().doRead()
 
     def accept_rest(self) -> None:
-        """Accepts all connections that the kernel has completed: with the listening socket they would be
-        reset.
-        """
+        """Accept all connections that the kernel has completed; closing the socket would reset them."""
         self.stopReading()
         accepted = None
         while accepted != self.sessionno:
@@ -53,8 +62,8 @@ class ListeningPort(tcp.Port):
 class Transport(tcp.Server):
     """An accepted socket that sends without delay and notices a reset which arrives together with data.
 
-    uvloop reports a socket's error once and then never looks at it again. Where the client has sent data
-    before its reset, Twisted would use that one occasion to read the data.
+    uvloop reports a socket's error only once. If the client has sent data before its reset, Twisted reads the
+    data on that occasion and never notices the reset.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -64,7 +73,9 @@ class Transport(tcp.Server):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the client, in the kernel too: that takes more only when a third of its buffer,
+        """Return the number of bytes that the client has not acknowledged, those in the kernel included.
+
+        Without them a slow client would look stalled: the kernel takes more only when a third of its buffer,
         perhaps megabytes, is free.
         """
         in_kernel = int.from_bytes(fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
@@ -73,15 +84,13 @@ class Transport(tcp.Server):
 
     @property
     def unread_bytes(self) -> int:
-        """What has arrived and has not been read yet."""
+        """Return the number of bytes that have arrived and have not been read."""
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
-        """Passes what has arrived to the connection, or leaves it for another turn; returns the reason if
-        reading has failed.
+        """Pass arrived bytes to the connection, now or in another turn; return the reason if reading fails.
 
-        What a client has sent before it left need not be read: with its side closed, all ends (uvloop tells a
-        reset only once, too).
+        Bytes that a client sent before it closed its side are not read: they change nothing any more.
         """
         state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         if state in _ENDS:
@@ -100,16 +109,16 @@ class Transport(tcp.Server):
             self.connectionLost(Failure(reason))
 
     def flush(self) -> None:
-        """Sends what has been written, or what the kernel takes of it, without a turn of the event loop.
+        """Send written bytes, as far as the kernel takes them, without a turn of the event loop.
 
-        It saves a quarter of what a short response costs. Errors are left to the event loop, which still
-        watches the socket then.
+        This saves a quarter of the cost of a short response. The event loop still watches the socket and
+        handles errors.
         """
         if self._tempDataLen and not self.disconnecting:
             self.doWrite()
 
     def send(self, data: bytes) -> None:
-        """Sends `data` at once if nothing waits before it, and writes what the kernel does not take."""
+        """Send `data` at once if nothing waits before it; buffer the part that the kernel does not take."""
         if not self.connected or self.disconnecting or self._tempDataLen or self.dataBuffer:
             self.write(data)
             return

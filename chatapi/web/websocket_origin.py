@@ -1,9 +1,7 @@
-"""Refuses WebSocket handshakes from pages of another origin: a browser sends the session's cookie whichever
-page opens the socket.
+"""Refuses WebSocket handshakes of other origins, because browsers send the session's cookie with them.
 
-The rule is that of Django's CSRF check: the `Origin` header is the origin of the handshake itself (scheme,
-host and port), or one of `CSRF_TRUSTED_ORIGINS`. Channels' AllowedHostsOriginValidator compares the host
-alone.
+The rule is that of Django's CSRF check: the `Origin` header must be the origin of the handshake (scheme, host
+and port), or one of `CSRF_TRUSTED_ORIGINS`. Channels' AllowedHostsOriginValidator compares only the host.
 """
 
 from typing import NamedTuple
@@ -21,7 +19,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """A web origin (RFC 6454), with its port even where that is the scheme's default."""
+    """A web origin (RFC 6454); its port is set even if it is the scheme's default."""
 
     scheme: str
     host: str
@@ -29,7 +27,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Origin | None":
-        """The origin in a header or a setting; None if the text is no origin, such as `null`."""
+        """Return the origin in a header or a setting; None if the text is not an origin, such as `null`."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -40,7 +38,7 @@ class Origin(NamedTuple):
         return cls(parts.scheme, parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme))
 
     def is_within(self, trusted: "Origin") -> bool:
-        """Whether it is that origin; its host may begin with `*.`, for all subdomains."""
+        """Return whether this is the trusted origin, whose host may begin with `*.` for all subdomains."""
         if (self.scheme, self.port) != (trusted.scheme, trusted.port):
             return False
         return self.host == trusted.host or (
@@ -49,7 +47,7 @@ class Origin(NamedTuple):
 
 
 class SameOrigin:
-    """ASGI middleware for WebSockets; a handshake that it refuses is answered with 403."""
+    """ASGI middleware that refuses WebSocket handshakes of other origins with 403."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
@@ -57,7 +55,7 @@ class SameOrigin:
     async def __call__(
         self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """Serve the WebSocket, or refuse it."""
+        """Pass an allowed handshake on; refuse any other."""
         answer = self._application if _is_allowed(scope) else WebsocketDenier()
         await answer(scope, receive, send)
 
@@ -72,8 +70,9 @@ def _is_allowed(scope: WebSocketScope) -> bool:
 
 
 def _own_origin(scope: WebSocketScope) -> Origin | None:
-    """The origin that the handshake was sent to; None for a host that is not in `ALLOWED_HOSTS`: anybody's
-    DNS may point here.
+    """Return the origin that the handshake was sent to.
+
+    None if the host is not in `ALLOWED_HOSTS`: a stranger's DNS name may point to this server.
     """
     host = _header(scope, b"host")
     domain, _ = split_domain_port(host)
@@ -83,7 +82,7 @@ def _own_origin(scope: WebSocketScope) -> Origin | None:
 
 
 def _is_secure(scope: WebSocketScope) -> bool:
-    """Whether the browser's connection is encrypted: to this process, or to a trusted proxy that says so."""
+    """Return whether the browser's connection, to this process or to a trusted proxy, is encrypted."""
     peer, _ = scope.get("client") or ("", None)
     is_forwarded = (
         client_ip.is_trusted(peer, settings.TRUSTED_PROXIES)
@@ -93,6 +92,6 @@ def _is_secure(scope: WebSocketScope) -> bool:
 
 
 def _header(scope: WebSocketScope, name: bytes) -> str:
-    """The header's value; blank if it is missing or repeated."""
+    """Return the header's value, empty if the header is missing or repeated."""
     values = [value for each, value in scope["headers"] if each == name]
     return values[0].decode("latin-1") if len(values) == 1 else ""

@@ -16,7 +16,7 @@ from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.presence import Presence, signs
-from chatapi.redis_client import Line, connect
+from chatapi.redis_client import DedicatedConnection, connect
 from chatapi.web import inbox as module
 from chatapi.web.follower import Follower
 from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
@@ -344,7 +344,7 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
 
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:
     generation_id = identity.new_id()
-    await Line(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
+    await DedicatedConnection(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])

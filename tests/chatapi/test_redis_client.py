@@ -9,18 +9,18 @@ import pytest
 from redis.exceptions import RedisError, ResponseError
 
 from chatapi import redis_client
-from chatapi.redis_client import Line, connect
+from chatapi.redis_client import DedicatedConnection, connect
 from tests.chatapi.worker.processes import Valkey
 
 
 @pytest.fixture
-async def line(valkey: Valkey) -> AsyncIterator[Line]:
+async def line(valkey: Valkey) -> AsyncIterator[DedicatedConnection]:
     redis = connect(f"unix://{valkey.socket}")
-    yield Line(redis)
+    yield DedicatedConnection(redis)
     await redis.aclose()
 
 
-async def test_commands_that_go_together_are_answered_in_their_order(line: Line) -> None:
+async def test_commands_that_go_together_are_answered_in_their_order(line: DedicatedConnection) -> None:
     assert await line.calls([("SET", "name", "value"), ("GET", "name"), ("LLEN", "list")]) == [
         b"OK",
         b"value",
@@ -28,18 +28,18 @@ async def test_commands_that_go_together_are_answered_in_their_order(line: Line)
     ]
 
 
-async def test_a_refused_command_is_an_error_and_the_others_are_done(line: Line) -> None:
+async def test_a_refused_command_is_an_error_and_the_others_are_done(line: DedicatedConnection) -> None:
     with pytest.raises(ResponseError, match="wrong number"):
         await line.calls([("SET", "first", "1"), ("SET", "second"), ("SET", "third", "3")])
     assert await line.call("MGET", "first", "second", "third") == [b"1", None, b"3"]
 
 
-async def test_those_who_call_at_once_get_their_own_replies(line: Line) -> None:
+async def test_those_who_call_at_once_get_their_own_replies(line: DedicatedConnection) -> None:
     replies = await asyncio.gather(*(line.call("ECHO", number) for number in range(50)))
     assert replies == [b"%d" % number for number in range(50)]
 
 
-async def test_a_reply_that_nobody_waited_for_is_not_the_next_ones(line: Line) -> None:
+async def test_a_reply_that_nobody_waited_for_is_not_the_next_ones(line: DedicatedConnection) -> None:
     waiting = asyncio.ensure_future(line.call("BLPOP", "empty", 0))
     await asyncio.sleep(0.01)
     waiting.cancel()
@@ -49,7 +49,7 @@ async def test_a_reply_that_nobody_waited_for_is_not_the_next_ones(line: Line) -
 
 
 async def test_a_server_that_comes_back_between_two_commands_is_not_noticed(
-    line: Line, valkey: Valkey
+    line: DedicatedConnection, valkey: Valkey
 ) -> None:
     assert await line.call("ECHO", 1) == b"1"
     await asyncio.to_thread(valkey.stop)
@@ -57,7 +57,9 @@ async def test_a_server_that_comes_back_between_two_commands_is_not_noticed(
     assert await line.call("ECHO", 2) == b"2"
 
 
-async def test_a_server_that_is_away_is_an_error_until_it_is_back(line: Line, valkey: Valkey) -> None:
+async def test_a_server_that_is_away_is_an_error_until_it_is_back(
+    line: DedicatedConnection, valkey: Valkey
+) -> None:
     waiting = asyncio.ensure_future(line.call("BLPOP", "empty", 0))
     await asyncio.sleep(0.01)
     valkey.stop()
@@ -70,7 +72,7 @@ async def test_a_server_that_is_away_is_an_error_until_it_is_back(line: Line, va
 
 
 async def test_a_server_that_hangs_is_an_error_in_time(
-    line: Line, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+    line: DedicatedConnection, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "REPLY_TIMEOUT_S", 0.1)
     assert await line.call("ECHO", 1) == b"1"

@@ -1,4 +1,4 @@
-"""`manage.py createkey`: make an API key, and its organization and project when they are missing."""
+"""`manage.py createkey`: make an API key, and its organization and project if they are missing."""
 
 import json
 from typing import Any
@@ -15,43 +15,47 @@ from usage.management import arguments
 
 
 class Command(BaseCommand):
-    """Makes an API key and prints it once."""
+    """Make an API key and print it once."""
 
     help = (
         "Make an API key. It is printed once and only its HMAC is kept: copy it now. "
-        "The organization and the project are created when there are none of these names."
+        "A missing organization or project is created."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and an example below them."""
+        """Add the options and an example."""
         parser.epilog = 'Example: manage.py createkey --organization "Acme Inc" --project chat --name backend'
-        parser.add_argument("--organization", required=True, metavar="NAME", help="who pays")
+        parser.add_argument(
+            "--organization", required=True, metavar="NAME", help="the organization that pays"
+        )
         parser.add_argument(
             "--project",
             default="default",
             metavar="NAME",
-            help="the part of it that calls (default: default)",
+            help="its project that uses the key (default: default)",
         )
         parser.add_argument(
             "--name",
             default="default",
             metavar="NAME",
-            help="what the key is called in lists (default: default)",
+            help="the key's name in lists (default: default)",
         )
         parser.add_argument(
             "--test",
             action="store_true",
-            help="a ck_test_ key: reaches only the sandbox engine and costs nothing",
+            help="make a ck_test_ key, which costs nothing and reaches only the sandbox engine",
         )
         parser.add_argument(
-            "--admin", action="store_true", help="it may also read all of its organization's usage and costs"
+            "--admin",
+            action="store_true",
+            help="allow the key to read all usage and costs of its organization",
         )
         parser.add_argument(
             "--scope",
             action="append",
             default=[],
             choices=KeyScope.values,
-            help="what it may do, more than once for more (default: everything)",
+            help="a permission of the key; may be repeated (default: all)",
         )
         parser.add_argument(
             "--model",
@@ -59,12 +63,12 @@ class Command(BaseCommand):
             default=[],
             type=arguments.text(128),
             metavar="ID",
-            help="a model it may use, more than once for more (default: all)",
+            help="a model that the key may use; may be repeated (default: all)",
         )
         parser.add_argument("--json", action="store_true", help='print only {"key": ..., "id": ...}')
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make the key and print it; a name that is not allowed is one line."""
+        """Make the key and print it. Raises `CommandError` for a wrong name."""
         _check_models(options["model"])
         _check_names(options)
         with acting_command("createkey"), transaction.atomic():
@@ -86,16 +90,17 @@ def _check_names(options: dict[str, Any]) -> None:
 
 
 def _check_models(names: list[str]) -> None:
-    """A name that is mistyped would make a key that can use nothing."""
+    """Raise `CommandError` for an unknown model: a mistyped name would make a useless key."""
     known = set(ServedModel.objects.filter(pk__in=names).values_list("pk", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise CommandError(
-            f"--model: there is no model {unknown[0]!r} in the catalog; `manage.py loadcatalog` brings models in."
+            f"--model: there is no model {unknown[0]!r} in the catalog; "
+            "`manage.py loadcatalog` brings models in."
         )
 
 
 def _made(options: dict[str, Any]) -> str:
-    """What there is not yet, in words: a name that is mistyped makes another tenant."""
+    """Return a note on what will be created, because a mistyped name makes another tenant."""
     if not Organization.objects.filter(name=options["organization"]).exists():
         return " The organization is new."
     if not Project.objects.filter(

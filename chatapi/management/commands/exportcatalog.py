@@ -9,16 +9,16 @@ from chatapi.catalog.writing import write
 
 
 class Command(BaseCommand):
-    """Prints the catalog file."""
+    """Print the catalog file."""
 
-    help = "Print models, deployments and the prices in effect as TOML that loadcatalog reads back to the same rows."
+    help = "Print models, deployments and current prices as TOML; loadcatalog makes the same rows from it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """An example below the options."""
+        """Add an example."""
         parser.epilog = "Example: manage.py exportcatalog > catalog.toml"
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print it; a row that no file can say is one line."""
+        """Print the file. Raises `CommandError` for a row that a file can't express."""
         try:
             self.stdout.write(write(), ending="")
         except CatalogError as error:

@@ -12,15 +12,16 @@ from chatapi.catalog import loading as catalog_loading
 
 
 class Command(BaseCommand):
-    """Loads a catalog file and says what changed."""
+    """Load a catalog file and print the changes."""
 
     help = (
-        "Load models, prices and deployments from a TOML file: all of it or, when there is a mistake in it, nothing. "
-        "Safe to repeat. Running processes see the change within a second. Models that the file does not have are left alone."
+        "Load models, prices and deployments from a TOML file; a file with a mistake changes nothing. "
+        "Safe to repeat. Running processes see the change within a second. "
+        "Models that the file does not have are left alone."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The arguments, and an example below them."""
+        """Add the arguments and an example."""
         parser.epilog = (
             "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
         )
@@ -32,7 +33,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Load it; a mistake in the file is one line."""
+        """Load the file and print a line for each model. Raises `CommandError` for a mistake in it."""
         try:
             catalog = catalog_file.read(options["file"])
             with acting_command("loadcatalog"):
@@ -43,13 +44,15 @@ class Command(BaseCommand):
             self.stdout.write(line)
         if unset := _unset_keys(catalog):
             self.stdout.write(
-                f"Not set in this environment: {', '.join(unset)}. Without it, workers can't ask those deployments."
+                f"Not set in this environment: {', '.join(unset)}. "
+                "Without it, workers can't ask those deployments."
             )
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")
         elif report.missing:
             self.stdout.write(
-                f"Not in the file, left as they are: {', '.join(report.missing)}. --deactivate-missing stops serving them."
+                f"Not in the file, left as they are: {', '.join(report.missing)}. "
+                "--deactivate-missing stops serving them."
             )
 
 

@@ -17,23 +17,27 @@ PROCESSES = {
 
 
 class Command(BaseCommand):
-    """Runs the service."""
+    """Run the service or one of its processes."""
 
     help = (
         "Run the service until Ctrl-C: an embedded Valkey (unless REDIS_URL is set), web, worker and reaper. "
-        "The first time it also makes a demo organization with an API key, an administrator and the sandbox models."
+        "The first time it also makes a demo organization with an API key, an administrator and "
+        "the sandbox models."
     )
-    requires_system_checks = []  # `preflight` runs those that matter here, and tells each in one line
+    requires_system_checks = []  # `preflight` runs the relevant ones, with one line each
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and examples below them."""
-        parser.epilog = "Examples: manage.py serve --port 9000; one process alone, as in docker-compose.yml: manage.py serve --only worker"
+        """Add the options and examples."""
+        parser.epilog = (
+            "Examples: manage.py serve --port 9000; "
+            "one process alone, as in docker-compose.yml: manage.py serve --only worker"
+        )
         parser.add_argument(
             "--host",
             default="127.0.0.1",
             help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is every network)",
         )
-        # Both read by us: argparse would tell what is wrong below three lines of usage.
+        # `preflight` checks both: argparse would print three lines of usage before an error.
         parser.add_argument(
             "--port", default="8000", metavar="N", help="the port to listen on (default: 8000)"
         )
@@ -41,11 +45,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--only",
             metavar=roles,
-            help="only this process, in the foreground; Redis and database must be there",
+            help="run only this process, in the foreground; Redis and the database must be running",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it; exits with 0 after a clean stop, and with 1 and one line when it can't start."""
+        """Run the service; exit with 0 after a clean stop, and with 1 and one line if it can't start."""
         try:
             sys.exit(self._run(options["only"], options["host"], preflight.port_number(str(options["port"]))))
         except CannotStart as error:

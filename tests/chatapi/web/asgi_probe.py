@@ -251,8 +251,8 @@ class MessagesOnly(logging.StreamHandler):  # type: ignore[type-arg]
 
 def serve_with_daphne(limits: dict[str, Any]) -> None:
     """Serves the application on a free port with the server under test."""
-    from chatapi.web.limits import Limits
     from chatapi.web.server import Lifecycle, serve
+    from chatapi.web.server_limits import ServerLimits
 
     class Printed(Lifecycle):
         def listening(self, port: int) -> None:
@@ -270,7 +270,7 @@ def serve_with_daphne(limits: dict[str, Any]) -> None:
         application,
         host="127.0.0.1",
         port=0,
-        limits=Limits(**limits),
+        limits=ServerLimits(**limits),
         lifecycle=Printed(),
         trusted_proxies=proxies,
     )

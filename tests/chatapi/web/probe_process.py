@@ -175,7 +175,7 @@ class Probe:
 
 @contextlib.contextmanager
 def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
-    """A probe process under `limits` (the fields of `chatapi.web.limits.Limits`, and `trusted_proxies`), by
+    """A probe process under `limits` (the fields of `chatapi.web.server_limits.ServerLimits`, and `trusted_proxies`), by
     default without a lame duck.
 
     It must not log an error that nobody expects.

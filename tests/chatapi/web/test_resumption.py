@@ -14,7 +14,7 @@ from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import Line, connect
+from chatapi.redis_client import DedicatedConnection, connect
 from chatapi.web import relay, resumption, silence
 from chatapi.web.failures import send_failure
 from chatapi.web.follower import Follower
@@ -278,7 +278,9 @@ async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
     services: Any, waiting: Generation
 ) -> None:
     """Otherwise its first deltas would be left out, as if the client had them."""
-    await Line(services.stream.redis).call(*services.stream.keeping(waiting.pk, Job("web", b"{}")))
+    await DedicatedConnection(services.stream.redis).call(
+        *services.stream.keeping(waiting.pk, Job("web", b"{}"))
+    )
     with pytest.raises(InvalidRequest, match="it has no event yet"):
         await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from chatapi.web.limits import Limits
 from chatapi.web.server import listen, serve
+from chatapi.web.server_limits import ServerLimits
 from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, running
 from tests.installation import wait_for
 
@@ -436,5 +436,5 @@ def test_a_port_in_use_is_an_error_with_its_number(probe: Probe) -> None:
     async def application(scope: object, receive: object, send: object) -> None: ...
 
     with pytest.raises(OSError, match="Address already in use") as caught:
-        serve(application, host="127.0.0.1", port=probe.port, limits=Limits())
+        serve(application, host="127.0.0.1", port=probe.port, limits=ServerLimits())
     assert caught.value.errno == errno.EADDRINUSE

@@ -11,7 +11,7 @@ from django.db.models import F
 
 from accounts.limits import DAY_MS
 from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
-from chatapi.redis_client import Line, connect
+from chatapi.redis_client import DedicatedConnection, connect
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Text, Usage
 from chatapi.worker.reaper.garbage_collection import forget_settled, keep_forgetting
@@ -42,7 +42,7 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 async def say(stream: DeltaStream, generation_id: UUID, *end: AnyDelta) -> None:
     """What a worker has published that died before the end, unless there is one; and what it was asked."""
-    await Line(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
+    await DedicatedConnection(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
     batch: list[AnyDelta] = [Text("said"), *end]
     await stream.publish([Entry(generation_id, 1, 1, deltas.encode(batch), is_last=bool(end))])
 
@@ -139,7 +139,7 @@ async def test_all_are_found_however_many_there_are(
 ) -> None:
     untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
     everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
-    await Line(stream.redis).calls(
+    await DedicatedConnection(stream.redis).calls(
         [stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything]
     )
     await forget_settled(commits, stream)

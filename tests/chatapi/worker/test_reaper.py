@@ -17,7 +17,7 @@ from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import RateLimits, Taken
 from chatapi.delta_stream import DeltaStream, Entry, Job
-from chatapi.redis_client import Line, connect
+from chatapi.redis_client import DedicatedConnection, connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -106,7 +106,9 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
 async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
-    await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", b'{"of": "another version"}')))
+    await DedicatedConnection(stream.redis).call(
+        *stream.keeping(lost_run, Job("web", b'{"of": "another version"}'))
+    )
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
@@ -127,7 +129,9 @@ ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo":
 async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
     commits: Commits, stream: DeltaStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
 ) -> None:
-    await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO))))
+    await DedicatedConnection(stream.redis).call(
+        *stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO)))
+    )
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
@@ -139,7 +143,9 @@ async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
     commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
     """It can't be compared with the prompt; what the last heartbeat told counts, which is without it."""
-    await Line(stream.redis).call(*stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO))))
+    await DedicatedConnection(stream.redis).call(
+        *stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO)))
+    )
     await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
@@ -165,7 +171,7 @@ async def test_a_lost_run_whose_log_is_not_readable_is_closed(
 
 async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(stream: DeltaStream) -> None:
     known, unknown = uuid4(), uuid4()
-    await Line(stream.redis).call(*stream.keeping(known, Job("web", b"{}")))
+    await DedicatedConnection(stream.redis).call(*stream.keeping(known, Job("web", b"{}")))
     await stream.redis.set(stream.key("job", unknown.hex), b"from another version")
     assert await stream.jobs([unknown, known]) == [(None, None), (Job("web", b"{}"), None)]
 

@@ -1,0 +1,214 @@
+"""One HTTP request and its response, as an ASGI application sees them."""
+
+# ruff: noqa: N802 - the names are Twisted's
+
+from http import HTTPStatus
+from io import BytesIO
+from typing import Any
+from urllib.parse import unquote
+
+from daphne.http_protocol import WebRequest
+from twisted.web import http
+from twisted.web.http import NO_BODY_CODES  # by itself: each look into the module `http` costs a microsecond
+
+from chatapi.web import refusals
+from chatapi.web.refusals import Refusal
+from chatapi.web.request_body import RequestBody
+
+# Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
+http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPStatus})
+
+
+class HTTPRequest(WebRequest):
+    """A request and its response, for Daphne and for the application."""
+
+    channel: Any  # an HTTPConnection; None after its socket is closed
+
+    def __init__(self, channel: Any, queued: object) -> None:
+        # Twisted would parse forms into `args`, which an ASGI application never sees.
+        super().__init__(channel, queued, parsePOSTFormSubmission=False)
+        self.writable = channel.writable
+        self.body = RequestBody(channel.limits.body_piece_bytes)
+        self.is_started = False
+        self._expects_continue = False
+
+    # Its head
+
+    def check_head(self) -> Refusal | None:
+        """Return the refusal of a request that must not be read any further."""
+        header_values = self.requestHeaders.getRawHeaders
+        command, path, version = self.channel.request_line
+        length = self.channel.length
+        if version == b"HTTP/1.1" and len(header_values(b"host", ())) != 1:
+            return refusals.NOT_ONE_HOST
+        if len(header_values(b"authorization", ())) > 1:
+            return refusals.REPEATED_AUTHORIZATION
+        if not path.startswith(b"/") or path.startswith(b"//"):
+            return refusals.NOT_A_PATH
+        if length is not None and length > self.channel.limits.max_body_bytes:
+            return refusals.REQUEST_TOO_LARGE
+        # Daphne would refuse these later and at once: all such requests of a read in one turn of the loop.
+        if self.is_websocket and length != 0:
+            return refusals.BAD_REQUEST if command == b"GET" else refusals.NOT_A_HANDSHAKE
+        return None if path.isascii() else refusals.BAD_REQUEST
+
+    @property
+    def wants_close(self) -> bool:
+        """Return whether a `Connection` header has `close` (RFC 9110 section 7.6.1).
+
+        Twisted looks only at the header's first line, and does not split it at commas.
+        """
+        lines = self.requestHeaders.getRawHeaders(b"Connection", ())
+        return any(value.strip().lower() == b"close" for line in lines for value in line.split(b","))
+
+    @property
+    def is_websocket(self) -> bool:
+        """Return whether the client requests an upgrade to WebSocket."""
+        upgrade = self.requestHeaders.getRawHeaders(b"Upgrade")
+        return bool(upgrade) and upgrade[0].lower() == b"websocket"
+
+    # Its body
+
+    def gotLength(self, length: int | None) -> None:
+        """Start the application before a large body arrives, so that it decides whether to read the body."""
+        if length is not None and length > self.channel.limits.body_piece_bytes:
+            self._start_early()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Take a piece of the body, up to the cap; stop reading while the application has not taken it."""
+        if self.body.received_bytes + len(data) > self.channel.limits.max_body_bytes:
+            self.channel.refuse(refusals.REQUEST_TOO_LARGE)
+            return
+        self.body.feed(data)
+        if not self.is_started and self.body.received_bytes > self.channel.limits.body_piece_bytes:
+            self._start_early()
+        if self.is_started and self.body.is_full:
+            self.channel.pause_reading()
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Start the application, unless a large body has already started it."""
+        self.body.complete()
+        if not self.is_started:
+            self._start(command, path, version)
+
+    def parseCookies(self) -> None:
+        """Do nothing: the application parses the cookies."""
+
+    def expect_continue(self) -> bool:
+        """Return whether `100 Continue` waits for the application's decision (RFC 9110 section 10.1.1)."""
+        self._expects_continue = self.is_started
+        return self._expects_continue
+
+    def _body_wanted(self) -> None:
+        if self.channel is None:
+            return
+        if self._expects_continue:
+            self._expects_continue = False
+            self.channel.invite_body()
+        self.channel.resume_reading()
+
+    # The application
+
+    def _start_early(self) -> None:
+        self._start(*self.channel.request_line)
+        self.channel.pause_reading()
+
+    def _start(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Do what Twisted's `requestReceived` does, but leave the query to the application."""
+        self.is_started = True
+        self.method, self.uri, self.clientproto = command, path, version
+        self.path, _, self.query_string = path.partition(b"?")
+        self.process()
+
+    def process(self) -> Any:
+        """Start the application like Daphne, but with our `receive`; Daphne starts it for a WebSocket."""
+        self.requestHeaders.removeHeader(b"daphne-root-path")  # a client could choose SCRIPT_NAME by it
+        if self.is_websocket:
+            self.content = BytesIO()
+            return super().process()
+        self.client_addr = [str(self.client.host), self.client.port]
+        self.server_addr = [str(self.host.host), self.host.port]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": self.clientproto.partition(b"/")[2].decode("ascii"),
+            "method": self.method.decode("ascii"),
+            "path": unquote(self.path.decode("ascii")),
+            "raw_path": self.path,
+            "root_path": "",
+            "scheme": "http",
+            "query_string": self.query_string,
+            # A proxy may take `X_Name` for `X-Name` (CVE-2015-0219).
+            "headers": [
+                (name.lower(), value)
+                for name, values in self.requestHeaders.getAllRawHeaders()
+                if b"_" not in name
+                for value in values
+            ],
+            "client": self.client_addr,
+            "server": self.server_addr,
+        }
+        self.body.start(self._body_wanted)
+        self.application_queue = self.body  # Daphne calls send_disconnect() only if there is one
+        self.server.start_application(self, scope, self.body.receive)
+        return None
+
+    def send_disconnect(self) -> None:
+        """Tell the application that its client has left or that its response is complete."""
+        self.body.disconnect()
+
+    def abandon(self) -> None:
+        """Disconnect the application, because the server has answered in its place."""
+        self.body.disconnect()
+        self.server.protocol_disconnected(self)
+
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        """Write an ASGI message to the client."""
+        # Nearly every message is a chunk of a running stream; by Daphne and Twisted it would take four times
+        # as long.
+        if self.chunked and message.get("more_body") and not self.finished and self.channel is not None:
+            body = message.get("body", b"")
+            if body:
+                self.transport.send(b"%x\r\n%b\r\n" % (len(body), body))
+            return
+        if self.startedWriting and (self.method == b"HEAD" or self.code in NO_BODY_CODES):
+            # Twisted drops only the first piece of a body that must not be sent; the client would take the
+            # rest for the next response.
+            message = {**message, "body": b""}
+        if (
+            message.get("type") == "http.response.start"
+            and not self.body.is_complete
+            and self.channel is not None
+        ):
+            self.channel.announce_end(self)  # the rest of the request's body is never read
+        super().handle_reply(message)
+        self.transport.flush()
+
+    def basic_error(self, status: int, status_text: bytes, body: str) -> None:
+        """Answer with a JSON envelope in place of Daphne's HTML page."""
+        self._answer(
+            refusals.INTERNAL_ERROR
+            if status == HTTPStatus.INTERNAL_SERVER_ERROR
+            else Refusal(status, f"{body}.")
+        )
+
+    def application_ended(self, error: BaseException | None) -> None:
+        """Complete a response that the application left unfinished: with an error, or by closing."""
+        if self.finished or self.channel is None:
+            return
+        if self.has_begun_response:
+            self.channel.loseConnection()
+        else:
+            self._answer(refusals.INTERNAL_ERROR)
+
+    @property
+    def has_begun_response(self) -> bool:
+        """Return whether it is too late to send an error status."""
+        return bool(self._response_started)
+
+    def _answer(self, refusal: Refusal) -> None:
+        body = refusal.body()
+        self.handle_reply(
+            {"type": "http.response.start", "status": refusal.status, "headers": refusal.headers(body)}
+        )
+        self.handle_reply({"type": "http.response.body", "body": body})
