@@ -16,7 +16,7 @@ USER chatapi
 ENV PATH=/srv/chatapi/.venv/bin:$PATH PYTHONUNBUFFERED=1 CHATAPI_STATE_DIR=/var/lib/chatapi
 VOLUME /var/lib/chatapi
 EXPOSE 8000
-# What `serve` and `serve --only web` answer; docker-compose.yml has those of the other processes.
+# For `serve` and `serve --only web`; docker-compose.yml has the checks of the other processes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
 # Exec form: SIGTERM must reach the process, so that running answers may finish.
