@@ -22,7 +22,7 @@ from accounts.rate_limits import Ask, Operation, RateLimits, Run, Taken
 from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
 from chatapi.wire.caps import MAX_CHOICES, MAX_OUTPUT_TOKENS
-from tests.accounts.taker import LEASE_MS, Taker, requests, running, tokens
+from tests.accounts.limit_client import LEASE_MS, Taker, requests, running, tokens
 from tests.chatapi.worker.processes import Valkey
 
 
@@ -368,7 +368,7 @@ def test_processes_share_the_limits(valkey: Valkey) -> None:
     command = [
         sys.executable,
         "-m",
-        "tests.accounts.taker_process",
+        "tests.accounts.limit_client_process",
         valkey.socket,
         f"test-{uuid4().hex}:",
         str(most),

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from accounts.rate_limits import RateLimits
 from chatapi.concurrency import Batch
-from tests.accounts.taker import LEASE_MS, Taker, running, tokens
+from tests.accounts.limit_client import LEASE_MS, Taker, running, tokens
 from tests.chatapi.worker.processes import Valkey
 
 
