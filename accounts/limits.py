@@ -39,7 +39,8 @@ class Limit:
 
     def __str__(self) -> str:
         owner = "API key" if self.scope == "key" else self.scope
-        return f"{self.most} {self._measure} for this {owner}{f' and the model {self.model}' if self.model else ''}"
+        model = f" and the model {self.model}" if self.model else ""
+        return f"{self.most} {self._measure} for this {owner}{model}"
 
     @property
     def _measure(self) -> str:
@@ -49,7 +50,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitStatus:
     """Where a limit stands."""
 
     limit: Limit
@@ -58,7 +59,7 @@ class Standing:
     """The time until all of it is there again, if nothing more is taken."""
 
 
-def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
+def headers(statuses: Sequence[LimitStatus], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
     """OpenAI's `x-ratelimit-*` headers ("Rate limits in headers", its guide to rate limits), as far as there
     are such limits.
 
@@ -66,7 +67,7 @@ def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list
     """
     found: list[tuple[bytes, bytes]] = []
     for counts in (Counts.REQUESTS, Counts.TOKENS):
-        own = [standing for standing in standings if standing.limit.counts is counts]
+        own = [status for status in statuses if status.limit.counts is counts]
         if own:
             found += _headers(
                 min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
@@ -74,12 +75,12 @@ def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list
     return found
 
 
-def _headers(standing: Standing) -> list[tuple[bytes, bytes]]:
-    counts = standing.limit.counts.encode()
+def _headers(status: LimitStatus) -> list[tuple[bytes, bytes]]:
+    counts = status.limit.counts.encode()
     return [
-        (b"x-ratelimit-limit-" + counts, b"%d" % standing.limit.most),
-        (b"x-ratelimit-remaining-" + counts, b"%d" % standing.remaining),
-        (b"x-ratelimit-reset-" + counts, duration(standing.reset_ms).encode()),
+        (b"x-ratelimit-limit-" + counts, b"%d" % status.limit.most),
+        (b"x-ratelimit-remaining-" + counts, b"%d" % status.remaining),
+        (b"x-ratelimit-reset-" + counts, duration(status.reset_ms).encode()),
     ]
 
 

@@ -25,7 +25,6 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from accounts.rate_limits import Taken
 from chatapi import delta_log
 from chatapi.delta_log import StreamUnavailable
 from chatapi.presence import INBOX_TTL_MS
@@ -146,8 +145,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     runs_on: bool = False
     """It is finished whoever leaves: somebody will come back for the answer."""
-    taken: Taken | None = None
-    """What it has taken from rate limits, for whoever ends it when its web process is gone."""
+    # Jobs of earlier releases have a fourth element, which is ignored: what the request took from rate limits.
 
 
 class Entry(msgspec.Struct, frozen=True):

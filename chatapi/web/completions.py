@@ -5,7 +5,6 @@ designed.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from accounts import access
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.models import KeyScope
-from accounts.rate_limits import Taken
+from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
@@ -255,8 +254,7 @@ class Completions(Endpoint):
             content = self._forget_content()
             row = await visible_generation(services, asked.caller, error.generation_id)
             if row.state == State.ADMITTED:
-                # Follows the log and has no inbox; the first request's limits are released by its own
-                # process, or by the reaper.
+                # Follows the log and has no inbox; the first request's limits are released by its own process.
                 await services.enqueue_again(row.id, Job("", content, runs_on=True))
             await self._respond_again(services, row, later)
 
@@ -266,12 +264,12 @@ class Completions(Endpoint):
         """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is
         given back.
         """
-        taken = await self._take(services, asked, admission)
+        reservation = await self._take(services, asked, admission)
         self.has_taken = True
-        self.identifying += taken.headers()
+        self.identifying += reservation.headers()
         inbox = "" if later else services.inbox.name
         starting = services.in_background(
-            _start(services, admission, _job(self.content, admission, inbox, taken), self.room)
+            _start(services, admission, _job(self.content, admission, inbox), self.room)
         )
         self.room = None
         try:
@@ -281,14 +279,14 @@ class Completions(Endpoint):
                 else self._respond(services, asked, admission, starting)
             )
         finally:
-            services.in_background(_give_back(services, taken, self.used_tokens, starting))
+            services.in_background(_release(services, reservation, self.used_tokens, starting))
 
     def _forget_content(self) -> bytes:
         """Give up the request's content, and return it: the stream that follows may run for hours."""
         content, self.content = self.content, b""
         return content
 
-    async def _take(self, services: Services, asked: Asked, admission: ledger.Admission) -> Taken:
+    async def _take(self, services: Services, asked: Asked, admission: ledger.Admission) -> Reservation:
         """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was
         sent before: that needs none.
         """
@@ -486,9 +484,9 @@ def _answer(generation_id: UUID, request: RequestSummary) -> Answer:
     )
 
 
-def _job(content: bytes, admission: ledger.Admission, inbox: str, taken: Taken) -> Job:
+def _job(content: bytes, admission: ledger.Admission, inbox: str) -> Job:
     runs_on = admission.idempotency is not None or not inbox
-    return Job(inbox, content, runs_on, replace(taken, standings=()) if taken.receipt else None)
+    return Job(inbox, content, runs_on)
 
 
 async def _start(services: Services, admission: ledger.Admission, job: Job, room: Room | None) -> None:
@@ -505,13 +503,13 @@ async def _start(services: Services, admission: ledger.Admission, job: Job, room
             room.release()
 
 
-async def _give_back(
-    services: Services, taken: Taken, used_tokens: int | None, starting: "asyncio.Task[None]"
+async def _release(
+    services: Services, reservation: Reservation, used_tokens: int | None, starting: "asyncio.Task[None]"
 ) -> None:
     """Give back what it did not use: all of it if it never ran, which the books would not know."""
     if not starting.done():  # its client has left while it was being admitted
         await asyncio.wait([starting])
-    await services.rates.give_back(taken, 0 if _has_failed(starting) else used_tokens)
+    await services.rates.release(reservation, 0 if _has_failed(starting) else used_tokens)
 
 
 async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:
