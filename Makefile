@@ -11,7 +11,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow mutations lint types contracts migrations test-postgres bench live lock clean
+.PHONY: help run test test-slow mutations lint types contracts figures migrations test-postgres bench live lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ types: .venv/.dev ## types
 
 contracts: .venv/.dev ## which package may import which
 	@.venv/bin/lint-imports
+
+figures: ## how plain the code is: sizes, functions used once, docstrings (a mirror, not a gate)
+	@python3 .ci/figures.py
 
 migrations: .venv/.base ## whether a model changed without its migration
 	@.venv/bin/python manage.py makemigrations --check --dry-run

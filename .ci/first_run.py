@@ -5,8 +5,6 @@ own library only.
 python3 .ci/first_run.py
 """
 
-# ruff: noqa: S603, S607, T201
-
 import json
 import os
 import re

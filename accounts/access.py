@@ -1,11 +1,11 @@
-"""The one door to what belongs to a tenant: whatever is read for a caller, or for a person of the admin, is
-read through here.
+"""The one door to what belongs to a tenant: all reads for a caller, or for a person in the admin, go through
+here.
 
-What is not theirs does not exist for them: the answer is the same 404 as for an id that was never given out.
+An object of another tenant gets the same 404 as an id that was never issued.
 
-A *caller* is who an API key stands for. A person is an *operator* (a superuser, or staff that belongs to no
-organization: Django's permissions say what they may do, in all of the installation) or belongs to
-organizations, where their role says it (`roles.py`).
+A *caller* is the owner of an API key. A person is an *operator* (a superuser, or staff without a membership;
+Django's permissions say what they may do, in the whole installation) or a member of organizations, where the
+role decides (`roles.py`).
 """
 
 from collections.abc import Collection, Mapping
@@ -28,10 +28,10 @@ Person = AbstractBaseUser | AnonymousUser
 
 
 def visible_to(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Those rows that belong to the caller's project and are, as the caller, of test keys or not.
+    """Return the rows of the caller's project, of test keys or of live keys like the caller's own.
 
-    Their model has `organization_id`, `project_id` and `is_test`. Test and live keys see nothing of each
-    other, admin keys neither.
+    The model has `organization_id`, `project_id` and `is_test`. Test and live keys never see each other's
+    rows; admin keys make no difference.
     """
     return rows.filter(
         organization_id=caller.organization_id, project_id=caller.project_id, is_test=caller.is_test
@@ -39,16 +39,14 @@ def visible_to(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
 
 
 def usable_keys() -> QuerySet[APIKey]:
-    """The keys that may be used at this moment: not revoked, active, not expired, of a project and an
-    organization that are active.
-    """
+    """Return the keys that are usable now: not revoked, disabled or expired, with active owners."""
     is_current = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
     has_active_owners = Q(project__is_active=True, project__organization__is_active=True)
     return APIKey.objects.filter(is_current, has_active_owners, is_active=True, revoked_at__isnull=True)
 
 
 def own_key(caller: Caller) -> APIKey:
-    """The key that calls, with its project and organization."""
+    """Return the caller's key with its project and organization."""
     return APIKey.objects.select_related("project__organization").get(
         pk=caller.api_key_id, project_id=caller.project_id
     )
@@ -58,7 +56,7 @@ def own_key(caller: Caller) -> APIKey:
 
 
 def roles_of(user: Person) -> Mapping[int, str]:
-    """The person's role in each of their organizations, by the organization's id. Read once for each request."""
+    """Return the person's roles by organization id. Read once per request."""
     if not user.is_authenticated:
         return {}
     known: Mapping[int, str] | None = getattr(user, "_roles", None)
@@ -69,17 +67,17 @@ def roles_of(user: Person) -> Mapping[int, str]:
 
 
 def remember_roles(user: Person, known: Mapping[int, str]) -> None:
-    """Spare this user object the query: they were read for many together."""
+    """Store roles that were read for many people at once, which spares this person's query."""
     user._roles = known  # type: ignore[union-attr]  # beside `_perm_cache`, where Django keeps what it has read
 
 
 def role_in(user: Person, organization_id: int) -> str | None:
-    """The person's role there, None if they have none; an operator is as good as an owner."""
+    """Return the person's role in the organization, or None. An operator counts as an owner."""
     return Role.OWNER if is_operator(user) else roles_of(user).get(organization_id)
 
 
 def is_operator(user: Person) -> bool:
-    """Whether no organization bounds what the person sees."""
+    """Return whether the person sees all organizations."""
     if not user.is_active:
         return False
     return bool(
@@ -88,24 +86,25 @@ def is_operator(user: Person) -> bool:
 
 
 def organizations_of(user: Person) -> tuple[int, ...] | None:
-    """The ids of the organizations that bound what the person sees; None: nothing does, they are an operator."""
+    """Return the ids of the organizations that limit what the person sees; None for an operator."""
     return None if is_operator(user) else tuple(sorted(roles_of(user)))
 
 
 def may_enter(user: Person) -> bool:
-    """Whether the person may sign in to the admin: staff, and whoever belongs to an organization."""
+    """Return whether the person may sign in to the admin: staff and members of organizations."""
     return bool(user.is_active and (getattr(user, "is_staff", False) or roles_of(user)))
 
 
 def seen_by(user: Person, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Those of the rows that belong to the person's organizations; an operator sees all."""
+    """Return the rows that belong to the person's organizations; an operator sees all rows."""
     return rows if is_operator(user) else rows.filter(_belonging_to(roles_of(user), rows.model))
 
 
 def where_may(user: Person, permission: str, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Those of the rows with which the person may do this, such as "accounts.change_apikey"."""
+    """Return the rows on which the person has the permission, such as "accounts.change_apikey"."""
     if is_operator(user):
-        return rows if _has(user, permission) else rows.none()
+        has_perm = getattr(user, "has_perm")  # noqa: B009  AbstractBaseUser has no permissions
+        return rows if has_perm(permission) else rows.none()
     allowing = [
         organization_id
         for organization_id, role in roles_of(user).items()
@@ -115,12 +114,12 @@ def where_may(user: Person, permission: str, rows: QuerySet[Row]) -> QuerySet[Ro
 
 
 def may(user: Person, permission: str, row: Model) -> bool:
-    """Whether the person may do this with this row, as the database has it."""
+    """Return whether the person has the permission on this row, as the database has it."""
     return where_may(user, permission, type(row)._default_manager.filter(pk=row.pk)).exists()
 
 
 def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[APIKey]:
-    """The keys without the admin keys of organizations in which the person's role does not make admin keys."""
+    """Return the keys without admin keys of organizations where the person may not make admin keys."""
     if is_operator(user):
         return keys
     administered = [
@@ -130,7 +129,7 @@ def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[
 
 
 def may_make_admin_keys(user: Person, organization_id: int | None) -> bool:
-    """Whether the person may make admin keys of that organization; None: of any."""
+    """Return whether the person may make admin keys of the organization; None: of any organization."""
     if is_operator(user):
         return True
     return any(
@@ -141,14 +140,10 @@ def may_make_admin_keys(user: Person, organization_id: int | None) -> bool:
 
 
 def is_tenants(model: type[Model]) -> bool:
-    """Whether rows of this kind belong to organizations."""
+    """Return whether rows of this model belong to organizations."""
     return model._meta.label in _BELONGING or any(
         hasattr(model, name) for name in ("organization_id", "scope_id")
     )
-
-
-def _has(user: Person, permission: str) -> bool:
-    return bool(getattr(user, "has_perm")(permission))  # noqa: B009  AbstractBaseUser knows nothing of permissions
 
 
 _BELONGING = {
@@ -156,8 +151,8 @@ _BELONGING = {
     "accounts.APIKey": ("project__organization",),
     "accounts.RateLimit": ("organization", "project__organization", "api_key__project__organization"),
 }
-"""Where a row's organization is found, if not in its column `organization_id` or, as a budget's, by what it
-is for.
+"""Where a row's organization is found, unless it has the column `organization_id` or names its owner by
+`scope`.
 """
 
 
@@ -173,7 +168,7 @@ def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:
 
 
 def _scopes_of(organizations: list[int]) -> Q:
-    """Rows that name what they are for by its kind and id."""
+    """Match rows that name their owner by kind and id."""
     projects: QuerySet[Any] = Project.objects.filter(organization__in=organizations).order_by()
     keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=organizations).order_by()
     return (

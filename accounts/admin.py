@@ -1,6 +1,6 @@
-"""Registers this package's pages with the admin; Django looks for them here.
+"""Registers this package's admin pages; Django looks for them here.
 
-The pages about API keys and rate limits need the catalog too, so they are in `chatapi/pages/`.
+The pages of API keys and rate limits also need the catalog, so they are in `chatapi/pages/`.
 """
 
 from accounts.pages import organization_admin

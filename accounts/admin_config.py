@@ -4,6 +4,6 @@ from django.contrib.admin.apps import SimpleAdminConfig
 
 
 class AdminConfig(SimpleAdminConfig):
-    """urls.py loads the admin's pages: only the web process needs them."""
+    """The admin without autodiscovery: urls.py loads the pages, which only the web process needs."""
 
     default_site = "accounts.pages.admin_site.Site"

@@ -1,8 +1,7 @@
-"""API keys as values: made, parsed, hashed; pure.
+"""API keys as values: generated, parsed, hashed; pure.
 
-A key is `ck_live_<public>_<secret><checksum>` (or `ck_test_…`): `public` names the row, the checksum lets a
-mistyped or made-up key be refused without asking a database, and only an HMAC of the whole key is ever
-stored.
+A key is `ck_live_<public>_<secret><checksum>` (or `ck_test_…`). `public` identifies the row. The checksum
+lets a mistyped or made-up key be refused without the database. Only an HMAC of the whole key is stored.
 """
 
 import hashlib
@@ -19,20 +18,20 @@ _PATTERN = re.compile(r"ck_(live|test)_([0-9A-Za-z]{12})_([0-9A-Za-z]{32})([0-9A
 
 @dataclass(frozen=True, slots=True)
 class ParsedKey:
-    """A key whose form and checksum are right; whether it exists is the database's answer."""
+    """A well-formed key with a correct checksum; only the database knows whether it exists."""
 
     public: str
     is_test: bool
 
 
 def generate(*, is_test: bool) -> str:
-    """A new random key (190 bits of secret). It is shown once and never stored."""
+    """Return a new random key with a 190-bit secret. It is shown once and never stored."""
     body = f"ck_{'test' if is_test else 'live'}_{_random(PUBLIC_LENGTH)}_{_random(SECRET_LENGTH)}"
     return body + _checksum(body)
 
 
 def parse(key: str) -> ParsedKey | None:
-    """The key's parts, or None when its form or its checksum is wrong."""
+    """Return the key's parts; None if its form or checksum is wrong."""
     match = _PATTERN.fullmatch(key)
     if match is None or not hmac.compare_digest(_checksum(key[:-CHECKSUM_LENGTH]), match[4]):
         return None
@@ -40,15 +39,15 @@ def parse(key: str) -> ParsedKey | None:
 
 
 def digest(key: str, pepper: str) -> str:
-    """HMAC-SHA256 of the whole key, hex: what the database keeps (RFC 2104).
+    """Return the HMAC-SHA256 of the whole key in hexadecimal, which the database keeps (RFC 2104).
 
-    A fast hash is right here: the secret is random, not a password that could be guessed.
+    A fast hash is enough: the secret is random and cannot be guessed like a password.
     """
     return hmac.new(pepper.encode(), key.encode(), hashlib.sha256).hexdigest()
 
 
 def redacted(public: str, *, is_test: bool) -> str:
-    """A key as it may be shown again: how its public part begins, as in `ck_live_4fGh…`."""
+    """Return how a key is shown after its creation: the start of its public part, as in `ck_live_4fGh…`."""
     return f"ck_{'test' if is_test else 'live'}_{public[:4]}…"
 
 

@@ -1,4 +1,4 @@
-"""From a request's Authorization header to a `Caller`, with a short cache in the process."""
+"""Turns the Authorization header into a `Caller`, with a short-lived cache in the process."""
 
 import hmac
 import time
@@ -21,7 +21,7 @@ MAX_CACHED_CALLERS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a valid key stands for: the values that a request needs, without the database."""
+    """The owner of a valid key: all values that a request needs, without the database."""
 
     api_key_id: int
     project_id: int
@@ -30,27 +30,27 @@ class Caller:
     is_admin: bool
     default_dialect: str
     time_zone: str
-    """IANA name; the organization's budgets follow its days."""
+    """IANA name. The days of the organization's budgets follow it."""
     rate_limits: tuple[Limit, ...] = ()
-    """Of its organization, project and key, of all models."""
+    """Limits of its organization, project and key, for all models."""
     scopes: frozenset[str] = frozenset()
-    """What it may do (`KeyScope`); empty: everything."""
+    """What its key may do (`KeyScope`); empty: everything."""
     allowed_models: frozenset[str] = frozenset()
-    """The models that it may use; empty: all."""
+    """The models that its key may use; empty: all."""
     is_authenticated: bool = True
 
     def may_use(self, model: str) -> bool:
-        """Whether its key may use that model, if there is such a model."""
+        """Return whether its key may use the model, if that exists."""
         return not self.allowed_models or model in self.allowed_models
 
     def require(self, scope: KeyScope) -> None:
-        """Raises `PermissionDenied` unless its key may do that."""
+        """Raise `PermissionDenied` unless its key has the scope."""
         if self.scopes and scope not in self.scopes:
             raise PermissionDenied(f"This API key may not do this: it lacks the scope '{scope}'.")
 
 
 def bearer(header: str | None) -> str:
-    """The key in an `Authorization: Bearer <key>` header (RFC 6750); raises `KeyMissing`."""
+    """Return the key of an `Authorization: Bearer <key>` header (RFC 6750); raises `KeyMissing`."""
     scheme, _, key = (header or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise KeyMissing("no bearer token")
@@ -58,7 +58,7 @@ def bearer(header: str | None) -> str:
 
 
 def look_up(key: str) -> Caller:
-    """Ask the database who the key stands for; raises `NotAuthenticated`.
+    """Return the caller with this key from the database; raises `NotAuthenticated`.
 
     A malformed key or a wrong checksum costs no query.
     """
@@ -67,13 +67,13 @@ def look_up(key: str) -> Caller:
         raise NotAuthenticated("malformed key")
     row = _keys().filter(Q(public=parsed.public) | Q(previous_public=parsed.public)).first()
     known_digest = row.digest_for(parsed.public, timezone.now()) if row else ""
-    # Compared even when there is no row, so that the time taken does not tell known keys from unknown ones.
+    # Compared even when there is no row, so that the time taken does not distinguish known keys.
     is_right = hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest)
     return _caller(row if is_right else None)
 
 
 def look_up_all(keys: Collection[str]) -> dict[str, Caller]:
-    """Who the keys stand for; those that are refused are left out."""
+    """Return the callers by key; refused keys are left out."""
     found = {}
     for key in keys:
         with suppress(NotAuthenticated):
@@ -82,7 +82,7 @@ def look_up_all(keys: Collection[str]) -> dict[str, Caller]:
 
 
 def look_up_id(api_key_id: int) -> Caller:
-    """Who a key stands for that was authenticated before, if it still does; raises `NotAuthenticated`."""
+    """Return the caller of a key that was authenticated before; raises `NotAuthenticated`."""
     return _caller(_keys().filter(pk=api_key_id).first())
 
 
@@ -94,6 +94,8 @@ def _caller(row: APIKey | None) -> Caller:
     if row is None or not _is_usable(row):
         raise NotAuthenticated("unknown, revoked, disabled or expired key")
     organization = row.project.organization
+    owners = Q(organization=organization.pk) | Q(project=row.project_id) | Q(api_key=row.pk)
+    limits = [limit for found in RateLimit.objects.filter(owners) for limit in found.limits]
     return Caller(
         api_key_id=row.pk,
         project_id=row.project_id,
@@ -102,15 +104,10 @@ def _caller(row: APIKey | None) -> Caller:
         is_admin=row.is_admin,
         default_dialect=row.default_dialect,
         time_zone=organization.time_zone,
-        rate_limits=_rate_limits(row),
+        rate_limits=tuple(limits),
         scopes=frozenset(row.scopes),
         allowed_models=frozenset(row.allowed_models),
     )
-
-
-def _rate_limits(row: APIKey) -> tuple[Limit, ...]:
-    owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
-    return tuple(limit for found in RateLimit.objects.filter(owners) for limit in found.limits)
 
 
 def _is_usable(row: APIKey) -> bool:
@@ -122,9 +119,9 @@ def _is_usable(row: APIKey) -> bool:
 
 
 class CallerCache:
-    """Remembers who a key stands for, for at most `max_age_ms`; refusals are never remembered.
+    """Caches the callers of valid keys for at most `max_age_ms`; refusals are never cached.
 
-    Entries are found by the key's HMAC, so the secret itself is not kept in memory.
+    The cache is indexed by the key's HMAC, so that no secret stays in memory.
     """
 
     def __init__(self, max_age_ms: int) -> None:
@@ -132,7 +129,9 @@ class CallerCache:
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
     async def authenticate(self, header: str | None, ask: Callable[[str], Awaitable[Caller]]) -> Caller:
-        """The caller behind the header; `ask` runs `look_up` off the event loop. Raises `NotAuthenticated`."""
+        """Return the caller of the header; `ask` runs `look_up` off the event loop. Raises
+        `NotAuthenticated`.
+        """
         key = bearer(header)
         if api_keys.parse(key) is None:
             raise NotAuthenticated("malformed key")
@@ -142,10 +141,7 @@ class CallerCache:
             return found[1]
         self._known.pop(digest, None)
         caller = await ask(key)
-        self._remember(digest, now, caller)
-        return caller
-
-    def _remember(self, digest: str, now: float, caller: Caller) -> None:
         self._known[digest] = (now, caller)
         while len(self._known) > MAX_CACHED_CALLERS:
             self._known.popitem(last=False)
+        return caller

@@ -1,12 +1,12 @@
-"""What can go wrong about who calls.
+"""Errors about callers.
 
 AccountsError
-├── NotAuthenticated         a key that is unknown, malformed, revoked or expired
-│   └── KeyMissing           no key at all
-├── TooManyFailedAttempts    a key that is not looked up: too many wrong ones came from that address
-├── PermissionDenied         a good key that may not do this
-├── RateLimited              a good key that may not do this now
-└── KeyChanged               a key that is not what it was when someone decided to change it
+├── NotAuthenticated         the key is unknown, malformed, revoked or expired
+│   └── KeyMissing           there is no key
+├── TooManyFailedAttempts    the key is not looked up: too many wrong keys came from its IP
+├── PermissionDenied         the key is valid but may not do this
+├── RateLimited              the key is valid but may not do this now
+└── KeyChanged               the key was changed after it was read
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class AccountsError(Exception):
 
 
 class NotAuthenticated(AccountsError):
-    """No valid key. The reason is for the server's log only: all refusals of a key look the same outside."""
+    """No valid key. The reason is for the server's log only: clients get the same refusal for all."""
 
 
 class KeyMissing(NotAuthenticated):
@@ -28,10 +28,10 @@ class KeyMissing(NotAuthenticated):
 
 
 class TooManyFailedAttempts(AccountsError):
-    """Nobody knows whether the key is good: too many that were not came from its client's address."""
+    """The key was not looked up, because too many wrong keys came from its client's IP."""
 
     def __init__(self, retry_after_ms: int) -> None:
-        """`retry_after_ms`: when keys from there are looked up again."""
+        """`retry_after_ms` is the time until keys from that IP are looked up again."""
         again = f"Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Too many requests with an incorrect API key came from your address. {again}")
         self.retry_after_ms = retry_after_ms
@@ -42,14 +42,14 @@ class PermissionDenied(AccountsError):
 
 
 class KeyChanged(AccountsError):
-    """The key was rotated or revoked meanwhile: nothing was changed."""
+    """The key was rotated or revoked after it was read; nothing was changed."""
 
 
 class RateLimited(AccountsError):
-    """A limit has no room for the request, which has taken nothing; its text is for the client."""
+    """A limit has no room for the request, which has taken nothing. The text is for the client."""
 
     def __init__(self, limit: Limit, statuses: Sequence[LimitStatus], retry_after_ms: int | None) -> None:
-        """`retry_after_ms`: when there can be room; None when there will never be."""
+        """`retry_after_ms` is the time until there can be room; None if there never will be."""
         again = "" if retry_after_ms is None else f" Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Rate limit reached: {limit}.{again}")
         self.limit = limit
@@ -57,5 +57,5 @@ class RateLimited(AccountsError):
         self.retry_after_ms = retry_after_ms
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The `x-ratelimit-*` headers of the refusal; `retry-after` goes with the answer's own form."""
+        """Return the `x-ratelimit-*` headers of the refusal; the protocol adds `retry-after`."""
         return limits.headers(self.statuses, refused=self.limit)

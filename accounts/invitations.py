@@ -1,6 +1,7 @@
-"""Links with which who was invited chooses a password.
+"""Links with which invited people choose a password.
 
-Each works once, for `PASSWORD_RESET_TIMEOUT` and while whoever sent it may send it; nothing of it is stored.
+A link works once, for `PASSWORD_RESET_TIMEOUT`, and while its sender may still send it. Nothing of it is
+stored.
 """
 
 import re
@@ -21,10 +22,11 @@ from accounts.models import Member
 
 
 def may_send(sender: access.Person, person: User) -> bool:
-    """Whether `sender` may have the link: whoever has it can sign in as that person, so wherever they belong
-    the sender may change them.
+    """Return whether `sender` may have a link for that person.
 
-    Nobody may for someone who has a password or no place, for staff nobody but superusers.
+    The link lets its holder sign in as the person, so the sender must be allowed to change them in each of
+    their organizations. Nobody may have a link for a person with a password or without an organization, and
+    only superusers for staff.
     """
     places = list(Member.objects.filter(user=person))
     if person.has_usable_password() or not places:
@@ -41,9 +43,7 @@ def may_send(sender: access.Person, person: User) -> bool:
 
 
 def link(request: HttpRequest, person: User) -> str:
-    """The address, complete, at which this person chooses a password: for as long as whoever asks for it may
-    send it.
-    """
+    """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
     token = f"{request.user.pk}.{_Tokens(request.user).make_token(person)}"
     return request.build_absolute_uri(
         reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
@@ -51,11 +51,11 @@ def link(request: HttpRequest, person: User) -> str:
 
 
 _ID = re.compile("[0-9]{1,19}")
-"""Not more: Python refuses to read a number of thousands of digits."""
+"""At most 19 digits: Python refuses to parse a number of thousands of digits."""
 
 
 class _Tokens(PasswordResetTokenGenerator):
-    """Django's, which the new password invalidates; the sender is a part of what is signed."""
+    """Django's tokens, which a new password invalidates; the signature includes the sender."""
 
     key_salt = "accounts.invitations"
 
@@ -68,10 +68,10 @@ class _Tokens(PasswordResetTokenGenerator):
 
 
 class _AnySender:
-    """Checks for the page what `link` made: it names its sender."""
+    """Checks tokens for the page: a token names its sender."""
 
     def check_token(self, person: User | None, token: str | None) -> bool:
-        """Whether this is a link to that person, of someone who may send it still."""
+        """Return whether the token is valid for the person and its sender may still send it."""
         sender_id, _, signed = (token or "").partition(".")
         sender = (
             User.objects.filter(pk=sender_id, is_active=True).first() if _ID.fullmatch(sender_id) else None
@@ -82,25 +82,23 @@ class _AnySender:
 
 
 class ChoosePassword(PasswordResetConfirmView):
-    """The page behind the link."""
-
     template_name = "accounts/choose_password.html"
     success_url = reverse_lazy("admin:login")
     token_generator = _AnySender()
 
     def get_form(self, form_class: Any = None) -> Any:
-        """In the theme's look."""
+        """Use the theme's widgets."""
         form = super().get_form(form_class)
         for field in form.fields.values():
             field.widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
         return form
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """With what every page of the site needs."""
+        """Add the context of the site."""
         title = {"title": "Choose a password" if self.validlink else "This link does not work"}
         return admin.site.each_context(self.request) | super().get_context_data(**kwargs) | title
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """The link works no more; who has a password signs in."""
+        """Save the password; the link no longer works."""
         messages.success(self.request, "Your password is set. Sign in with it.")
         return super().form_valid(form)

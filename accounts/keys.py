@@ -1,6 +1,4 @@
-"""Making, rotating, disabling and revoking API keys, and making the organizations and projects they belong
-to.
-"""
+"""Creates, rotates, disables and revokes API keys, and creates their organizations and projects."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -20,7 +18,7 @@ Row = TypeVar("Row", Organization, Project)
 
 
 class _Secret(NamedTuple):
-    """A new secret, and what is kept of it."""
+    """A new secret and the values of it that are stored."""
 
     text: str
     public: str
@@ -36,7 +34,7 @@ def create_key(
     scopes: Iterable[str] = (),
     allowed_models: Iterable[str] = (),
 ) -> tuple[APIKey, str]:
-    """A new key of the project: its row, and the secret, which nobody can read again. Raises
+    """Return a new key of the project and its secret, which cannot be read again. Raises
     `ValidationError`.
     """
     row = APIKey(
@@ -51,7 +49,7 @@ def create_key(
 
 
 def issue(row: APIKey) -> str:
-    """Give a key that is not saved yet its secret, and save it; nobody can read the secret again. Raises
+    """Give an unsaved key its secret, save it and return the secret, which cannot be read again. Raises
     `ValidationError`.
     """
     secret = _new_secret(is_test=row.is_test)
@@ -62,11 +60,10 @@ def issue(row: APIKey) -> str:
 
 
 def rotate(row: APIKey, previous_until: datetime | None) -> str:
-    """Give the key another secret, and return it: it works at once. The one it had works until then; None:
-    not any more.
+    """Give the key a new secret and return it. The old one works until `previous_until`, or ends now if None.
 
-    A secret that was rotated out before ends now. Raises `KeyChanged` when the key was rotated since it was
-    read, or is revoked.
+    An older secret that was still valid ends now. Raises `KeyChanged` if the key was rotated or revoked since
+    it was read.
     """
     secret = _new_secret(is_test=row.is_test)
     previous: dict[str, Any] = {"previous_public": None, "previous_digest": "", "previous_expires_at": None}
@@ -84,23 +81,23 @@ def rotate(row: APIKey, previous_until: datetime | None) -> str:
 
 
 def end_previous_secrets(rows: QuerySet[APIKey]) -> int:
-    """Refuse from now on what was rotated out of these keys; returns how many secrets ended."""
+    """End the previous secrets of these keys; returns how many ended."""
     overlapping = rows.filter(previous_expires_at__gt=Now())
     return recorder.update(overlapping, previous_public=None, previous_digest="", previous_expires_at=None)
 
 
 def set_active(rows: QuerySet[APIKey], *, is_active: bool) -> int:
-    """Refuse these keys until they are active again, or take them again; returns how many that changed."""
+    """Enable or disable these keys; returns how many changed."""
     return recorder.update(rows.filter(revoked_at=None).exclude(is_active=is_active), is_active=is_active)
 
 
 def revoke(rows: QuerySet[APIKey]) -> int:
-    """Refuse these keys from now on, for good; returns how many of them were still valid."""
+    """Refuse these keys for good; returns how many were still valid."""
     return recorder.update(rows.filter(revoked_at=None), revoked_at=Now())
 
 
 def get_or_create_project(organization: str, project: str) -> Project:
-    """The project of that name in the organization of that name; whichever is missing is made. Raises
+    """Return the project by names, and create it and its organization if missing. Raises
     `ValidationError`.
     """
     with transaction.atomic():

@@ -1,11 +1,11 @@
-"""The time of this process's event loop, which stands still while the loop does not turn.
+"""The time of this process's event loop, which stands still while the loop does not run.
 
 A loop that was blocked, or whose process was stopped, finds all its timers due on its next turn, before it
-has read what has been waiting in its sockets. Whoever judges others by their silence asks this clock: while
-we were deaf, nobody was silent.
+has read the data that waits in its sockets. Code that judges others by their silence uses this clock: a deaf
+process has not heard silence.
 
-Without `start` (tests, management commands) it is `time.monotonic`. It is here, at the bottom of the layers,
-because all of them wait.
+Without `start` (tests, management commands) it is `time.monotonic`. It is in the lowest package because all
+packages wait.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from types import TracebackType
 
 TICK_S = 0.25
 LATE_S = 0.25
-"""A tick that comes later than this stops the clock until it comes: so much is usual under load."""
+"""A tick that is later than this stops the clock until it comes; less is usual under load."""
 LAST_LOOK_S = 0.01
-"""Between the end of a wait and its timeout: a turn of the loop, in which it reads its sockets."""
+"""From the end of a wait to its timeout: one turn of the loop, in which it reads its sockets."""
 
 
 class LoopClock:
-    """The clock of one loop."""
+    """The clock of one event loop."""
 
     def __init__(self) -> None:
         self.ticks = 0
-        """So often the loop has turned, at least: a thread can watch it."""
+        """A lower bound of the turns of the loop, which another thread can watch."""
         self.thread_id = 0
-        """Of the loop."""
+        """The loop's thread."""
         self._lost_s = 0.0
         self._stops_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -37,13 +37,13 @@ class LoopClock:
         self._timer = loop.call_later(0, self._begin, loop)
 
     def stop(self) -> None:
-        """Be `time.monotonic` again; the loop may end."""
+        """Become `time.monotonic` again; the loop may end."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._stops_at, self._lost_s = None, float("inf"), 0.0
 
     def monotonic(self) -> float:
-        """Seconds, but none in which the loop did not turn."""
+        """Return seconds, without those in which the loop did not run."""
         now = time.monotonic()
         return (now if now < self._stops_at else self._stops_at) - self._lost_s
 
@@ -66,11 +66,9 @@ monotonic = clock.monotonic
 
 
 class timeout:  # noqa: N801  it takes the place of asyncio.timeout
-    """As `asyncio.timeout`, by the loop's clock: an answer that waits in a socket when the time is over is in
-    time.
+    """Like `asyncio.timeout`, by the loop's clock: an answer that waits in a socket at the end is in time.
 
-    It does by itself what asyncio's does, because wrapping that costs as much again, many times for each
-    stream.
+    It does not wrap asyncio's, because that costs twice as much, many times per stream.
     """
 
     __slots__ = ("_cancelling", "_ends_at", "_has_ended", "_loop", "_task", "_timer")
@@ -80,7 +78,6 @@ class timeout:  # noqa: N801  it takes the place of asyncio.timeout
         self._has_ended = False
 
     async def __aenter__(self) -> None:
-        """Begin to wait."""
         task = asyncio.current_task()
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
@@ -90,7 +87,7 @@ class timeout:  # noqa: N801  it takes the place of asyncio.timeout
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise TimeoutError if the time was over; a cancellation from elsewhere passes."""
+        """Raise TimeoutError if the time was over; other cancellations pass."""
         self._timer.cancel()
         if self._has_ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -1,6 +1,4 @@
-"""Who belongs to which organization: giving people a place, changing their roles, letting them go. An
-organization keeps an owner.
-"""
+"""Memberships: adding people, changing roles, removing people. An organization always keeps an owner."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +12,19 @@ from accounts import access
 from accounts.models import Member, Organization, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
-_TAKEN = "This name is taken. Choose another; if it is the person that you mean, ask an operator to add them."
-_OTHER_ADDRESS = "There is a person of this name already: leave this empty to add them."
+_TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
+_OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
 def known_to(by: access.Person) -> QuerySet[User]:
-    """The people that a person may add: an operator everyone, others their colleagues."""
+    """Return the people that a person may add: all for an operator, else their colleagues."""
     if access.is_operator(by):
         return User.objects.all()
     return User.objects.filter(pk__in=access.seen_by(by, Member.objects.all()).values("user"))
 
 
 def person_named(by: access.Person, name: str, email: str) -> User:
-    """Whom `by` knows by that name, or else a new person, not saved yet and without a password. Raises
+    """Return the person of that name that `by` knows, or a new unsaved one without a password. Raises
     `ValidationError`.
     """
     known = known_to(by).filter(username=name).first()
@@ -38,7 +36,7 @@ def person_named(by: access.Person, name: str, email: str) -> User:
 
 
 def join(member: Member) -> None:
-    """Give the person, who may be new, this place."""
+    """Save the membership, and the person if new."""
     with transaction.atomic():
         if member.user._state.adding:
             member.user.save()
@@ -47,20 +45,20 @@ def join(member: Member) -> None:
 
 
 def change_role(member: Member, role: str) -> None:
-    """Another role from now on; raises `ValidationError` if nobody would own the organization."""
+    """Change the role; raises `ValidationError` if the organization would lose its last owner."""
     with _owned_after(member, is_owner=role == Role.OWNER):
         member.role = role
         member.save(update_fields=["role"])
 
 
 def remove(member: Member) -> None:
-    """No place any more; raises `ValidationError` if nobody would own the organization."""
+    """Remove the membership; raises `ValidationError` if the organization would lose its last owner."""
     with _owned_after(member, is_owner=False):
         member.delete()
 
 
 def is_last_owner(member: Member) -> bool:
-    """Whether the organization has no other owner than this one, as the database has it."""
+    """Return whether the organization has no other owner, as the database has it."""
     owners = Member.objects.filter(organization=member.organization_id, role=Role.OWNER)
     return owners.filter(pk=member.pk).exists() and not owners.exclude(pk=member.pk).exists()
 
@@ -68,8 +66,7 @@ def is_last_owner(member: Member) -> bool:
 @contextmanager
 def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     with transaction.atomic():
-        # Two owners who remove each other at the same time: the second waits here, and sees that it is the
-        # last.
+        # If two owners remove each other at once, the second waits here and then is the last one.
         Organization.objects.select_for_update().get(pk=member.organization_id)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)

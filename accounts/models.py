@@ -1,4 +1,4 @@
-"""Tenants: organizations, their projects and members, the API keys that may call, and how much they may call."""
+"""Tenants: organizations, projects, members, API keys and rate limits."""
 
 from datetime import datetime
 from zoneinfo import available_timezones
@@ -18,13 +18,13 @@ identifier = RegexValidator(
 
 
 def validate_time_zone(name: str) -> None:
-    """Refuse a name that is not in the IANA time zone database."""
+    """Raise `ValidationError` unless the name is an IANA time zone."""
     if name not in available_timezones():
         raise ValidationError(f"{name!r} is not an IANA time zone, such as Europe/Berlin.")
 
 
 class Organization(models.Model):
-    """A tenant: what is billed. Its budgets' days and months are those of its time zone."""
+    """A tenant: what is billed. Its budgets' days and months follow its time zone."""
 
     name = models.CharField(max_length=100, unique=True, validators=[identifier])
     time_zone = models.CharField(max_length=64, default="UTC", validators=[validate_time_zone])
@@ -57,7 +57,7 @@ class Project(models.Model):
 
 
 class Role(models.TextChoices):
-    """What a member may do in an organization, from most to least."""
+    """The roles of members, from most to least rights."""
 
     OWNER = "owner"
     ADMIN = "admin"
@@ -66,7 +66,7 @@ class Role(models.TextChoices):
 
 
 class Member(models.Model):
-    """A person's place in an organization."""
+    """A person's membership of an organization."""
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="members")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
@@ -83,8 +83,8 @@ class Member(models.Model):
 
 
 class KeyScope(models.TextChoices):
-    """What a key can be narrowed to. A key that names no scope may do everything; every key may ask who it
-    is.
+    """What a key can be restricted to. A key without scopes may do everything; every key may ask
+    who it is.
     """
 
     COMPLETIONS = "completions", "completions – create chat and text completions, and tickets for them"
@@ -94,13 +94,15 @@ class KeyScope(models.TextChoices):
 
 
 def validate_scopes(scopes: object) -> None:
-    """Refuse what is not a list of scopes."""
+    """Raise `ValidationError` unless it is a list of scopes."""
     if not isinstance(scopes, list) or not all(scope in KeyScope.values for scope in scopes):
         raise ValidationError(f"This must be a list of scopes: {', '.join(KeyScope.values)}.")
 
 
 def validate_model_names(names: object) -> None:
-    """Refuse what is not a list of names; whether such models are served changes from day to day."""
+    """Raise `ValidationError` unless it is a list of names. The models need not exist: that changes from day
+    to day.
+    """
     if not isinstance(names, list) or not all(
         isinstance(name, str) and 0 < len(name) <= 128 for name in names
     ):
@@ -108,10 +110,10 @@ def validate_model_names(names: object) -> None:
 
 
 class APIKey(models.Model):
-    """A key of a project. The secret itself is shown once at creation; only its HMAC is kept.
+    """A key of a project. Its secret is shown once, at creation; only the HMAC is kept.
 
-    A key that was rotated has two secrets until the previous one expires: usage, limits and budgets are the
-    key's, not the secret's.
+    A rotated key has two secrets until the previous one expires: usage, limits and budgets belong to the key,
+    not to a secret.
     """
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
@@ -123,7 +125,8 @@ class APIKey(models.Model):
     )
     is_admin = models.BooleanField(
         default=False,
-        help_text="May also read all of its organization's usage and costs: /v1/organization/usage/completions and /v1/organization/costs.",
+        help_text="May also read all of its organization's usage and costs: "
+        "/v1/organization/usage/completions and /v1/organization/costs.",
     )
     scopes = models.JSONField(
         default=list,
@@ -168,30 +171,29 @@ class APIKey(models.Model):
 
     @property
     def redacted(self) -> str:
-        """The key as it may be shown again."""
+        """Return how the key is shown."""
         return api_keys.redacted(self.public, is_test=self.is_test)
 
     @property
     def previous_redacted(self) -> str | None:
-        """The previous secret as it may be shown again, if there is one."""
+        """Return how the previous secret is shown, if there is one."""
         return api_keys.redacted(self.previous_public, is_test=self.is_test) if self.previous_public else None
 
     def digest_for(self, public: str, now: datetime) -> str:
-        """The digest of its secret with that public part; blank when that secret has expired."""
+        """Return the digest of the secret with that public part; blank if it has expired."""
         if public == self.public:
             return self.digest
         return self.previous_digest if self.has_previous(now) else ""
 
     def has_previous(self, now: datetime) -> bool:
-        """Whether a secret that was rotated out still works."""
+        """Return whether the previous secret still works."""
         return self.previous_expires_at is not None and self.previous_expires_at > now
 
 
 class RateLimit(models.Model):
-    """The most that an organization, project or key may ask for: of one model, or of all of them together.
+    """The limits of an organization, project or key, for one model or for all of them together.
 
-    An empty number is no limit; 0 lets nothing pass. A request must find room in every limit that it falls
-    under.
+    An empty number is no limit; 0 lets nothing pass. A request needs room in all limits that apply to it.
     """
 
     organization = models.ForeignKey(
@@ -248,17 +250,17 @@ class RateLimit(models.Model):
 
     @property
     def owner(self) -> "Organization | Project | APIKey | None":
-        """What is limited; None in a row that is not saved yet."""
+        """Return the organization, project or key that is limited; None in an unsaved row."""
         return self.organization or self.project or self.api_key
 
     @property
     def scope(self) -> str:
-        """What kind of thing that is: organization, project or key."""
+        """Return the owner's kind: organization, project or key."""
         return "organization" if self.organization_id else "project" if self.project_id else "key"
 
     @property
     def limits(self) -> list[Limit]:
-        """The limits that are set, as values."""
+        """Return the limits that are set, as values."""
         scope_id = self.organization_id or self.project_id or self.api_key_id
         assert scope_id is not None, "the database sees to it"
         numbers = (

@@ -1,5 +1,5 @@
-"""Permissions of people who belong to organizations: Django asks this backend, and so does everything that
-asks Django.
+"""An authentication backend with the permissions of members, so that everything that asks Django keeps
+working.
 """
 
 from typing import Any
@@ -10,15 +10,14 @@ from accounts import access, roles
 
 
 class RolePermissions(ModelBackend):
-    """Operators have the permissions that Django's tables give them; others those of their roles, and no
-    more.
+    """Operators have Django's permissions; members have those of their roles and no others.
 
-    Without an object the answer is for some of the person's organizations: `access.may` says it of a row. A
-    superuser is never asked.
+    Without an object, the answer is for some organization of the person; `access.may` answers for a row.
+    Superusers are never asked about.
     """
 
     def get_all_permissions(self, user_obj: Any, obj: Any = None) -> set[str]:
-        """Names such as "usage.view_generation"."""
+        """Return names such as "usage.view_generation"."""
         if access.is_operator(user_obj):
             return super().get_all_permissions(user_obj, obj)
         if not user_obj.is_active or obj is not None:

@@ -1,4 +1,4 @@
-"""What each role may do in its organization, as names of Django's permissions, and which roles it may give."""
+"""What each role may do in its organization, as Django's permission names, and which roles it may assign."""
 
 from collections.abc import Mapping
 
@@ -38,24 +38,23 @@ PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.ADMIN: _ADMIN,
     Role.OWNER: _OWNER,
 }
-"""Besides, an owner makes, changes and removes owners too.
+"""Owners may also add, change and remove owners.
 
-What is the installation's has no place here: models, deployments, prices, discounts, credit, corrections,
-people's passwords, groups, and organizations themselves: their name, their time zone (which says when a day's
-budget ends) and whether they are active.
+The installation's matters are not here: models, deployments, prices, discounts, credit, corrections, people's
+passwords, groups, and an organization's name, time zone (which says when a day's budget ends) and state.
 """
 
 ADMINISTERS_KEYS = frozenset({Role.ADMIN, Role.OWNER})
-"""The roles that make and change admin keys, which read what the whole organization used and spent."""
+"""The roles that make and change admin keys, which read the usage and costs of the whole organization."""
 
 _FROM_LEAST = (Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OWNER)
 
 
 def is_above(role: str, other: str | None) -> bool:
-    """Whether the first role is above the other; each is above None, who has no role."""
+    """Return whether the first role is above the other; every role is above None, the absence of a role."""
     return other is None or _FROM_LEAST.index(Role(role)) > _FROM_LEAST.index(Role(other))
 
 
 def givable(own: str) -> list[Role]:
-    """The roles that someone of this role may give and take: none above it."""
+    """Return the roles that a person with this role may assign and remove: none above it."""
     return [role for role in _FROM_LEAST if not is_above(role, own)]

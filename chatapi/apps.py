@@ -23,7 +23,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
-from accounts import client_address
+from accounts import client_ip
 from chatapi import local_secrets
 from chatapi.wire.dialects import DIALECTS
 from usage import failpoints
@@ -159,7 +159,7 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
 
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     """Each trusted proxy is an address or a network."""
-    wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_address.is_network(proxy)]
+    wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_ip.is_ip_or_network(proxy)]
     return _wrong_values(
         "CHATAPI_TRUSTED_PROXIES",
         wrong,

@@ -1,6 +1,7 @@
-"""The ASGI application: hot routes go straight to their consumers, everything else through Django."""
+"""The ASGI application: the hot routes of `web/kinds.py`, and Django for everything else."""
 
 import os
+from functools import partial
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
@@ -14,11 +15,11 @@ from django.urls import re_path
 django.setup(set_prefix=False)
 
 from chatapi.api.asgi_handler import DjangoApplication  # noqa: E402  needs the settings
-from chatapi.web.consumers import ChatCompletions, ChatTickets, TextCompletions  # noqa: E402  needs the apps to be loaded
 from chatapi.web.cors import CrossOrigin  # noqa: E402
 from chatapi.web.django_bodies import BoundedBodies  # noqa: E402
 from chatapi.web.django_turns import TakingTurns  # noqa: E402
-from chatapi.web.generations import GenerationCancel, GenerationStream  # noqa: E402
+from chatapi.web.event_stream_consumer import EventStreamConsumer  # noqa: E402
+from chatapi.web.kinds import KINDS, serve  # noqa: E402  needs the apps to be loaded
 from chatapi.web.probes import healthz, readyz  # noqa: E402
 from chatapi.web.websocket_origin import SameOrigin  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
@@ -31,15 +32,14 @@ _routes = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
-                re_path(_PREFIX + r"chat/completions$", ChatCompletions.as_asgi()),
-                re_path(_PREFIX + r"chat/completions/tickets$", ChatTickets.as_asgi()),
-                re_path(
-                    _PREFIX + r"generations/(?P<generation_id>[^/]+)/stream$", GenerationStream.as_asgi()
+                *(
+                    re_path(
+                        f"{_PREFIX}{kind.path}$",
+                        EventStreamConsumer.as_asgi(handler=partial(serve, kind)),
+                        name=kind.name,
+                    )
+                    for kind in KINDS
                 ),
-                re_path(
-                    _PREFIX + r"generations/(?P<generation_id>[^/]+)/cancel$", GenerationCancel.as_asgi()
-                ),
-                re_path(_PREFIX + r"completions$", TextCompletions.as_asgi()),
                 re_path(r"^healthz$", healthz),  # type: ignore[arg-type]
                 re_path(r"^readyz$", readyz),  # type: ignore[arg-type]
                 re_path(r"", BoundedBodies(TakingTurns(django_application))),  # type: ignore[arg-type]  # Channels routes to ASGI applications

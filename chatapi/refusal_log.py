@@ -1,8 +1,6 @@
-"""How the log tells a request that Django refuses as suspicious, such as a list filtered by a column that it
-does not offer: by one line.
+"""A logging filter for requests that Django refuses as suspicious, such as a filter by an unknown column.
 
-Django logs each with its traceback, which is always the same 90 lines, and repeats in it what the client has
-sent.
+Django logs each of them with the same 90 lines of traceback, which repeat what the client has sent.
 """
 
 import logging
@@ -24,7 +22,7 @@ class OneLine(logging.Filter):
         self._lines = self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written; it is changed for good, so its handler must be the only one."""
+        """Return whether to write the record, which is changed in place: its handler must be the only one."""
         with self._lock:
             left_out = self._take_line()
         if left_out is None:
@@ -40,7 +38,7 @@ class OneLine(logging.Filter):
         return True
 
     def _take_line(self) -> int | None:
-        """The number of records left out since the last line; None: the minute has no line left."""
+        """Return the number of records left out since the last line, or None if no line is left."""
         now = time.monotonic()
         if now >= self._minute_ends_at:
             self._minute_ends_at, self._lines = now + 60, 0

@@ -1,4 +1,4 @@
-"""The operator's pages about what ran and what it cost: the service's own rows, read-only."""
+"""Admin pages of the service's own rows: generations, ledger, hourly usage, refused requests; read-only."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from usage.exports import exporting
 from usage.formatting import moment, usd
 from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price, RefusedRequests
 from usage.pages import (
-    budget_admin,  # noqa: F401  registers its pages
+    budget_admin,  # noqa: F401  registers its own pages
     table_exports,
 )
 from usage.pages.export_admin import ExportedList
@@ -43,25 +43,21 @@ _OUTCOMES = {
 
 
 class ModelFilter(admin.SimpleListFilter):
-    """By served model: the priced ones, which costs no look through all rows."""
+    """Filter by served model. It offers the priced models, which needs no scan of the rows."""
 
     title = "model"
     parameter_name = "model"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The models that ever had a price."""
-        return [
-            (name, name)
-            for name in Price.objects.order_by("model").values_list("model", flat=True).distinct()
-        ]
+        models = Price.objects.order_by("model").values_list("model", flat=True).distinct()
+        return [(name, name) for name in models]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows of the chosen model."""
         return rows.filter(model=self.value()) if self.value() else rows
 
 
 class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
-    """Rows that the service writes, newest first; there may be very many, so they are never counted."""
+    """Rows that the service writes, newest first. There may be very many, so they are never counted."""
 
     paginator = InfinitePaginator
     show_full_result_count = False
@@ -72,53 +68,50 @@ class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
     """The column of the index by organization and time."""
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
-        """Newest first, through an index: for people of an organization, through its own."""
+        """Order by an index: people of an organization read through their organization's."""
         return [f"-{self.time}"] if access.organizations_of(request.user) else self.ordering
 
     @display(description="Project", ordering="project__name")
     def project_name(self, row: Any) -> str | None:
-        """The project's name, without its organization's; credit has no project."""
+        """Return the project's name without its organization's; None for credit."""
         return row.project and str(row.project.name)
 
     @display(description="Key")
     def key_name(self, row: Any) -> str | None:
-        """The key's name and its first characters; credit has no key."""
+        """Return the key's name and first characters; None for credit."""
         return row.api_key and str(row.api_key)
 
     @display(description="Who", ordering="organization__name")
     def who(self, row: Any) -> str:
-        """Organization and project, as lists have them; credit has no project."""
+        """Return organization and project; credit has no project."""
         return f"{row.organization.name} / {row.project.name}" if row.project else str(row.organization.name)
 
     @display(description="Key")
     def key_short(self, row: Any) -> str | None:
-        """The key's name alone; credit has no key."""
+        """Return the key's name; None for credit."""
         return row.api_key and str(row.api_key.name)
 
     @display(description="Amount", ordering="amount_nanodollars")
     def amount(self, row: Any) -> str:
-        """In US dollars, exact."""
         return usd(row.amount_nanodollars)
 
     @display(description="Tokens in", ordering="prompt_tokens")
     def tokens_in(self, row: Any) -> str:
-        """The prompt's tokens."""
         return f"{row.prompt_tokens:,}"
 
     @display(description="Tokens out", ordering="completion_tokens")
     def tokens_out(self, row: Any) -> str:
-        """The completion's tokens."""
         return f"{row.completion_tokens:,}"
 
     @display(description="Outcome", label=_OUTCOMES)
     def result(self, row: Any) -> str:
-        """How it ended, or where it stands."""
+        """Return the outcome, or the state while there is none."""
         return str(row.outcome or getattr(row, "state", "")).replace("_", " ")
 
 
 @admin.register(Generation)
 class GenerationAdmin(RecordAdmin):
-    """What ran; the page of one generation is its receipt."""
+    """Generations; the page of one is its receipt."""
 
     nothing_yet = "Nothing has been asked yet."
     list_display = ["admitted", "model", "who", "key_short", "result", "tokens_in", "tokens_out", "amount"]
@@ -134,59 +127,24 @@ class GenerationAdmin(RecordAdmin):
     ]  # fmt: skip
     fieldsets = [
         (None, {"fields": ["public_id", "result", "error", "finish_reason", "receipt", "corrected"]}),
-        (
-            "Request",
-            {
-                "fields": [
-                    "organization",
-                    "project_name",
-                    "key_name",
-                    "is_test",
-                    "model",
-                    "endpoint",
-                    "dialect",
-                    "is_stream",
-                    "choices_count",
-                ]
-            },
-        ),
-        (
-            "Timings",
-            {
-                "fields": [
-                    "admitted",
-                    "claimed",
-                    "settled",
-                    "queue_ms",
-                    "first_token_ms",
-                    "last_token_ms",
-                    "total_ms",
-                ]
-            },
-        ),
-        (
-            "Tokens and hold",
-            {
-                "fields": [
-                    "usage_source",
-                    "usage_note",
-                    "prompt_tokens",
-                    "cached_tokens",
-                    "completion_tokens",
-                    "reasoning_tokens",
-                    "max_output_tokens",
-                    "hold",
-                    "budget_day",
-                ]
-            },
-        ),
+        ("Request", {"fields": [
+            "organization", "project_name", "key_name", "is_test", "model", "endpoint", "dialect",
+            "is_stream", "choices_count",
+        ]}),
+        ("Timings", {"fields": [
+            "admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms",
+        ]}),
+        ("Tokens and hold", {"fields": [
+            "usage_source", "usage_note", "prompt_tokens", "cached_tokens", "completion_tokens",
+            "reasoning_tokens", "max_output_tokens", "hold", "budget_day",
+        ]}),
         ("Execution", {"fields": ["state", "deployment", "attempts", "worker", "fence", "lease"]}),
-    ]
+    ]  # fmt: skip
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Generation], search_term: str
     ) -> tuple[QuerySet[Generation], bool]:
-        """Rows of the id that is somewhere in what was typed."""
+        """Find the row by an id anywhere in the search term."""
         if not search_term:
             return queryset, False
         found = _UUID.search(search_term.lower())
@@ -194,60 +152,51 @@ class GenerationAdmin(RecordAdmin):
 
     @display(description="Id")
     def public_id(self, row: Generation) -> str:
-        """As clients know it."""
         return str(row)
 
     @display(description="Admitted (UTC)", ordering="id")
     def admitted(self, row: Generation) -> str | None:
-        """When its hold was taken."""
         return moment(row.admitted_at)
 
     @display(description="Claimed (UTC)")
     def claimed(self, row: Generation) -> str | None:
-        """When a worker took it."""
         return moment(row.claimed_at)
 
     @display(description="Settled (UTC)")
     def settled(self, row: Generation) -> str | None:
-        """When its hold became a charge."""
         return moment(row.settled_at)
 
     @display(description="Lease until (UTC)")
     def lease(self, row: Generation) -> str | None:
-        """Until when an open one is believed alive."""
+        """Return the end of an open generation's lease."""
         return None if row.state == "settled" else moment(row.lease_expires_at)
 
     @display(description="Queue ms")
     def queue_ms(self, row: Generation) -> int | None:
-        """How long it waited."""
         return receipts.queue_ms(row)
 
     @display(description="Total ms")
     def total_ms(self, row: Generation) -> int | None:
-        """How long it took."""
         return receipts.total_ms(row)
 
     @display(description="Error")
     def error(self, row: Generation) -> str | None:
-        """What the client was told."""
         return f"{row.error_code}: {row.error_message}" if row.error_code else None
 
     @display(description="Held")
     def hold(self, row: Generation) -> str:
-        """The most that it could cost."""
         return usd(row.reserved_nanodollars)
 
     @display(description="Corrected by", empty_value="nothing")
     def corrected(self, row: Generation) -> str | None:
-        """The sum of its corrections in the ledger."""
-        total = row.ledger_entries.filter(kind=Kind.CORRECTION).aggregate(total=Sum("amount_nanodollars"))[
-            "total"
-        ]
+        """Return the sum of its corrections."""
+        corrections = row.ledger_entries.filter(kind=Kind.CORRECTION)
+        total = corrections.aggregate(total=Sum("amount_nanodollars"))["total"]
         return None if total is None else usd(total)
 
     @display(description="Receipt")
     def receipt(self, row: Generation) -> str:
-        """The line items and their sum."""
+        """Render the line items and their sum."""
         lines = [
             {
                 "name": line.name.replace("_", " "),
@@ -264,9 +213,12 @@ class GenerationAdmin(RecordAdmin):
 
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(ExportedList, RecordAdmin):
-    """Every movement of money, written once. A charge is corrected by one more entry."""
+    """Ledger entries. A charge is corrected by one more entry."""
 
-    nothing_yet = "No money has moved yet: each request that ends writes an entry here, and so do grants, refunds and corrections."
+    nothing_yet = (
+        "No money has moved yet: each request that ends writes an entry here, and so do grants, refunds and "
+        "corrections."
+    )
     export_name = "ledger"
     export_columns = exporting.COLUMNS
     export_select_related = ("organization", "project", "api_key")
@@ -277,20 +229,20 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
     ordering = ["-id"]
     readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "amount"]
     fields = [
-        "created", "kind", "amount", "request_link", "organization", "project_name", "key_name", "model", "result",
-        "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
+        "created", "kind", "amount", "request_link", "organization", "project_name", "key_name", "model",
+        "result", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
         "corrects", "reason", "recorded_by", "reference",
     ]  # fmt: skip
 
     def export_record(self, row: LedgerEntry) -> table_exports.Record:
-        """As in `exportusage`."""
+        """Return the columns of `exportusage`."""
         return exporting.row(row) | {
             "created_at": row.created_at,
             "amount_usd": table_exports.usd(row.amount_nanodollars),
         }
 
     def has_correct_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whoever may add entries, for what settling has written and no retention has dropped since."""
+        """Return whether the person may add entries, and the charge's generation was not dropped."""
         if not request.user.has_perm("usage.add_ledgerentry"):
             return False
         entry = self.get_object(request, object_id or "0")
@@ -302,12 +254,12 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
     def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The form in which it is corrected."""
+        """Redirect to the form."""
         return redirect("admin:ledger_correct", int(object_id))
 
     @display(description="Request")
     def request_link(self, row: LedgerEntry) -> str | None:
-        """A link to its page, which knows too when its generation was dropped; credit has none."""
+        """Return a link to the request's page, which exists for dropped generations too; None for credit."""
         if row.request_id is None:
             return None
         return format_html(
@@ -318,7 +270,7 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     @display(description="Request")
     def request_short(self, row: LedgerEntry) -> str | None:
-        """The same with the end of its id, as in the list of requests."""
+        """Return the same link with the end of the id, as in the list of requests."""
         if row.request_id is None:
             return None
         return format_html(
@@ -330,26 +282,16 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
     @display(description="Written (UTC)", ordering="id")
     def created(self, row: LedgerEntry) -> str | None:
-        """When it was written."""
         return moment(row.created_at)
 
 
 @admin.register(HourlyUsage)
 class HourlyUsageAdmin(RecordAdmin):
-    """The ledger by hour."""
-
     nothing_yet = "No request has ended yet: each is added to its hour here."
     list_display = [
-        "hour_utc",
-        "who",
-        "key_short",
-        "model",
-        "result",
-        "requests_count",
-        "tokens_in",
-        "tokens_out",
-        "amount",
-    ]
+        "hour_utc", "who", "key_short", "model", "result", "requests_count", "tokens_in",
+        "tokens_out", "amount",
+    ]  # fmt: skip
     list_filter = ["outcome", ModelFilter, "organization", "hour"]
     time = "hour"
     ordering = ["-id"]  # nearly the order of the hours, which have no index of their own
@@ -361,30 +303,28 @@ class HourlyUsageAdmin(RecordAdmin):
 
     @display(description="Requests", ordering="requests")
     def requests_count(self, row: HourlyUsage) -> str:
-        """How many."""
         return f"{row.requests:,}"
 
     @display(description="Hour (UTC)", ordering="hour")
     def hour_utc(self, row: HourlyUsage) -> str:
-        """The hour that begins then."""
+        """Return the start of the hour."""
         return f"{row.hour:%Y-%m-%d %H:00}"
 
 
 class CodeFilter(admin.SimpleListFilter):
-    """By error code: those that requests were refused with in the last week."""
+    """Filter by error code. It offers the codes of the last week."""
 
     title = "code"
     parameter_name = "code"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The codes in the rows that this person may see."""
+        """Return the codes in the rows that this person may see."""
         recent = access.seen_by(
             request.user, RefusedRequests.objects.filter(hour__gte=database_now() - timedelta(days=7))
         )
         return [(code, code) for code in recent.order_by("code").values_list("code", flat=True).distinct()]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows with the chosen code."""
         return rows.filter(code=self.value()) if self.value() else rows
 
 
@@ -392,7 +332,10 @@ class CodeFilter(admin.SimpleListFilter):
 class RefusedRequestsAdmin(RecordAdmin):
     """Requests of known keys that were refused before anything ran, by hour."""
 
-    nothing_yet = "No request of a known key was refused: rate limits, budgets and mistakes in requests are counted here within seconds."
+    nothing_yet = (
+        "No request of a known key was refused: rate limits, budgets and mistakes in requests are counted "
+        "here within seconds."
+    )
     list_display = ["hour_utc", "who", "key_short", "http_status", "code", "requests_count"]
     list_filter = ["organization", "project", "api_key", CodeFilter, "hour"]
     search_fields = ["project__name", "api_key__name", "api_key__public"]
@@ -404,15 +347,13 @@ class RefusedRequestsAdmin(RecordAdmin):
 
     @display(description="Requests", ordering="requests")
     def requests_count(self, row: RefusedRequests) -> str:
-        """The number of refused requests."""
         return f"{row.requests:,}"
 
     @display(description="Status", ordering="status", empty_value="several")
     def http_status(self, row: RefusedRequests) -> int | None:
-        """The HTTP status of the answers; None: several."""
+        """Return the status of the answers; None if there were several."""
         return row.status or None
 
     @display(description="Hour (UTC)", ordering="hour")
     def hour_utc(self, row: RefusedRequests) -> str:
-        """The start of the hour."""
         return f"{row.hour:%Y-%m-%d %H:00}"

@@ -1,17 +1,21 @@
-"""What can go wrong with money.
+"""Errors about money.
 
 UsageError
-├── BudgetExceeded        a budget or the credit has no room; `is_in_flight` tells whether running requests hold the rest
+├── BudgetExceeded        a budget or the credit has no room; `is_in_flight`: running requests hold the rest
 ├── NotPriced             the model has no price, so it is not served
-├── AlreadyAdmitted       the idempotency key stands for a generation that there is already
+├── AlreadyAdmitted       the idempotency key stands for an existing generation
 ├── AlreadyResolved       the generation is settled, or another fence holds it
-├── NotBooked             a grant, refund or correction that can't be booked, and why
-├── NotDropped            generations that can't be dropped, or not yet, and why
-├── Dropped               what is asked for needs generations that were dropped
-└── DatabaseUnavailable   the books can't be written now; nothing was admitted
+├── NotBooked             a grant, refund or correction cannot be booked, and why
+├── NotDropped            generations cannot be dropped, or not yet, and why
+├── Dropped               the operation needs generations that were dropped
+└── DatabaseUnavailable   the books cannot be written now; nothing was admitted
 """
 
+from typing import TYPE_CHECKING
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from usage.books.budgets import BudgetKey
 
 
 class UsageError(Exception):
@@ -21,23 +25,22 @@ class UsageError(Exception):
 class BudgetExceeded(UsageError):
     """A budget has no room for what the request could cost.
 
-    `is_in_flight`: it would fit if the holds of running requests ended at nothing, so a later try may
-    succeed. `is_credit`: no limit is in the way, but what the organization has paid in advance does not cover
-    it. `needed_nanodollars` is the most that it can cost, `left_nanodollars` what the budget has beside what
-    it has spent.
+    `is_in_flight`: the request would fit if running requests released their holds, so a retry may succeed.
+    `is_credit`: the prepaid credit refuses, not a limit. `needed_nanodollars` is the most that the request
+    can cost, `left_nanodollars` what the budget has beside its spending.
     """
 
     def __init__(
         self,
-        budget_id: str,
+        budget: "BudgetKey",
         *,
         needed_nanodollars: int,
         left_nanodollars: int,
         is_in_flight: bool,
         is_credit: bool = False,
     ) -> None:
-        super().__init__(budget_id)
-        self.budget_id = budget_id
+        super().__init__(str(budget))
+        self.budget = budget
         self.needed_nanodollars = needed_nanodollars
         self.left_nanodollars = left_nanodollars
         self.is_in_flight = is_in_flight
@@ -45,13 +48,11 @@ class BudgetExceeded(UsageError):
 
 
 class NotPriced(UsageError):
-    """The model has no price that is in effect: no price, no service."""
+    """The model has no price in effect: no price, no service."""
 
 
 class AlreadyAdmitted(UsageError):
-    """The request's idempotency key stands for another generation; `is_same_request` when that one asks for
-    the same.
-    """
+    """The idempotency key stands for another generation; `is_same_request` if its request was the same."""
 
     def __init__(self, generation_id: UUID, *, is_same_request: bool) -> None:
         super().__init__(generation_id.hex)
@@ -60,15 +61,17 @@ class AlreadyAdmitted(UsageError):
 
 
 class AlreadyResolved(UsageError):
-    """Someone else settled the generation, or took it over with a newer fence."""
+    """The generation is settled, or was taken over with a newer fence."""
 
 
 class NotBooked(UsageError):
-    """A grant, refund or correction can't be booked; the text says why, for whoever asked for it."""
+    """A grant, refund or correction cannot be booked; the text says why and is shown to the person who booked
+    it.
+    """
 
 
 class NotDropped(UsageError):
-    """Generations can't be dropped, or not yet; the text says why, for whoever asked for it."""
+    """Generations cannot be dropped, or not yet; the text says why and is shown to the operator."""
 
 
 class Dropped(UsageError):

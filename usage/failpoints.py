@@ -1,10 +1,11 @@
-"""Failpoints: named places where a test may have the process die, fail or freeze; no effect unless
-`CHATAPI_FAILPOINTS` is set.
+"""Failpoints: named places where a test can make the process die, fail or freeze.
+
+They do nothing unless `CHATAPI_FAILPOINTS` is set.
 
     CHATAPI_FAILPOINTS="settle.in_tx=kill9@3;enqueue.after=sleep:5;claim.after=raise"
 
 `kill9` ends the process as a crash does, `raise` raises `FailpointError`, `sleep:N` stops the calling thread
-(of an event loop: all of it) for N seconds. `@3` means at the third hit only; without it, at every hit.
+(on an event loop: the whole loop) for N seconds. `@3` means at the third hit only; without it, at every hit.
 """
 
 import os
@@ -40,7 +41,7 @@ _ACTION = re.compile(
 
 
 class FailpointError(RuntimeError):
-    """A failpoint was told to raise."""
+    """Raised by a failpoint whose action is `raise`."""
 
 
 @dataclass
@@ -65,13 +66,15 @@ class _Failpoint:
 
 
 def parse(text: str) -> dict[str, _Failpoint]:
-    """The failpoints that the text arms; raises ValueError, saying what is allowed."""
+    """Return the failpoints that the text arms; raises ValueError with the allowed form."""
     armed: dict[str, _Failpoint] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         match = _ACTION.fullmatch(part)
         if match is None or match["name"] not in NAMES:
-            raise ValueError(f"{part!r} is no failpoint: write NAME=kill9, NAME=raise or NAME=sleep:SECONDS, each with an optional @HIT;"
-                             f" NAME is one of {', '.join(NAMES)}")  # fmt: skip
+            raise ValueError(
+                f"{part!r} is no failpoint: write NAME=kill9, NAME=raise or NAME=sleep:SECONDS, "
+                f"each with an optional @HIT; NAME is one of {', '.join(NAMES)}"
+            )
         hit = int(match["hit"]) if match["hit"] else None
         armed[match["name"]] = _Failpoint(match["action"] or "sleep", float(match["sleep_s"] or 0), hit)
     return armed
@@ -81,13 +84,13 @@ _armed: dict[str, _Failpoint] = {}
 
 
 def arm(text: str) -> None:
-    """Arm what the text names, and nothing else; raises ValueError."""
+    """Arm the failpoints of the text and disarm all others; raises ValueError."""
     found = parse(text)
     _armed.clear()
     _armed.update(found)
 
 
 def failpoint(name: str) -> None:
-    """A place named `name`: passes, unless a test has armed it."""
+    """Do what a test armed for this name, if anything."""
     if _armed and name in _armed:
         _armed[name].strike(name)

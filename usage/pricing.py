@@ -1,10 +1,10 @@
 """Prices and what tokens cost at them, in integers; pure.
 
 A price is nanodollars per million tokens. Each line item is rounded once, half up; the amount is the sum of
-its line items.
+the line items.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 
 NANODOLLARS = 1_000_000_000
@@ -24,18 +24,43 @@ class Price:
     reasoning_per_mtok_nanodollars: int | None = None
     """None: reasoning costs what output costs, and is one line with it."""
 
+    @classmethod
+    def of(cls, row: object) -> "Price":
+        """Return the price in the `PRICE_COLUMNS` of a row."""
+        return cls(*(getattr(row, name) for name in PRICE_COLUMNS))
+
+    def columns(self) -> dict[str, int | None]:
+        """Return the values of `PRICE_COLUMNS`, in their order."""
+        return {name: getattr(self, name) for name in PRICE_COLUMNS}
+
+
+PRICE_COLUMNS = tuple(field.name for field in fields(Price))
+"""The columns in which tables keep a price."""
 
 FREE = Price(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a request used. Cached tokens are a part of the prompt, reasoning tokens a part of the completion."""
+    """What a request used. Cached tokens are part of the prompt, reasoning tokens part of the completion."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+
+    @classmethod
+    def of(cls, row: object) -> "Tokens":
+        """Return the counts in the `TOKEN_COLUMNS` of a row."""
+        return cls(*(getattr(row, name) for name in TOKEN_COLUMNS))
+
+    def columns(self) -> dict[str, int | None]:
+        """Return the values of `TOKEN_COLUMNS`, in their order."""
+        return {name: getattr(self, name) for name in TOKEN_COLUMNS}
+
+
+TOKEN_COLUMNS = tuple(field.name for field in fields(Tokens))
+"""The columns in which tables keep token counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +74,8 @@ class LineItem:
 
 
 def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
-    """The receipt's lines: fresh input, cached input, output, reasoning if it has its own price; lines
-    without tokens are left out.
+    """Return the receipt's lines: fresh input, cached input, output, and reasoning if it has its own price.
+    Lines without tokens are left out.
     """
     cached = min(tokens.cached_tokens or 0, tokens.prompt_tokens)
     reasoning = min(tokens.reasoning_tokens or 0, tokens.completion_tokens)
@@ -69,23 +94,22 @@ def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
 
 
 def amount(tokens: Tokens, price: Price) -> int:
-    """What the tokens cost, in nanodollars."""
+    """Return what the tokens cost, in nanodollars."""
     return sum(item.amount_nanodollars for item in line_items(tokens, price))
 
 
 def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
-    """The most that a request can cost, in nanodollars: what is held for it. Only what is free holds nothing."""
+    """Return the most that a request can cost, in nanodollars. Only a free request holds nothing."""
     output, reasoning = price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars
     inputs = (price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
     outputs = (output, output if reasoning is None else reasoning)
-    held_for_input = max(
-        _most(prompt_tokens, *inputs), int(any(inputs))
-    )  # an empty prompt is not free where prompts are not
+    # An empty prompt is not free where prompts are not.
+    held_for_input = max(_most(prompt_tokens, *inputs), int(any(inputs)))
     return held_for_input + _most(output_tokens, *outputs, is_split=reasoning is not None)
 
 
 def discounted(price: Price, basis_points: int) -> Price:
-    """The price less so many hundredths of a percent, each of its numbers rounded once, half up."""
+    """Return the price less the basis points, each of its numbers rounded once, half up."""
     if not basis_points:
         return price
     reasoning = price.reasoning_per_mtok_nanodollars
@@ -98,21 +122,17 @@ def discounted(price: Price, basis_points: int) -> Price:
 
 
 def from_usd(text: str) -> int:
-    """US dollars as a decimal string ("0.15") in nanodollars; raises `ValueError` when it is not exact or out
-    of range.
-    """
+    """Return US dollars, such as "0.15", in nanodollars; raises `ValueError` if inexact or out of range."""
     try:
-        if (
-            "_" in text or not text.isascii()
-        ):  # a slip to a person, digits to Python: 1_50 is 150 and not 1.50
+        # Python reads the slip 1_50 as 150, not as 1.50, and takes digits of all scripts.
+        if "_" in text or not text.isascii():
             raise InvalidOperation
         usd = Decimal(text)
     except InvalidOperation:
         raise ValueError(f'{text!r} is not an amount of US dollars, such as "0.15"') from None
     if not usd.is_finite() or not 0 <= usd <= MAX_USD_PER_MTOK:
         raise ValueError(f"{text!r} must be between 0 and {MAX_USD_PER_MTOK} US dollars")
-    # Compared as decimals: a fraction or an integer of 1e-999999999 has so many digits, and would be computed
-    # for minutes.
+    # Compared as decimals: as a fraction, 1e-999999999 has a billion digits, and would take minutes.
     cut = usd.quantize(_NANODOLLAR)
     if cut != usd:
         raise ValueError(f"{text!r} has more than 9 decimal places")
@@ -120,7 +140,7 @@ def from_usd(text: str) -> int:
 
 
 def to_usd(amount_nanodollars: int) -> str:
-    """Nanodollars as US dollars, exact, without needless zeros: 1_500_000 is "0.0015"."""
+    """Return nanodollars as US dollars, exact, without trailing zeros: 1_500_000 is "0.0015"."""
     text = f"{Decimal(amount_nanodollars) / NANODOLLARS:.9f}".rstrip("0")
     return text.rstrip(".") or "0"
 
@@ -130,7 +150,7 @@ def _cost(tokens: int, per_mtok: int) -> int:
 
 
 def _most(tokens: int, one: int, other: int, *, is_split: bool = True) -> int:
-    """The most that tokens cost on one line or, if they can be split, on two lines at these prices.
+    """Return the most that tokens cost on one line or, if they can be split, on two lines at these prices.
 
     A whole price per token is never rounded; each line at another price may be, by half a nanodollar up. Of
     two lines the cheaper one has a token at least.

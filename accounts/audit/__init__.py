@@ -1,1 +1,1 @@
-"""The audit log: who did what, when, and what it was before and after."""
+"""The audit log: each act with its person, object, time, and the values before and after."""

@@ -1,6 +1,4 @@
-"""Says who acts while a command of the shell runs: nobody who is signed in, but the command, and whom it says
-it runs for.
-"""
+"""Audit entries of commands: the actor is the command, with the name that it was given."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,23 +10,24 @@ from accounts.audit.models import AuditEntry
 from accounts.audit.recorder import Actor, acting
 
 NOBODY = "manage.py"
-"""What a command calls the one it runs for, when nobody is named."""
+"""The `--by` of a command that was given no name."""
 _MAX_LENGTH = AuditEntry._meta.get_field("actor").max_length or 0
 
 
 @contextmanager
 def acting_command(name: str, by: str = NOBODY) -> Iterator[None]:
-    """Record what is done inside as the command's act."""
-    # The routes load the admin's pages, which say what is watched; a command need not have loaded them.
+    """Record all changes inside as acts of the command."""
+    # The routes load the admin's pages, which decide what is watched; a command may not have loaded them.
     import_module(settings.ROOT_URLCONF)
     with acting(lambda: actor_of(name, by)):
         yield
 
 
 def actor_of(name: str, by: str = NOBODY) -> Actor:
-    """The command, such as "manage.py rerate" or "alice (manage.py rerate)".
+    """Return the command as actor, such as "manage.py rerate" or "alice (manage.py rerate)".
 
-    Whom it names nobody has checked: so the name never stands alone, as that of one who was signed in does.
+    Nobody checks the name that a command is given, so it never stands alone like that of a person who signed
+    in.
     """
     command = f"manage.py {name}"
     return Actor(None, command if by == NOBODY else f"{by[: _MAX_LENGTH - len(command) - 3]} ({command})")

@@ -1,4 +1,4 @@
-"""Says who acts while Django answers a request: the person who is signed in."""
+"""Names the signed-in person as the actor of a Django request."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from accounts import client_address
+from accounts import client_ip
 from accounts.audit.recorder import Actor, acting
 
 Sync = Callable[[HttpRequest], HttpResponseBase]
@@ -18,9 +18,7 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 @sync_and_async_middleware
 def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  settings name it like its neighbours
-    """The session is looked at only when something is recorded: answers of the API must not come to vary by
-    cookie.
-    """
+    """Read the session only when an act is recorded: otherwise the API's answers would vary by cookie."""
     if iscoroutinefunction(get_response):
 
         async def asynchronous(request: HttpRequest) -> HttpResponseBase:
@@ -37,18 +35,18 @@ def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  
 
 
 def actor_of(request: HttpRequest) -> Actor | None:
-    """The person who is signed in; None: nobody is, or an API key asks."""
+    """Return the signed-in person; None for nobody or an API key."""
     user = getattr(request, "user", None)
     if user is None or not isinstance(user, User):
         return None
-    return Actor(user.pk, user.get_username(), address_of(request))
+    return Actor(user.pk, user.get_username(), ip_of(request))
 
 
-def address_of(request: HttpRequest) -> str | None:
-    """Where the request came from; None where that is not an address, as on a UNIX socket."""
-    found = client_address.of(
+def ip_of(request: HttpRequest) -> str | None:
+    """Return the client's IP; None if it is not one, as on a UNIX socket."""
+    found = client_ip.of(
         request.META.get("REMOTE_ADDR", ""),
         request.headers.get("x-forwarded-for", ""),
         settings.TRUSTED_PROXIES,
     )
-    return found if client_address.is_network(found) else None
+    return found if client_ip.is_ip_or_network(found) else None

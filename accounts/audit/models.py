@@ -1,6 +1,4 @@
-"""What people did: one row an act, written once. Names are kept as values, so that they outlive what they
-name.
-"""
+"""The table of acts. Rows are written once and keep names as values, which outlive what they name."""
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
@@ -8,10 +6,9 @@ from django.db.models.functions import Now
 
 
 class AuditEntry(models.Model):
-    """One act of one person on one object; the database refuses to change or delete it.
+    """One act of a person on an object; the database refuses to change or delete it.
 
-    `changes` has before and after by the field's name, `{"name": ["Acme", "Acme Inc"]}`; null: there was, or
-    is, nothing.
+    `changes` has the values before and after by field name, `{"name": ["Acme", "Acme Inc"]}`; null: none.
     """
 
     at = models.DateTimeField(db_default=Now())

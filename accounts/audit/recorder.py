@@ -1,9 +1,11 @@
-"""The one door to the audit log: whatever is saved while a person acts is recorded, in the same transaction.
+"""The one door to the audit log: changes by an actor are recorded in the same transaction.
 
-`acting` says who acts (the middleware does, and `commands.acting_command`), `watch` which models' rows are
-recorded by themselves when they are saved or deleted. `update` is for a queryset's `update()`, which tells
-nobody, and `record` for an act that is more than its rows. Where nobody acts, as in the worker, all of this
-costs one look at a variable and writes nothing.
+- `acting` sets the actor (the middleware and `commands.acting_command` call it).
+- `watch` records every save and deletion of a model's rows.
+- `update` replaces a queryset's `update()`, which sends no signals.
+- `record` writes an act that is more than its rows.
+
+Without an actor, as in the worker, all this costs one look at a context variable and writes nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,11 +28,11 @@ _BEFORE = "_audit_before"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, and from where."""
+    """Who acts, and from which IP."""
 
     id: int | None
     name: str
-    address: str | None = None
+    ip: str | None = None
 
 
 _acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", default=None)
@@ -38,7 +40,9 @@ _acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", de
 
 @contextmanager
 def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
-    """Record what is done inside; `who` is asked only when there is something to record, and None is nobody."""
+    """Record what happens inside. `who` is called only when there is something to record; None
+    means nobody.
+    """
     token = _acting.set(who)
     try:
         yield
@@ -47,24 +51,24 @@ def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
 
 
 def actor() -> Actor | None:
-    """Who acts now."""
+    """Return the current actor."""
     who = _acting.get()
     return who() if who is not None else None
 
 
 def record(action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
-    """Who acts now did this to the row; writes nothing when nobody does."""
+    """Write an entry of the current actor, if there is one."""
     who = actor()
     if who is not None:
         write(who, action, row, changes, reason)
 
 
 def write(who: Actor, action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
-    """This actor did this to the row."""
+    """Write an entry of this actor."""
     AuditEntry.objects.create(
         actor_id=who.id,
         actor=who.name,
-        address=who.address,
+        address=who.ip,
         action=action,
         object_type=row._meta.label_lower,
         object_id=str(row.pk or ""),
@@ -76,12 +80,12 @@ def write(who: Actor, action: str, row: Model, changes: Changes | None = None, r
 
 
 def update(rows: "QuerySet[Any]", **values: Any) -> int:
-    """`rows.update(**values)`, recorded."""
+    """Do `rows.update(**values)`, and record it."""
     if actor() is None:
         return rows.update(**values)
     model = rows.model
     with transaction.atomic():
-        # Locked in the order of their ids, and as they are then.
+        # Locked in id order, and read with the locks.
         before = states.values_of(
             model._base_manager.filter(pk__in=rows.values("pk")).order_by("pk").select_for_update()
         )
@@ -92,7 +96,7 @@ def update(rows: "QuerySet[Any]", **values: Any) -> int:
 
 
 def watch(models: Iterable[type[Model]]) -> None:
-    """Record from now on what becomes of these models' rows."""
+    """Record changes of these models' rows from now on."""
     for model in models:
         pre_save.connect(_before_save, sender=model, dispatch_uid=_BEFORE)
         post_save.connect(_after_save, sender=model, dispatch_uid=_BEFORE)
@@ -124,13 +128,13 @@ def _record_change(row: Model, before: states.Values) -> None:
 
 
 def _before_delete(sender: type[Model], instance: Model, **_: Any) -> None:
-    """A deletion that fails takes this entry with it: both are in one transaction."""
+    """Record the deletion. If it fails, its transaction takes the entry with it."""
     if actor() is not None:
         record("deleted", instance, states.between(sender, states.values(sender, instance.pk), {}))
 
 
 def _relation_changes(sender: type[Model], instance: Model, action: str, **_: Any) -> None:
-    """Groups of a person, permissions of a group: all names before, and all names after."""
+    """Record changes of groups and permissions, with all names before and after."""
     if actor() is None:
         return
     name = _relation(instance, sender)
@@ -144,7 +148,7 @@ def _relation_changes(sender: type[Model], instance: Model, action: str, **_: An
 
 
 def _relation(instance: Model, through: type[Model]) -> str:
-    """The attribute of this side of the relation."""
+    """Return the name of this side of the relation."""
     for field in instance._meta.get_fields():
         if field.many_to_many and isinstance(field, Field) and field.remote_field.through is through:  # type: ignore[union-attr]
             return field.name
@@ -154,17 +158,14 @@ def _relation(instance: Model, through: type[Model]) -> str:
 
 
 def _organization_id(row: Model) -> int | None:
-    """Whose the row is, as far as its columns say."""
+    """Return the organization that the row's columns name, if any."""
     if isinstance(row, Organization):
         return row.pk
     if (organization_id := getattr(row, "organization_id", None)) is not None:
         return int(organization_id)
-    owners = [getattr(row, name, None) for name in ("project", "api_key")] + [_scope(row)]
+    owners = [getattr(row, name, None) for name in ("project", "api_key")]
+    if (scope_id := getattr(row, "scope_id", None)) is not None:
+        # A budget limit names its owner by kind and id.
+        kinds: dict[str, type[Any]] = {"organization": Organization, "project": Project, "key": APIKey}
+        owners.append(kinds[getattr(row, "scope")].objects.filter(pk=scope_id).first())  # noqa: B009
     return next((_organization_id(owner) for owner in owners if isinstance(owner, Model)), None)
-
-
-def _scope(row: Model) -> Model | None:
-    """What a budget's limit is for, which it names by its kind and id."""
-    kinds: dict[str, type[Any]] = {"organization": Organization, "project": Project, "key": APIKey}
-    scope_id = getattr(row, "scope_id", None)
-    return None if scope_id is None else kinds[getattr(row, "scope")].objects.filter(pk=scope_id).first()  # noqa: B009

@@ -1,4 +1,4 @@
-"""Signing in and out, and trying to."""
+"""Records signing in and out, and failed attempts."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,19 +9,17 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from accounts.audit import recorder
-from accounts.audit.middleware import address_of
+from accounts.audit.middleware import ip_of
 from accounts.audit.models import AuditEntry
 from accounts.audit.recorder import Actor
 
 FAILED = "failed to sign in"
 MAX_FAILED_PER_MINUTE = 30
-"""Anyone can try, so that failures must not fill the disk: more than these, for all names together, are not
-written.
-"""
+"""Failed attempts beyond this number, over all names, are not written: anyone could fill the disk."""
 
 
 def listen() -> None:
-    """Record from now on who signs in and out, and who fails to."""
+    """Connect to Django's signals."""
     user_logged_in.connect(_signed_in, dispatch_uid="audit")
     user_logged_out.connect(_signed_out, dispatch_uid="audit")
     user_login_failed.connect(_failed, dispatch_uid="audit")
@@ -37,7 +35,7 @@ def _signed_out(request: HttpRequest | None, user: User | None, **_: Any) -> Non
 
 
 def _failed(credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:
-    """Only names that there are: people type their password into the wrong field, too."""
+    """Record existing names only: people also type their password into the wrong field."""
     user = User.objects.filter(username=str(credentials.get("username", ""))[:150]).first()
     minute_ago = Now() - timedelta(minutes=1)
     recent = AuditEntry.objects.filter(object_type=User._meta.label_lower).order_by("-id")[
@@ -45,9 +43,9 @@ def _failed(credentials: dict[str, Any], request: HttpRequest | None = None, **_
     ]
     failed = AuditEntry.objects.filter(pk__in=recent.values("pk"), action=FAILED, at__gte=minute_ago).count()
     if failed < MAX_FAILED_PER_MINUTE:
-        address = address_of(request) if request else None
-        recorder.write(Actor(None, "", address), FAILED, user or User(username="a name that there is not"))
+        ip = ip_of(request) if request else None
+        recorder.write(Actor(None, "", ip), FAILED, user or User(username="a name that there is not"))
 
 
 def _actor(request: HttpRequest | None, user: User) -> Actor:
-    return Actor(user.pk, user.get_username(), address_of(request) if request else None)
+    return Actor(user.pk, user.get_username(), ip_of(request) if request else None)

@@ -1,6 +1,4 @@
-"""Which models the audit log watches: every one that a page of the admin can change, so that nobody has to
-think of it.
-"""
+"""Watches every model that an admin page can change, so that new pages need no code for the audit log."""
 
 from django.contrib.admin import AdminSite
 
@@ -9,9 +7,7 @@ from accounts.pages.read_only_admin import ReadOnlyAdmin
 
 
 def watch(site: AdminSite) -> None:
-    """Watch what the site's pages, and the tables inside them, can change; what the service itself writes is
-    not among it.
-    """
+    """Watch the models of the site's pages and inlines; not the rows that only the service writes."""
     pages = [page for page in site._registry.values() if not isinstance(page, ReadOnlyAdmin)]
     recorder.watch(
         {page.model for page in pages} | {inline.model for page in pages for inline in page.inlines}

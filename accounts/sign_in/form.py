@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from redis.exceptions import RedisError
 from unfold.forms import AuthenticationForm as ThemedForm
 
-from accounts import access, client_address
+from accounts import access, client_ip
 from accounts.sign_in import attempts
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class SignInForm(ThemedForm):
 
 def _address(request: HttpRequest) -> str:
     sent = request.META
-    address = client_address.of(
+    address = client_ip.of(
         sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
     )
-    return client_address.household(address)
+    return client_ip.network_of(address)

@@ -1,3 +1,1 @@
-"""What Django answers: the client routes that read, the reference, health, pages, and errors in their
-envelope.
-"""
+"""Django's routes: those that clients read, /docs and /metrics, and errors in their envelope."""

@@ -1,6 +1,4 @@
-"""Django as an ASGI application, whose requests may be cancelled from outside without an error that nobody
-retrieves.
-"""
+"""Django as an ASGI application whose requests may be cancelled from outside without a log of errors."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -10,14 +8,12 @@ from django.core.handlers.asgi import ASGIHandler
 
 
 class DjangoApplication(ASGIHandler):
-    """Django's handler."""
-
     async def listen_for_disconnect(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Return when the client leaves.
 
-        Django raises `RequestAborted`, for `handle` to ignore. Where `handle` itself is cancelled (the server
-        kills what does not end within 10 s of a disconnect), this task goes on alone, and asyncio would log
-        "Task exception was never retrieved".
+        Django raises `RequestAborted`, which `handle` ignores. If `handle` is cancelled (the server cancels
+        requests that run on 10 s after a disconnect), this task is left alone, and asyncio would log "Task
+        exception was never retrieved".
         """
         try:
             await super().listen_for_disconnect(receive)

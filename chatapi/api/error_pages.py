@@ -1,6 +1,4 @@
-"""How Django itself tells an error: the envelope below /v1 and the dialects' prefixes, a small HTML page
-elsewhere.
-"""
+"""Django's error handlers: the envelope below /v1 and the dialects' prefixes, an HTML page elsewhere."""
 
 import re
 
@@ -13,7 +11,7 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, OpenAI
 
 _CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
-"""Whatever stands where a dialect would: who misspells one is a client, too."""
+"""Any prefix but the admin's, so that a misspelled dialect gets an envelope, too."""
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "You may not do this."),
@@ -23,12 +21,12 @@ _PAGES = {
 
 
 def is_client_route(path: str) -> bool:
-    """Whether it is below /v1, also behind a dialect's prefix or what is meant as one."""
+    """Return whether the path is below /v1, with the prefix of a dialect, known or not, or without."""
     return _CLIENT_ROUTE.match(path) is not None
 
 
 def envelope(error: APIError) -> HttpResponse:
-    """The error as a JSON answer with its status and headers."""
+    """Return the error as JSON with its status and headers."""
     failure = error.failure
     response = HttpResponse(
         OpenAI.error_body(failure), status=failure.status, content_type="application/json"
@@ -39,36 +37,31 @@ def envelope(error: APIError) -> HttpResponse:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """400: a host that is not ours, a form that is too large."""
-    return _answer(
-        request, APIError(Failed("The server can't accept this request.", INVALID, "bad_request", status=400))
-    )
+    """Answer 400, for example to a host that is not allowed or a form that is too large."""
+    failure = Failed("The server can't accept this request.", INVALID, "bad_request", status=400)
+    return _answer(request, APIError(failure))
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403."""
-    return _answer(
-        request, APIError(Failed("You may not do this.", INVALID, "permission_denied", status=403))
-    )
+    """Answer 403."""
+    failure = Failed("You may not do this.", INVALID, "permission_denied", status=403)
+    return _answer(request, APIError(failure))
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404."""
+    """Answer 404."""
     route = _CLIENT_ROUTE.match(request.path)
     if route and route["dialect"] and route["dialect"] not in DIALECTS:
-        return envelope(_unknown_dialect(request.path))
+        prefixes = ", ".join(f"/{name}/v1" for name in sorted(DIALECTS))
+        message = f"Invalid URL ({request.path}). The API is at /v1, and in one dialect at {prefixes}."
+        failure = Failed(f"{message} See /docs for the routes.", INVALID, "unknown_url", status=404)
+        return envelope(APIError(failure))
     return _answer(request, errors.not_found(request.path))
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500."""
+    """Answer 500."""
     return _answer(request, errors.internal_error())
-
-
-def _unknown_dialect(path: str) -> APIError:
-    dialects = ", ".join(f"/{name}/v1" for name in sorted(DIALECTS))
-    message = f"Invalid URL ({path}). The API is at /v1, and in one dialect at {dialects}. See /docs for the routes."
-    return APIError(Failed(message, INVALID, "unknown_url", status=404))
 
 
 def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
@@ -76,7 +69,7 @@ def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
         return envelope(error)
     status = error.failure.status
     title, sentence = _PAGES[status]
-    # Without the request: what made an error may be what a context processor would need.
+    # Without the request: a context processor may need the part of it that failed.
     return HttpResponse(
         render_to_string("chatapi/error.html", {"status": status, "title": title, "sentence": sentence}),
         status=status,

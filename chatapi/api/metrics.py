@@ -1,12 +1,11 @@
 """`GET /metrics`: the service's numbers for Prometheus, in its text format and in OpenMetrics.
 
-Every number is read from the books when it is asked for: processes come and go, and none of them counts
-anything that would be lost with it. So each web process answers the same, and one of them is asked. Labels
-are names that operators have made up (`model`, of what the catalog has served; a client can't add one) and
-our own words; nothing tells tenants apart.
+Every number is read from the books at the time of the request: processes come and go, and a number that one
+of them counts is lost with it. Every web process answers the same, so only one is to be scraped. Labels are
+the names of models, which operators choose, and fixed words; no label identifies a tenant.
 
-`Authorization: Bearer` and the token in `CHATAPI_METRICS_TOKEN` open it (RFC 6750); without that setting
-there is no such page.
+The page needs `Authorization: Bearer` with the token in `CHATAPI_METRICS_TOKEN` (RFC 6750); without that
+setting it is a 404.
 """
 
 import hmac
@@ -19,29 +18,29 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from chatapi.api.reading import only_read
 from usage import insights
 from usage.insights import NEAR_LIMIT, Health, ModelCounters
 from usage.pricing import NANODOLLARS
 
 log = logging.getLogger(__name__)
 
-KEEP_S = 1.0
-"""How old numbers may be: however many ask, the books are read once in this time."""
+MAX_AGE_S = 1.0
+"""Of the numbers; the books are read at most once in this time."""
 MAX_BUDGETS = 1_000
-"""Budgets that are counted, the fullest first."""
+"""The number of budgets that are looked at, the fullest first."""
 
 
-@only_read
+@csrf_exempt  # another method is a 405, and not a 403 for want of a token
+@require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The numbers in the format that is accepted; 401 without the token, 404 where there is none, 503 while
-    the books can't be read.
-    """
+    """Answer in the accepted format; 401 without the token, 503 while the books can't be read."""
     if not settings.METRICS_TOKEN:
         raise Http404
     if not _has_token(request):
@@ -55,7 +54,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     try:
         return HttpResponse(encode(_books), content_type=content_type)
     except (OperationalError, InterfaceError) as error:
-        # To Prometheus the target is down, as it should be: numbers that are missing are no zeros.
+        # Prometheus then takes the target for down, which is right: a missing number is not a zero.
         log.warning("metrics: the database is not available: %s", error)
         return HttpResponse("The database does not answer.\n", status=503, content_type="text/plain")
 
@@ -68,17 +67,15 @@ def _has_token(request: HttpRequest) -> bool:
 
 
 def _format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """How to write them for who accepts that, and its name. A parameter may be quoted (RFC 9110, section
-    5.6.6).
-    """
+    """Return the accepted format and its media type; parameters may be quoted (RFC 9110, section 5.6.6)."""
     try:
         return choose_encoder(accept.replace('"', ""))
-    except TypeError:  # a version that is no number, as a draft's
+    except TypeError:  # the version is not a number
         return choose_encoder("")
 
 
 class _Books(Collector):
-    """All metrics, read by whoever asks first; who asks meanwhile or shortly after gets the same."""
+    """All metrics, at most `MAX_AGE_S` old; concurrent requests share one read of the books."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -86,9 +83,9 @@ class _Books(Collector):
         self._read_at = float("-inf")
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics, at most `KEEP_S` old."""
+        """Return the metrics."""
         with self._lock:
-            if time.monotonic() - self._read_at >= KEEP_S:
+            if time.monotonic() - self._read_at >= MAX_AGE_S:
                 self._newest = [*_counters(), *_service(), *_budgets()]
                 self._read_at = time.monotonic()
             return self._newest
@@ -118,7 +115,7 @@ def _counters() -> Iterator[Metric]:
         yield family
 
 
-# Those that are still zero are there too: an increase can only be seen of what was there before.
+# Zeros are written too: an increase can only be seen of a series that exists.
 _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("chatapi_model_requests", "Requests that have ended.", lambda of: of.totals.requests),
     ("chatapi_model_failed_requests", "Requests that have failed.", lambda of: of.totals.failed_requests),

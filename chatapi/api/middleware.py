@@ -1,6 +1,4 @@
-"""Lets Django's answers be as those of the hot routes: under any host, and with the headers that identify
-them.
-"""
+"""Middleware for Django's answers, which makes those of the API like the answers of the hot routes."""
 
 import time
 
@@ -8,70 +6,63 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
-from accounts import client_address
+from accounts import client_ip
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
 
 WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
-"""What opens no session and makes no links, beside the API."""
+"""Pages outside the API that open no session and make no links."""
 
 
 class AnyHostMiddleware(MiddlewareMixin):
-    """Lets the API's own routes answer under whatever name they are reached, as the hot routes do: a
-    scraper's, a container's, the LAN's.
+    """Lets the API's routes answer under any host name, as the hot routes do: a scraper's, a container's.
 
-    A foreign name does harm where a browser has a session, or where a link is made of it. So those pages look
-    at `ALLOWED_HOSTS`, and here the name that was sent is not there to be read.
+    A foreign name does harm where a browser has a session, or where a link is made of it. Pages of that kind
+    check `ALLOWED_HOSTS`; the others never see the name that was sent.
     """
 
     def process_request(self, request: HttpRequest) -> None:
-        """Give the request a name that nothing refuses; before `CommonMiddleware`, which asks for it."""
+        """Give the request an allowed name, before `CommonMiddleware` asks for it."""
         if request.path in WITHOUT_SESSION or is_client_route(request.path):
             request.get_host = lambda: "localhost"  # type: ignore[method-assign]
 
 
 class ForwardedProtoMiddleware(MiddlewareMixin):
-    """Drops `X-Forwarded-Proto` unless a trusted proxy sent it: with it, Django takes a request for one that
-    came by HTTPS.
-    """
+    """Drops `X-Forwarded-Proto`, by which Django recognizes HTTPS, unless a trusted proxy sent it."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Before anything asks whether the request is secure."""
-        if not client_address.is_trusted(request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES):
+        """Drop the header before anything asks whether the request is secure."""
+        if not client_ip.is_trusted(request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES):
             request.META.pop("HTTP_X_FORWARDED_PROTO", None)
 
 
 class IdentifyingMiddleware(MiddlewareMixin):
-    """`x-request-id` on every answer: the client's own when it is harmless, else a new one. `openai-*` on
-    those of the API.
-    """
+    """Sets `x-request-id` on every answer, the client's if it is harmless, and `openai-*` on the API's."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Note when it began."""
+        """Note the time."""
         request.META["chatapi.began_at"] = time.monotonic()
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Add the headers."""
-        wish = request.headers.get("x-request-id", "").encode(errors="replace")
-        response["x-request-id"] = identity.request_id(wish, identity.new_id()).decode()
+        """Set the headers."""
+        sent_id = request.headers.get("x-request-id", "").encode(errors="replace")
+        response["x-request-id"] = identity.request_id(sent_id, identity.new_id()).decode()
         if "/v1/" in request.path:
+            elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
             response["openai-version"] = identity.OPENAI_VERSION
-            response["openai-processing-ms"] = str(
-                round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
-            )
+            response["openai-processing-ms"] = str(elapsed_ms)
         return response
 
 
 class ThemePolicyMiddleware(MiddlewareMixin):
-    """Lets scripts of the admin's pages evaluate expressions, which its theme needs: django-unfold writes
-    them for Alpine.js.
+    """Lets scripts of the admin's pages evaluate the expressions that django-unfold writes for Alpine.js.
 
-    Alpine's build for strict policies (@alpinejs/csp) does not run them: they call global functions,
-    `theme()` and `searchCommand()` among them, and have several statements. So this goes when the theme does.
+    Alpine's build for strict policies (@alpinejs/csp) does not run them: they call global functions such as
+    `theme()` and `searchCommand()`, and have several statements.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Widen the policy of a page of the admin."""
+        """Widen the policy of the admin's pages."""
         if request.path.startswith("/admin/") and response.get("content-type", "").startswith("text/html"):
             response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]  # as django-csp's decorator sets it
         return response

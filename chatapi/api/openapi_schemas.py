@@ -1,46 +1,40 @@
-"""The schemas of the OpenAPI document: requests from the types that read them, answers and errors as OpenAI
-documents them.
-"""
+"""The schemas of the OpenAPI document: requests and resources from their types, answers as in OpenAI's."""
 
 from typing import Any
 
 import msgspec
 
-from chatapi.api import resources
+from chatapi.api.organization_answers import CostPage, UsagePage
+from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.wire.requests import ChatRequest, TextRequest
 
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
 _NOT_SENT = ("request", "extras", "ignored")
-"""What the structs of requests keep for themselves."""
+"""Members of the requests' types that no client sends."""
 
 
 def ref(name: str) -> Schema:
-    """A reference to the schema of that name."""
+    """Return a reference to the schema of this name."""
     return {"$ref": _REF.format(name=name)}
 
 
 def all_schemas() -> dict[str, Schema]:
-    """Every schema of the document, by name."""
-    types = [ChatRequest, TextRequest, resources.ModelList, resources.Key, resources.Receipt]
+    """Return every schema of the document by its name."""
+    types = [ChatRequest, TextRequest, ModelList, Key, Receipt, UsagePage, CostPage]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for name in ("ChatRequest", "TextRequest"):
-        _leave_out(found[name], _NOT_SENT)
+    for request in (found["ChatRequest"], found["TextRequest"]):
+        request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
+        request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name, rule in _RULES.items():
         found[name] |= rule
     found["TextRequest"]["properties"]["prompt"] = _PROMPT
     found["ImageUrl"]["properties"]["url"]["pattern"] = _PICTURE_PATTERN
     schemas: dict[str, Schema] = _ecma_patterns(found)
     return schemas | _ANSWERS
-
-
-def _leave_out(schema: Schema, members: tuple[str, ...]) -> None:
-    for member in members:
-        schema["properties"].pop(member, None)
-    schema["required"] = [name for name in schema["required"] if name not in members]
 
 
 def _ecma_patterns(schema: Any) -> Any:
@@ -59,39 +53,34 @@ def _ecma_patterns(schema: Any) -> Any:
 
 # ---- requests: the rules that the types' `__post_init__` enforces
 
+_NULL: Schema = {"type": "null"}
+
 
 def _given(member: str, schema: Schema | None = None) -> Schema:
-    """The member is there, is not null, and fits."""
-    return {"required": [member], "properties": {member: schema or {"not": {"type": "null"}}}}
+    """Return a schema for objects that have this member, not null, and fitting if `schema` is given."""
+    return {"required": [member], "properties": {member: schema or {"not": _NULL}}}
 
 
-def _array(items: Schema, most: int | None = None) -> Schema:
-    return {"type": "array", "items": items, "minItems": 1} | ({} if most is None else {"maxItems": most})
+def _array(items: Schema, **bounds: int) -> Schema:
+    return {"type": "array", "items": items, **bounds}
 
 
-_TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1})
+_TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
+_TEXTS = _array({"type": "string"}, minItems=1, maxItems=128)
 _PROMPT: Schema = {
-    "anyOf": [
-        {"type": "string"},
-        _array({"type": "string"}, 128),
-        _TOKENS,
-        _array(_TOKENS, 128),
-        {"type": "null"},
-    ],
+    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128), _NULL],
     "description": "One text or several, or token ids.",
 }
 _PICTURE_PATTERN = r"^(data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}|https?://.+)$"
 _NAMED_TOOL: Schema = {"anyOf": [{"type": "object"}, {"const": "required"}]}
+_WITH_AUDIO: Schema = {"type": "array", "contains": {"const": "audio"}}
 _RULES: dict[str, Schema] = {
     "ChatRequest": {
         "allOf": [
             {"if": _given("top_logprobs"), "then": _given("logprobs", {"const": True})},
             {"if": _given("tool_choice", _NAMED_TOOL), "then": _given("tools")},
             {"if": _given("function_call", {"type": "object"}), "then": _given("functions")},
-            {
-                "if": _given("modalities", {"type": "array", "contains": {"const": "audio"}}),
-                "then": _given("audio"),
-            },
+            {"if": _given("modalities", _WITH_AUDIO), "then": _given("audio")},
         ]
     },
     "AssistantMessage": {
@@ -107,140 +96,102 @@ _RULES: dict[str, Schema] = {
 
 
 def _object(description: str, required: str, **properties: Schema) -> Schema:
-    return {
-        "type": "object",
-        "description": description,
-        "required": required.split(),
-        "properties": properties,
-    }
+    names = required.split()
+    return {"type": "object", "description": description, "required": names, "properties": properties}
 
 
 _TEXT: Schema = {"type": "string"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _COUNT: Schema = {"type": "integer"}
+_LOGPROBS: Schema = {"type": ["object", "null"]}
+_USAGE_OR_NULL: Schema = {"anyOf": [ref("Usage"), _NULL]}
 _FINISH_REASON: Schema = {"enum": ["stop", "length", "tool_calls", "content_filter", "function_call"]}
-_TOOL_CALLS: Schema = {
-    "type": "array",
-    "items": {"type": "object"},
-    "description": "As in OpenAI's API reference.",
+_FINISH_REASON_OR_NULL: Schema = {"anyOf": [_FINISH_REASON, _NULL]}
+_MESSAGE: dict[str, Schema] = {
+    "role": {"const": "assistant"},
+    "reasoning_content": _TEXT,
+    "tool_calls": _array({"type": "object"}) | {"description": "As in OpenAI's API reference."},
 }
-
-_MESSAGE = _object(
-    "What the model said.",
-    "role content refusal",
-    role={"const": "assistant"},
-    content=_TEXT_OR_NULL,
-    refusal=_TEXT_OR_NULL,
-    reasoning_content=_TEXT,
-    tool_calls=_TOOL_CALLS,
-)
-_DELTA = _object(
-    "A piece of the message.",
-    "",
-    role={"const": "assistant"},
-    content=_TEXT,
-    refusal=_TEXT,
-    reasoning_content=_TEXT,
-    tool_calls=_TOOL_CALLS,
-)
+_COMPLETION: dict[str, Schema] = {
+    "id": _TEXT,
+    "created": _COUNT,
+    "model": _TEXT,
+    "system_fingerprint": _TEXT,
+}
 _CHOICE = _object(
     "One answer.",
     "index message logprobs finish_reason",
     index=_COUNT,
-    message=_MESSAGE,
-    logprobs={"type": ["object", "null"]},
+    message=_object(
+        "What the model said.",
+        "role content refusal",
+        **(_MESSAGE | {"content": _TEXT_OR_NULL, "refusal": _TEXT_OR_NULL}),
+    ),
+    logprobs=_LOGPROBS,
     finish_reason=_FINISH_REASON,
 )
 _CHUNK_CHOICE = _object(
     "A piece of one answer.",
     "index delta finish_reason",
     index=_COUNT,
-    delta=_DELTA,
+    delta=_object("A piece of the message.", "", **(_MESSAGE | {"content": _TEXT, "refusal": _TEXT})),
     logprobs={"type": "object"},
-    finish_reason={"anyOf": [_FINISH_REASON, {"type": "null"}]},
+    finish_reason=_FINISH_REASON_OR_NULL,
 )
 _TEXT_CHOICE = _object(
     "One text.",
     "text index logprobs finish_reason",
-    text=_TEXT,
-    index=_COUNT,
-    logprobs={"type": ["object", "null"]},
-    finish_reason={"anyOf": [_FINISH_REASON, {"type": "null"}]},
+    **{"text": _TEXT, "index": _COUNT, "logprobs": _LOGPROBS, "finish_reason": _FINISH_REASON_OR_NULL},
 )
+_CHUNK_NAME = {"enum": ["chat.completion.chunk", "chat.completion"]}
 _ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _object(
         "A whole answer (OpenAI's `CreateChatCompletionResponse`).",
         "id object created model choices usage",
-        id=_TEXT,
         object={"const": "chat.completion"},
-        created=_COUNT,
-        model=_TEXT,
-        choices={"type": "array", "items": _CHOICE},
-        usage=ref("Usage"),
-        system_fingerprint=_TEXT,
+        **(_COMPLETION | {"choices": _array(_CHOICE), "usage": ref("Usage")}),
     ),
     "ChatCompletionChunk": _object(
         "A piece of a streamed answer (OpenAI's `CreateChatCompletionStreamResponse`).",
         "id object created model choices",
-        id=_TEXT,
-        object={
-            "enum": ["chat.completion.chunk", "chat.completion"],
-            "description": "The latter in the dialect `bitseek`.",
-        },
-        created=_COUNT,
-        model=_TEXT,
-        choices={"type": "array", "items": _CHUNK_CHOICE},
-        usage={"anyOf": [ref("Usage"), {"type": "null"}]},
-        system_fingerprint=_TEXT,
+        object=_CHUNK_NAME | {"description": "The latter in the dialect `bitseek`."},
+        **(_COMPLETION | {"choices": _array(_CHUNK_CHOICE), "usage": _USAGE_OR_NULL}),
     ),
     "Completion": _object(
-        "A whole text completion (OpenAI's `CreateCompletionResponse`). The events of a stream look the same.",
+        "A text completion, whole or an event of a stream (OpenAI's `CreateCompletionResponse`).",
         "id object created model choices",
-        id=_TEXT,
         object={"const": "text_completion"},
-        created=_COUNT,
-        model=_TEXT,
-        choices={"type": "array", "items": _TEXT_CHOICE},
-        usage={"anyOf": [ref("Usage"), {"type": "null"}]},
-        system_fingerprint=_TEXT,
+        **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
     ),
     "AnyChunk": {
         "anyOf": [ref("ChatCompletionChunk"), ref("Completion")],
-        "description": "A piece of whatever was streamed.",
+        "description": "A piece of a streamed answer of either kind.",
     },
     "Ticket": _object(
         "The right to one stream, once and soon. `url` is a path on this server.",
         "object id expires_at url",
         object={"const": "chat.completion.ticket"},
-        id=_TEXT,
-        expires_at=_COUNT,
-        url=_TEXT,
+        **{"id": _TEXT, "expires_at": _COUNT, "url": _TEXT},
     ),
     "Accepted": _object(
         "A generation that runs without its client (`Prefer: respond-async`).",
         "id object stream_url receipt_url",
-        id=_TEXT,
         object={"const": "generation"},
-        stream_url=_TEXT,
-        receipt_url=_TEXT,
+        **dict.fromkeys(("id", "stream_url", "receipt_url"), _TEXT),
     ),
     "Cancellation": _object(
-        "What becomes of a generation that was cancelled.",
+        "The state of a generation that was cancelled.",
         "object id state",
-        object={"const": "generation.cancellation"},
-        id=_TEXT,
+        **{"object": {"const": "generation.cancellation"}, "id": _TEXT},
         state={"enum": ["cancelling", "settled"]},
     ),
     "Error": _object(
-        "What every error looks like (OpenAI's `ErrorResponse`).",
+        "The form of every error (OpenAI's `ErrorResponse`).",
         "error",
         error=_object(
             "What is wrong.",
             "message type param code",
-            message=_TEXT,
-            type=_TEXT,
-            param=_TEXT_OR_NULL,
-            code=_TEXT_OR_NULL,
+            **{"message": _TEXT, "type": _TEXT, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL},
         ),
     ),
 }

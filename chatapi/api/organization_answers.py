@@ -1,6 +1,4 @@
-"""What the organization's usage and costs look like, as typed objects (OpenAI's API reference, "Usage" and
-"Costs").
-"""
+"""The organization's usage and costs as typed objects (OpenAI's API reference, "Usage" and "Costs")."""
 
 from typing import Literal
 
@@ -8,7 +6,7 @@ from msgspec import Struct
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
-    """What was used in one bucket by one group (OpenAI's `UsageCompletionsResult`)."""
+    """The usage of one group in one bucket (OpenAI's `UsageCompletionsResult`)."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -32,7 +30,7 @@ class Amount(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What one group cost in one bucket; line items are models (OpenAI's `CostsResult`)."""
+    """The cost of one group in one bucket; line items are models (OpenAI's `CostsResult`)."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount

@@ -1,8 +1,7 @@
-"""What is asked of the organization's usage and costs: query parameters in, a `BucketQuery` out, or what is
-wrong with one.
+"""Query parameters of the organization's usage and costs in, a `BucketQuery` or `InvalidRequest` out.
 
-OpenAI's API reference, "Usage": lists are repeated, `models[]=a&models[]=b` as its SDKs send them or without
-the brackets.
+As in OpenAI's API reference ("Usage"), lists are repeated, `models[]=a&models[]=b` as its SDKs send them or
+without the brackets.
 """
 
 import re
@@ -19,25 +18,25 @@ from usage.insights.buckets import WIDTHS, BucketQuery
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_TIME = 253_402_300_799 - 366 * 86_400
-"""A year before the year 10000, which dates do not know: the longest page is of 180 days."""
+"""A year before the year 10000, in which Python's dates end; the longest page has 180 days."""
 _PAGE = re.compile(r"page_([0-9a-f]{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What one of the routes knows."""
+class UsageRouteSpec:
+    """The parameters that one of the routes takes."""
 
     widths: Mapping[str, tuple[Width, int, int]]
-    """By the word for it: the width, and how many buckets a page has if nobody says, and at most."""
+    """By the value of `bucket_width`: the width, and the buckets of a page by default and at most."""
     groups: Mapping[str, str | None]
-    """The column of each dimension; None where all usage here is alike, so that there is one group, null."""
+    """The column of each dimension; None if this dimension is not recorded: one group, null."""
     models: str
-    """What the filter for models is called."""
-    others: frozenset[str] = frozenset()
-    """Filters for what there is nothing of here."""
+    """The name of the filter for models."""
+    unrecorded: frozenset[str] = frozenset()
+    """Filters for usage that is not recorded, so that nothing may match them."""
 
 
-COMPLETIONS = Offer(
+COMPLETIONS = UsageRouteSpec(
     {"1m": ("minute", 60, 1_440), "1h": ("hour", 24, 168), "1d": ("day", 7, 31)},
     {
         "project_id": "project_id",
@@ -50,7 +49,7 @@ COMPLETIONS = Offer(
     "models",
     frozenset({"user_ids", "batch"}),
 )
-COSTS = Offer(
+COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
     {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"},
     "line_items",
@@ -58,37 +57,39 @@ COSTS = Offer(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What one page adds up, how it is grouped (in the route's words), and where the last page ends."""
+class PageRequest:
+    """One page of buckets."""
 
     query: BucketQuery
     groups: tuple[str, ...]
+    """Dimensions in the words of the route."""
     end: datetime
+    """The end of the last page."""
 
     def next_page(self, reached: datetime) -> str | None:
-        """The cursor of the page that begins there; None when that is the end."""
+        """Return the cursor of the page that begins at `reached`, or None at the end."""
         return f"page_{_unix(reached):x}" if reached < self.end else None
 
 
-def parse(request: HttpRequest, organization_id: int, offer: Offer, now: datetime) -> Asked:
-    """What the request asks for; raises `InvalidRequest` naming the parameter."""
-    sent = _sent(request, offer)
-    width, usual, most = offer.widths[_one_of(sent, "bucket_width", offer.widths, "1d")]
+def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now: datetime) -> PageRequest:
+    """Return the page that the request is for; raises `InvalidRequest` naming the parameter."""
+    sent = _sent(request, spec)
+    width, usual, most = spec.widths[_one_of(sent, "bucket_width", spec.widths, "1d")]
     limit = _number(sent, "limit", usual, 1, most)
     first, end = _times(sent, WIDTHS[width], now)
     start = _page(sent, first, end, WIDTHS[width])
-    groups = tuple(dict.fromkeys(_each_of(sent, "group_by", offer.groups)))
+    groups = tuple(dict.fromkeys(_each_of(sent, "group_by", spec.groups)))
     query = BucketQuery(
         organization_id,
         width,
         start,
         max(min(start + limit * WIDTHS[width], end), start),
-        tuple(column for name in groups if (column := offer.groups[name]) is not None),
-        () if _asks_for_others(sent) else _ids(sent, "project_ids"),
+        tuple(column for name in groups if (column := spec.groups[name]) is not None),
+        () if _is_for_unrecorded(sent) else _ids(sent, "project_ids"),
         _ids(sent, "api_key_ids"),
-        _names(sent, offer.models),
+        _names(sent, spec.models),
     )
-    return Asked(query, groups, end)
+    return PageRequest(query, groups, end)
 
 
 # ---- parameters, one by one
@@ -97,26 +98,16 @@ Sent = Mapping[str, list[str]]
 _SINGLE = frozenset({"start_time", "end_time", "bucket_width", "limit", "page", "batch"})
 
 
-def _sent(request: HttpRequest, offer: Offer) -> Sent:
-    """The values by name, brackets or not; what is not known is refused, because a filter that is not applied
-    misleads.
+def _sent(request: HttpRequest, spec: UsageRouteSpec) -> Sent:
+    """Return the values by name, brackets or not.
+
+    An unknown parameter is refused, because a filter that is not applied misleads.
     """
     try:
         parameters: QueryDict = request.GET
     except TooManyFieldsSent:
         raise InvalidRequest("Too many query parameters.", code="request_too_large") from None
-    known = {
-        "start_time",
-        "end_time",
-        "bucket_width",
-        "limit",
-        "page",
-        "group_by",
-        "project_ids",
-        "api_key_ids",
-        offer.models,
-        *offer.others,
-    }
+    known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", spec.models, *spec.unrecorded}
     sent: dict[str, list[str]] = {}
     for key, values in parameters.lists():
         name = key.removesuffix("[]")
@@ -130,26 +121,24 @@ def _sent(request: HttpRequest, offer: Offer) -> Sent:
 
 
 def _times(sent: Sent, width: timedelta, now: datetime) -> tuple[datetime, datetime]:
-    """The first bucket's start and the last one's end: full buckets around what is asked for, none of them in
-    the future.
-    """
+    """Return the start of the first bucket and the end of the last one that has begun, in full buckets."""
     if not sent.get("start_time"):
         raise InvalidRequest(
             "Missing required parameter: 'start_time'.", "start_time", "missing_required_parameter"
         )
     start = _EPOCH + timedelta(seconds=_number(sent, "start_time", 0, 0, _MAX_TIME))
-    # Now, and not its full second: in the first second of a minute that minute has begun.
-    end = (
-        _EPOCH + timedelta(seconds=_number(sent, "end_time", 0, 0, _MAX_TIME)) if "end_time" in sent else now
-    )
-    if "end_time" in sent and end <= start:
-        raise InvalidRequest("Invalid value for 'end_time': it must be after 'start_time'.", "end_time")
+    # Not rounded down to a second: in the first second of a minute, that minute has begun.
+    end = now
+    if "end_time" in sent:
+        end = _EPOCH + timedelta(seconds=_number(sent, "end_time", 0, 0, _MAX_TIME))
+        if end <= start:
+            raise InvalidRequest("Invalid value for 'end_time': it must be after 'start_time'.", "end_time")
     end = min(end, now)
     return start - (start - _EPOCH) % width, end + (_EPOCH - end) % width
 
 
 def _page(sent: Sent, first: datetime, end: datetime, width: timedelta) -> datetime:
-    """Where the page begins."""
+    """Return the start of the page: that of its cursor, else that of the first bucket."""
     if "page" not in sent:
         return first
     found = _PAGE.fullmatch(sent["page"][0])
@@ -187,7 +176,7 @@ def _each_of(sent: Sent, name: str, allowed: Iterable[str]) -> list[str]:
 
 
 def _ids(sent: Sent, name: str) -> tuple[int, ...] | None:
-    """Ids as `/v1/key` and `createkey --json` tell them."""
+    """Return ids as in `/v1/key` and `createkey --json`."""
     for value in sent.get(name, []):
         if not _is_number(value):
             raise InvalidRequest(f"Invalid value for '{name}': {value[:100]!r} is not an id.", name)
@@ -200,8 +189,8 @@ def _names(sent: Sent, name: str) -> tuple[str, ...] | None:
     return tuple(sent[name]) if name in sent else None
 
 
-def _asks_for_others(sent: Sent) -> bool:
-    """Batches, and usage of users: keys are a project's here, and nothing is a batch."""
+def _is_for_unrecorded(sent: Sent) -> bool:
+    # Keys belong to projects and not to users, and nothing is a batch.
     return "user_ids" in sent or _one_of(sent, "batch", ("true", "false"), "false") == "true"
 
 

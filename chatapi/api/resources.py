@@ -1,12 +1,9 @@
-"""What the client routes show, as typed objects: models, the calling key, receipts. /docs is generated from
-these types.
-"""
+"""The answers of the client routes as typed objects: models, keys, receipts. /docs shows these types."""
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
@@ -29,16 +26,14 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    """All models that are served."""
+    """The models that the key can use."""
 
     object: Literal["list"] = "list"
     data: list[Model]
 
 
 class Budget(Struct, frozen=True):
-    """A budget in its current period. `limit_*` is null where nothing limits it; `pending_*` is held by
-    running requests.
-    """
+    """A budget in its current period; `limit_*` is null without a limit, `pending_*` is held by requests."""
 
     scope: Literal["organization", "project", "key"]
     period: Literal["day", "month", "ever"]
@@ -52,16 +47,14 @@ class Budget(Struct, frozen=True):
 
 
 class Credit(Struct, frozen=True):
-    """What is left for new requests of what the organization has paid in advance."""
+    """The part of the organization's prepayments that is left for new requests."""
 
     available_usd: str
     available_nanodollars: int
 
 
 class RateLimit(Struct, frozen=True):
-    """The most that may be asked for in a minute or a day, or run at the same time; of one model, or (null)
-    of all together.
-    """
+    """The most in a minute or a day, or at the same time; of one model, or of all if `model` is null."""
 
     scope: Literal["organization", "project", "key"]
     model: str | None
@@ -71,10 +64,9 @@ class RateLimit(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """The key that asks; its id is the one that `createkey` told. No scopes: it may do everything; no models:
-    it may use all.
+    """The calling key, with all that can refuse its requests: budgets, credit and rate limits.
 
-    All that can refuse its requests: budgets, credit (null where none is required) and rate limits.
+    Without scopes it may do everything, without models it may use all; credit is null if none is required.
     """
 
     id: int
@@ -95,13 +87,13 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 class PromptTokensDetails(Struct, frozen=True):
-    """What is known of the prompt's tokens."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(Struct, frozen=True):
-    """What is known of the completion's tokens."""
+    """Details of the completion's tokens."""
 
     reasoning_tokens: int
 
@@ -127,7 +119,7 @@ class LineItem(Struct, frozen=True):
 
 
 class Correction(Struct, frozen=True):
-    """A later change of what was charged: negative gives back."""
+    """A later change of the charge; a negative one is a refund."""
 
     created_at: str
     amount_usd: str
@@ -135,9 +127,7 @@ class Correction(Struct, frozen=True):
 
 
 class Timings(Struct, frozen=True):
-    """When a generation was admitted, claimed by a worker and settled; the tokens' times count from the
-    claim.
-    """
+    """The times of admission, claim by a worker and settlement; the times of tokens are since the claim."""
 
     admitted_at: str
     claimed_at: str | None
@@ -149,17 +139,16 @@ class Timings(Struct, frozen=True):
 
 
 class GenerationError(Struct, frozen=True):
-    """Why a generation broke off."""
+    """The reason why a generation broke off."""
 
     code: str
     message: str
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What a generation used and cost. Until `state` is `settled`, its usage and its amounts are null.
+    """The usage and cost of a generation. Until `state` is `settled`, its usage and its amounts are null.
 
-    The amount is what its line items add up to, and what its client was told; `net_*` is that amount with its
-    corrections.
+    The amount is the sum of its line items, as the client saw it; `net_*` includes later corrections.
     """
 
     id: str
@@ -188,14 +177,14 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 
 def model(row: ServedModel) -> Model:
-    """The model as clients see it."""
+    """Return the model as clients see it."""
     return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
 
 
 def key(
     row: APIKey, budgets: list[spending.Spending], balance: credit.Balance, rate_limits: Iterable[Limit]
 ) -> Key:
-    """The key as it may be shown to itself."""
+    """Return the key as its holder may see it."""
     return Key(
         id=row.pk,
         name=row.name,
@@ -225,7 +214,7 @@ def _rate_limit(limit: Limit) -> RateLimit:
 
 
 def receipt(row: Generation) -> Receipt:
-    """The generation's receipt."""
+    """Return the generation's receipt."""
     is_settled = row.state == State.SETTLED
     corrections = receipts.corrections(row)
     net = receipts.net_nanodollars(row, corrections)
@@ -253,11 +242,6 @@ def receipt(row: Generation) -> Receipt:
         is_waived=row.is_waived,
         timings=_timings(row),
     )
-
-
-def to_json(resource: Struct) -> Any:
-    """The resource as plain values for a JSON renderer."""
-    return msgspec.to_builtins(resource)
 
 
 def _budget(each: spending.Spending) -> Budget:
@@ -296,7 +280,7 @@ def _line_item(line: PricedLine) -> LineItem:
 
 
 def _correction(entry: LedgerEntry) -> Correction:
-    """Without the reason and the name of who booked it: those are the operator's."""
+    """Return the correction without its reason and author, which are for operators."""
     return Correction(_rfc3339(entry.created_at), to_usd(entry.amount_nanodollars), entry.amount_nanodollars)
 
 
@@ -313,5 +297,5 @@ def _timings(row: Generation) -> Timings:
 
 
 def _rfc3339(moment: datetime) -> str:
-    """The moment in UTC with milliseconds, as in `2026-11-21T02:00:00.123Z` (RFC 3339)."""
+    """Return the moment in UTC with milliseconds, as in `2026-11-21T02:00:00.123Z` (RFC 3339)."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

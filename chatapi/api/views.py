@@ -1,11 +1,13 @@
-"""The client routes that read: models, the calling key, receipts. Everything is JSON, errors are OpenAI's
-envelope.
-"""
+"""The client routes that read: models, the calling key, receipts. Errors are OpenAI's envelope."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
 
+import msgspec
 from django.http import HttpRequest, HttpResponse
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -16,8 +18,6 @@ from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.error_pages import envelope
-from chatapi.api.openapi import describe
-from chatapi.errors import APIError
 from chatapi.models import ServedModel
 from usage.books import credit, spending
 from usage.database.away import is_away
@@ -27,55 +27,78 @@ log = logging.getLogger(__name__)
 
 
 def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Whatever a view raised, as an envelope (DRF's `EXCEPTION_HANDLER`)."""
-    told = _told(error)
-    if told.failure.code == "internal_error":
-        log.error("a request failed", exc_info=error)
-    return envelope(told)
-
-
-def _told(error: Exception) -> APIError:
+    """Return an envelope for anything that a view raised (DRF's `EXCEPTION_HANDLER`)."""
     if is_away(error):
         log.warning("the database is not available: %s", error)
-        return errors.unavailable("The service can't read its books right now.")
-    return errors.from_exception(error)
+        return envelope(errors.unavailable("The service can't read its books right now."))
+    api_error = errors.from_exception(error)
+    if api_error.failure.code == "internal_error":
+        log.error("a request failed", exc_info=error)
+    return envelope(api_error)
+
+
+def caller_of(request: Request) -> Caller:
+    """Return whose key came with the request."""
+    caller: object = request.user
+    assert isinstance(caller, Caller), "every client route is behind APIKeyAuthentication"
+    return caller
+
+
+def respond(resource: msgspec.Struct) -> Response:
+    """Return a 200 with the resource as JSON."""
+    return Response(msgspec.to_builtins(resource))
+
+
+class JSONAlways(BaseContentNegotiation):
+    """Ignores `Accept`: clients of streams send `text/event-stream` everywhere, which would be a 406."""
+
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
+        """Return the first parser."""
+        return next(iter(parsers))
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        """Return the first renderer and its media type."""
+        first = next(iter(renderers))
+        return first, str(first.media_type)
 
 
 class ClientRoute(APIView):
-    """A route that only reads. Its method is checked first, then its key: the order of the hot routes."""
+    """A route that only reads. It checks the method before the key, as the hot routes do."""
 
+    content_negotiation_class = JSONAlways
     http_method_names = ["get", "head"]
     required_scope: ClassVar[KeyScope | None] = None
-    """What a key that is narrowed to some scopes needs here; None: nothing."""
+    """The scope that a key needs here, if it is narrowed to some scopes; None: none."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse other methods before anything is looked up, and keys that lack the scope."""
+        """Refuse other methods before anything is looked up, then keys that lack the scope."""
         if str(request.method).lower() not in self.http_method_names:
             self.http_method_not_allowed(request)
         super().initial(request, *args, **kwargs)
         if self.required_scope is not None:
-            _caller(request).require(self.required_scope)
+            caller_of(request).require(self.required_scope)
 
     def http_method_not_allowed(self, request: HttpRequest, *args: Any, **kwargs: Any) -> NoReturn:
-        """405; DRF adds `Allow`."""
+        """Raise a 405, to which DRF adds `Allow`."""
         raise errors.method_not_allowed(str(request.method), " or ".join(self.allowed_methods))
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """What one key may see is not for a cache that others share."""
+        """Keep the answer, which depends on the key, out of shared caches."""
         response["cache-control"] = "no-store"
         return super().finalize_response(request, response, *args, **kwargs)
 
 
 class Models(ClientRoute):
-    """`GET /v1/models`: what is served (OpenAI's API reference, "List models")."""
+    """`GET /v1/models`: the served models (OpenAI's API reference, "List models")."""
 
     required_scope = KeyScope.MODELS
 
-    @describe("listModels", "List the models that the key can use", "ModelList")
     def get(self, request: Request) -> Response:
-        """Those that are active, have an active deployment and a price, and that the key may use."""
-        rows = ServedModel.objects.filter(id__in=_served_ids(_caller(request)))
-        return Response(resources.to_json(resources.ModelList(data=[resources.model(row) for row in rows])))
+        """Return the models that are active, have an active deployment and a price, and are the key's."""
+        rows = ServedModel.objects.filter(id__in=_served_ids(caller_of(request)))
+        return respond(resources.ModelList(data=[resources.model(row) for row in rows]))
 
 
 class Model(ClientRoute):
@@ -83,25 +106,22 @@ class Model(ClientRoute):
 
     required_scope = KeyScope.MODELS
 
-    @describe(
-        "retrieveModel", "Show one model", "Model", 404, model="The model's id; it may contain slashes."
-    )
     def get(self, request: Request, model: str) -> Response:
-        """The model, if it is served to this key."""
-        is_served = model in _served_ids(_caller(request))
+        """Return the model, or raise a 404 unless it is served to this key."""
+        is_served = model in _served_ids(caller_of(request))
         row = ServedModel.objects.filter(id=model).first() if is_served else None
         if row is None:
             raise errors.model_not_found(model)
-        return Response(resources.to_json(resources.model(row)))
+        return respond(resources.model(row))
 
 
 class Key(ClientRoute):
-    """`GET /v1/key`: who am I, and how much is left."""
+    """`GET /v1/key`: the calling key and what limits it."""
 
-    @describe("retrieveKey", "Show the calling key, and what limits it", "Key")
     def get(self, request: Request) -> Response:
-        """The key that asks."""
-        row = access.own_key(_caller(request))
+        """Return the key with its budgets, credit and rate limits."""
+        caller = caller_of(request)
+        row = access.own_key(caller)
         budgets = spending.now(
             organization_id=row.project.organization_id,
             project_id=row.project_id,
@@ -109,41 +129,24 @@ class Key(ClientRoute):
             time_zone=row.project.organization.time_zone,
         )
         balance = credit.balance(row.project.organization)
-        return Response(resources.to_json(resources.key(row, budgets, balance, _caller(request).rate_limits)))
+        return respond(resources.key(row, budgets, balance, caller.rate_limits))
 
 
 class Receipt(ClientRoute):
-    """`GET /v1/generations/{id}`: what one generation used and cost."""
+    """`GET /v1/generations/{id}`: the tokens and costs of one generation."""
 
     required_scope = KeyScope.GENERATIONS
 
-    @describe(
-        "retrieveGeneration",
-        "Show a generation's receipt",
-        "Receipt",
-        404,
-        generation_id="In any dialect's form.",
-    )
     def get(self, request: Request, generation_id: str) -> Response:
-        """The receipt, for keys of the generation's own project; test keys see those of test keys, live keys
-        those of live keys.
-        """
+        """Return the receipt, or raise a 404 unless it is of the key's project and mode, test or live."""
         uuid = identity.parse_id(generation_id)
-        row = (
-            access.visible_to(_caller(request), Generation.objects.filter(id=uuid)).first() if uuid else None
-        )
+        visible = access.visible_to(caller_of(request), Generation.objects.filter(id=uuid)) if uuid else None
+        row = None if visible is None else visible.first()
         if row is None:
             raise errors.generation_not_found()
-        return Response(resources.to_json(resources.receipt(row)))
+        return respond(resources.receipt(row))
 
 
 def _served_ids(caller: Caller) -> set[str]:
-    return {
-        model.id for model in catalog.load().values() if model.price is not None and caller.may_use(model.id)
-    }
-
-
-def _caller(request: Request) -> Caller:
-    caller: object = request.user
-    assert isinstance(caller, Caller), "every client route is behind APIKeyAuthentication"
-    return caller
+    models = catalog.load().values()
+    return {model.id for model in models if model.price is not None and caller.may_use(model.id)}

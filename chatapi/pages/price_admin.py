@@ -23,13 +23,9 @@ from usage.formatting import moment, usd
 from usage.models import Price
 from usage.pages.forms import USDField
 from usage.pages.page_query import address
+from usage.pricing import PRICE_COLUMNS
 
-AMOUNTS = [
-    "input_per_mtok_nanodollars",
-    "cached_input_per_mtok_nanodollars",
-    "output_per_mtok_nanodollars",
-    "reasoning_per_mtok_nanodollars",
-]
+AMOUNTS = list(PRICE_COLUMNS)
 
 
 class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -62,6 +58,8 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         data = self.cleaned_data
         if data.get(AMOUNTS[1], 0) is None:
             data[AMOUNTS[1]] = data.get(AMOUNTS[0])
+        if not self.errors and not prices.is_change(Price(**data)):
+            raise forms.ValidationError("The model has this price at that time already.")
         return data
 
 

@@ -1,4 +1,4 @@
-"""The admin's pages about rate limits: how much organizations, projects and keys may ask for."""
+"""Admin pages about rate limits of organizations, projects and keys."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from chatapi.pages.key_forms import model_choices
 
 
 class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """A limit; its model is chosen, not typed: one of a model that nobody serves would limit nothing."""
+    """A limit. Its model is chosen: a limit of a model that does not exist would limit nothing."""
 
     model = forms.ChoiceField(
-        required=False, widget=UnfoldAdminSelectWidget, help_text="All models: what they use together."
+        required=False, widget=UnfoldAdminSelectWidget, help_text="All models share one limit."
     )
 
     class Meta:
@@ -26,48 +26,44 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields.get("model")  # there is none for who may only look
+        field: Any = self.fields.get("model")
+        # People who may only view have no fields.
         if field is not None:
-            field.choices = [
-                ("", "All models"),
-                *model_choices([self.instance.model] if self.instance.model else []),
-            ]  # type: ignore[attr-defined]
+            known = model_choices([self.instance.model] if self.instance.model else [])
+            field.choices = [("", "All models"), *known]
 
 
 @admin.register(RateLimit)
 class RateLimitAdmin(TenantAdmin, ModelAdmin):
-    """How much may be asked for; without a row here there is no limit. A change holds within a second."""
+    """Rate limits; without a row here there is no limit. A change takes effect within a second."""
 
     form = RateLimitForm
-    nothing_yet = "Everyone may ask as often as they like."
+    nothing_yet = "No rate limits."
     list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
     list_select_related = ["organization", "project__organization", "api_key"]
     search_fields = ["organization__name", "project__name", "api_key__name", "api_key__public", "model"]
     autocomplete_fields = ["organization", "project", "api_key"]
     show_full_result_count = False
     fieldsets = [
-        ("Applies to one of these", {"fields": ["organization", "project", "api_key"]}),
-        ("And to", {"fields": ["model"]}),
-        ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0: nothing may pass."}),
+        ("Who (choose one)", {"fields": ["organization", "project", "api_key"]}),
+        ("Model", {"fields": ["model"]}),
+        ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0 blocks everything."}),
     ]
 
     operators_fields = ("organization",)
 
     def is_operators(self, row: RateLimit) -> bool:
-        """What an organization may have at most is not its own to say."""
+        """Return whether it limits an organization, whose people can't change that."""
         return row.organization_id is not None
 
     @display(description="Applies to")
     def owner(self, row: RateLimit) -> str:
-        """The name of what is limited."""
         return str(row.owner)
 
     @display(description="Scope")
     def scope(self, row: RateLimit) -> str:
-        """What kind of thing that is."""
         return row.scope
 
     @display(description="Model", ordering="model")
     def served_model(self, row: RateLimit) -> str:
-        """Which model, or all."""
         return row.model or "all"

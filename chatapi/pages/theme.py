@@ -62,7 +62,7 @@ THEME: dict[str, Any] = {
                     _page("Ledger", "account_balance", "usage.ledgerentry"),
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
                     _page("Refused requests", "block", "usage.refusedrequests"),
-                    _page("Credit", "wallet", "usage.books.credit"),
+                    _page("Credit", "wallet", "usage.credit"),
                     _page("Budgets", "savings", "usage.budget"),
                     _page("Budget limits", "speed", "usage.budgetlimit"),
                 ],

@@ -1,1 +1,1 @@
-"""The service as processes on one machine: first start, embedded Valkey, supervision, an orderly end."""
+"""The processes on one machine: first start, embedded Valkey, supervision, an orderly end."""

@@ -1,6 +1,4 @@
-"""Runs the whole service on one machine: embedded Valkey, web, worker and reaper, from a first start to a
-clean stop.
-"""
+"""Runs the whole service on one machine: embedded Valkey, web, worker and reaper."""
 
 import asyncio
 import sys
@@ -16,7 +14,7 @@ from django.db import connection, transaction
 
 from chatapi.serving import embedded_valkey, first_start, preflight
 from chatapi.serving.first_start import Credentials
-from chatapi.serving.greeting import base_url, first_words, greeting
+from chatapi.serving.greeting import base_url, first_start_message, greeting
 from chatapi.serving.preflight import CannotStart
 from chatapi.serving.supervisor import Program, Say, Supervisor
 
@@ -32,30 +30,28 @@ def run(host: str, port: int, say: Say) -> int:
         preflight.check_port(host, port)
         if not settings.EMBEDDED_VALKEY:
             preflight.check_redis()
-            embedded_valkey.forget_dumps(settings.STATE_DIR)  # nobody would read them any more
+            embedded_valkey.remove_dumps(settings.STATE_DIR)  # no Valkey will read them
         credentials = prepare_database(say)
         return asyncio.run(_supervise(host, port, credentials, say))
 
 
 def prepare_database(say: Say) -> Credentials | None:
-    """Bring the tables up to date and, the very first time, put something into them; then let go of the
-    database. Raises `CannotStart`.
-    """
+    """Migrate the database, set it up on the first start, and close the connection; raises `CannotStart`."""
     preflight.check_database()
     call_command("migrate", verbosity=0, interactive=False)
     credentials = _set_up(say)
     connection.close()
     if connection.vendor == "postgresql":
-        connection.close_pool()  # type: ignore[attr-defined]  # its threads must not be there when we fork
+        connection.close_pool()  # type: ignore[attr-defined]  # the pool's threads must end before a fork
     return credentials
 
 
 def _set_up(say: Say) -> Credentials | None:
-    """What can't be told is not made: nothing else ever knows the key and the password."""
+    """Set up and print the secrets in one transaction: if they can't be printed, nothing is made."""
     try:
         with transaction.atomic():
             if credentials := first_start.set_up():
-                say(first_words(credentials))
+                say(first_start_message(credentials))
     except OSError as error:
         raise CannotStart(
             f"the first key and password can't be printed ({error}), so nothing was made."
@@ -82,14 +78,14 @@ async def _start(supervisor: Supervisor, host: str, port: int) -> None:
         await _start_valkey(supervisor)
     stop_s = settings.DRAIN_MS / 1_000 + STOP_MARGIN_S
     url = base_url(host, port)
-    # The one started last is stopped first: web lets its answers finish while the worker still produces them.
+    # The supervisor stops them in reverse order: web finishes its answers while the worker still runs.
     await supervisor.start(_python("worker", stop_s))
     web = replace(_python("web", stop_s, "--host", host, "--port", str(port)), is_quick_on_interrupt=True)
     await supervisor.start(web)
     await supervisor.unless_stopped(
         _until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why.")
     )
-    # Later than the others, as nobody waits for it.
+    # No client waits for the reaper, so it starts last.
     await supervisor.start(_python("reaper", STOP_MARGIN_S))
 
 
@@ -98,7 +94,7 @@ async def _start_valkey(supervisor: Supervisor) -> None:
     try:
         embedded_valkey.prepare(state_dir)
         await supervisor.start(
-            Program("valkey", embedded_valkey.command(state_dir), STOP_MARGIN_S, _forget_dump)
+            Program("valkey", embedded_valkey.command(state_dir), STOP_MARGIN_S, _remove_dump)
         )
     except OSError as error:
         raise CannotStart(
@@ -110,13 +106,11 @@ async def _start_valkey(supervisor: Supervisor) -> None:
     )
 
 
-async def _forget_dump() -> None:
-    """When Valkey answers it has read it. If it dies, its next start must not bring back what has been over
-    since.
-    """
-    while not await _valkey_answers():  # noqa: ASYNC110  it is another process that changes
+async def _remove_dump() -> None:
+    """Remove the dump once Valkey has read it: a start after a crash must not restore an old state."""
+    while not await _valkey_answers():  # noqa: ASYNC110  another process changes it
         await asyncio.sleep(POLL_S)
-    embedded_valkey.forget_dumps(settings.STATE_DIR)
+    embedded_valkey.remove_dumps(settings.STATE_DIR)
 
 
 def _python(role: str, stop_s: float, *arguments: str) -> Program:
@@ -125,10 +119,10 @@ def _python(role: str, stop_s: float, *arguments: str) -> Program:
 
 
 async def _until(condition: Callable[[], Coroutine[Any, Any, bool]], otherwise: str) -> None:
-    """Ask until it holds; raises `CannotStart` with `otherwise` when it takes too long."""
+    """Poll the condition; raises `CannotStart` with `otherwise` after `READY_WITHIN_S`."""
     try:
         async with asyncio.timeout(READY_WITHIN_S):
-            while not await condition():  # noqa: ASYNC110  it is another process that changes
+            while not await condition():  # noqa: ASYNC110  another process changes it
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         raise CannotStart(otherwise) from None

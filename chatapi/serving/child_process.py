@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None)
 
 
 async def spawn(command: Sequence[str]) -> Process:
-    """Run the command in a session of its own; the kernel kills it when this process ends, even by SIGKILL.
+    """Run the command in a new session; the kernel kills it when this process ends, even by SIGKILL.
 
     Call it from the main thread: to the kernel, the parent is the thread that forked. Raises `OSError`.
     """

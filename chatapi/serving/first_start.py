@@ -1,6 +1,4 @@
-"""What the very first start sets up, so that there is something to try: a tenant, a key, an administrator,
-the sandbox's models.
-"""
+"""Sets up a first tenant, API key, administrator and the sandbox's models: something to try."""
 
 import secrets
 from dataclasses import dataclass
@@ -19,16 +17,16 @@ SANDBOX_CATALOG = Path(__file__).parent.parent / "catalog" / "sandbox.toml"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Shown once; the database keeps only hashes."""
+    """The secrets of a first start, shown once; the database keeps only hashes."""
 
     api_key: str
     password: str | None
-    """The administrator's; None when there was an account of that name already."""
+    """The administrator's; None if there already was an account of that name."""
 
 
 @transaction.atomic
 def set_up() -> Credentials | None:
-    """Set it up when no organization exists yet; None when one does."""
+    """Set everything up if no organization exists yet; returns None if one does."""
     if Organization.objects.exists():
         return None
     _load_sandbox_models()
@@ -38,7 +36,7 @@ def set_up() -> Credentials | None:
 
 
 def _load_sandbox_models() -> None:
-    # Imported here: they bring the engines along, which no later start needs.
+    # Imported here, because it loads the engines, which no later start of this process needs.
     from chatapi.catalog import file, loading  # noqa: PLC0415
 
     loading.load(file.read(SANDBOX_CATALOG))

@@ -1,4 +1,4 @@
-"""What `serve` prints when everything answers: where it is, and two snippets that work when pasted."""
+"""Prints what a person needs after `serve` has started: URLs, and two snippets that work when pasted."""
 
 import sys
 from pathlib import Path
@@ -13,16 +13,16 @@ _KEY_VARIABLE = "CHATAPI_KEY"
 
 
 def base_url(host: str, port: int) -> str:
-    """The address that a client on this machine uses."""
-    if host in ("", "0.0.0.0"):  # noqa: S104  what it means, not an address to bind
+    """Return the URL that a client on this machine uses."""
+    if host in ("", "0.0.0.0"):  # noqa: S104  compared, not bound
         host = "127.0.0.1"
     if host == "::":
         host = "::1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def first_words(credentials: Credentials) -> str:
-    """What a first start has made, at once: nothing later may keep it from being seen."""
+def first_start_message(credentials: Credentials) -> str:
+    """Return the secrets of a first start, to be printed at once: no later error may hide them."""
     lines = [f'First start: made the organization "{ORGANIZATION}" and the sandbox models. Shown only now:']
     lines.append(f"  API key   {credentials.api_key}")
     if credentials.password:
@@ -31,10 +31,9 @@ def first_words(credentials: Credentials) -> str:
 
 
 def greeting(url: str, credentials: Credentials | None) -> str:
-    """Where everything is and what to try; the key itself only when it has just been made. Ends with an empty
-    line, for what follows.
-    """
-    hint = f"With {_KEY_VARIABLE} set to an API key ({_python()} manage.py createkey --organization {ORGANIZATION} makes one), try:"
+    """Return the URLs and snippets; they contain the API key only if it has just been made."""
+    createkey = f"{_python()} manage.py createkey --organization {ORGANIZATION}"
+    hint = f"With {_KEY_VARIABLE} set to an API key ({createkey} makes one), try:"
     return f"""Ready at {url}. Ctrl-C stops it. For operators: {url}/admin/, for developers: {url}/docs
 {_names_of_the_admin(url)}{"Try it:" if credentials else hint}
 
@@ -48,31 +47,31 @@ or in Python, after pip install openai:
 
 
 def _names_of_the_admin(url: str) -> str:
-    """A line where the address above does not open it: the API answers under any name, the pages only under
-    those in the settings.
+    """Return a line for a host name that the pages refuse: unlike the API they open only under the names in
+    the settings.
     """
     name, _ = split_domain_port(urlsplit(url).netloc)
     if validate_host(name, settings.ALLOWED_HOSTS):
         return ""
     names = ", ".join(settings.ALLOWED_HOSTS)
-    return f"The pages open only under the names in CHATAPI_ALLOWED_HOSTS ({names}), and {name} is none of them.\n"
+    return f"The pages open only under the names in CHATAPI_ALLOWED_HOSTS ({names}), not under {name}.\n"
 
 
 def _curl(url: str, credentials: Credentials | None) -> str:
     key = credentials.api_key if credentials else f"${_KEY_VARIABLE}"
     body = '{"model": "sandbox", "stream": true, "messages": [{"role": "user", "content": "Hello!"}]}'
-    return f"""curl -N {url}/v1/chat/completions -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{body}'"""
+    headers = f'-H "Authorization: Bearer {key}" -H "Content-Type: application/json"'
+    return f"curl -N {url}/v1/chat/completions {headers} -d '{body}'"
 
 
 def _openai(url: str, credentials: Credentials | None) -> str:
+    messages = "[{'role': 'user', 'content': 'Hello!'}]"
     lines = [
         "from openai import OpenAI",
         f"client = OpenAI(base_url='{url}/openai/v1', api_key={_python_key(credentials)})",
+        f"completion = client.chat.completions.create(model='sandbox', messages={messages})",
+        "print(completion.choices[0].message.content)",
     ]
-    lines.append(
-        "completion = client.chat.completions.create(model='sandbox', messages=[{'role': 'user', 'content': 'Hello!'}])"
-    )
-    lines.append("print(completion.choices[0].message.content)")
     return "\n".join(lines if credentials else ["import os", *lines])
 
 
@@ -81,6 +80,6 @@ def _python_key(credentials: Credentials | None) -> str:
 
 
 def _python() -> str:
-    """This interpreter, as a shell in this folder would call it."""
+    """Return the interpreter's path, relative to this folder if possible."""
     executable = Path(sys.executable)
     return str(executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable)

@@ -1,6 +1,4 @@
-"""A process without HTTP shows that its event loop turns: it touches a file, and a health check looks at the
-file's age.
-"""
+"""Shows that a process without HTTP lives: its loop touches a file, and a health check reads the age."""
 
 import asyncio
 import logging
@@ -16,9 +14,7 @@ INTERVAL_S = 5.0
 
 @asynccontextmanager
 async def alive(role: str) -> AsyncIterator[None]:
-    """Keep `<state folder>/<role>.alive` fresh while the block runs; docker-compose.yml's health checks read
-    it.
-    """
+    """Touch `<state folder>/<role>.alive` while the block runs, for docker-compose.yml's health checks."""
     path = settings.STATE_DIR / f"{role}.alive"
     path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -26,7 +22,7 @@ async def alive(role: str) -> AsyncIterator[None]:
         while True:
             try:
                 path.touch()
-            except OSError as error:  # a full disk gets room again
+            except OSError as error:  # the disk may be full for a while
                 log.warning("%s can't be touched: %s", path, error)
             await asyncio.sleep(INTERVAL_S)
 

@@ -1,4 +1,4 @@
-"""What must be right before a process starts; each thing that is not is one line that says what would do."""
+"""Checks what a process needs before it starts; each failure is one line with its remedy."""
 
 import contextlib
 import errno
@@ -18,11 +18,12 @@ from chatapi.apps import CHECK_TAG
 
 PATIENCE_S = 5
 MAX_PORT = 65_535
+_REDIS_SETTINGS = "check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
 ROLES = ("web", "worker", "reaper")
 
 
 class CannotStart(Exception):
-    """The message is for the operator: one line, what is wrong and what to do."""
+    """An error whose message is one line for the operator: what is wrong, and what to do."""
 
 
 def check_settings() -> None:
@@ -34,17 +35,15 @@ def check_settings() -> None:
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the state folder for as long as the block runs; raises `CannotStart` when another `serve` holds
-    it.
-    """
+    """Lock the state folder while the block runs; raises `CannotStart` if another `serve` holds it."""
     with _open_lock(state_dir) as file:
         try:
-            # The kernel gives the lock back however we end.
+            # The kernel releases the lock, however the process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK:
                 raise CannotStart(
-                    f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local folder."
+                    f"{state_dir} can't be locked ({error.strerror}): set CHATAPI_STATE_DIR to a local one."
                 ) from error
             holder = Path(file.name).read_text().strip()
             raise CannotStart(
@@ -56,21 +55,21 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 
 def port_number(text: str) -> int:
-    """What stands behind `--port`; raises `CannotStart`."""
+    """Parse the value of `--port`; raises `CannotStart`."""
     if text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_PORT)) and 0 < int(text) <= MAX_PORT:
         return int(text)
     raise CannotStart(f"{text!r} is no port. Use a number from 1 to {MAX_PORT}: make run PORT=9000")
 
 
 def role(text: str) -> str:
-    """What stands behind `--only`; raises `CannotStart`."""
+    """Parse the value of `--only`; raises `CannotStart`."""
     if text in ROLES:
         return text
-    raise CannotStart(f"{text!r} is none of our processes: --only takes {', '.join(ROLES)}.")
+    raise CannotStart(f"{text!r} is not a process of chatapi: --only takes {', '.join(ROLES)}.")
 
 
 def check_port(host: str, port: int) -> None:
-    """The address can be listened on."""
+    """Raise `CannotStart` if the address can't be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
@@ -79,31 +78,30 @@ def check_port(host: str, port: int) -> None:
 
 
 def cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
-    """Why the address can't be had."""
+    """Return the error for an address that can't be listened on."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return CannotStart(
-            f"port {port} on {host} is in use. Stop what listens there, or choose another one: make run PORT={port + 1}"
+            f"port {port} on {host} is in use. Stop what listens there, or choose another one: "
+            f"make run PORT={port + 1}"
         )
     return CannotStart(f"can't listen on {host} port {port}: {error}.")
 
 
 def check_database() -> None:
-    """The database answers."""
+    """Raise `CannotStart` unless the database answers."""
     with _database():
         pass
 
 
 def check_services() -> None:
-    """What a process alone cannot do without: a database that answers and has its tables, and Redis."""
+    """Raise `CannotStart` unless the database answers and has its tables, and Redis answers."""
     with _database() as probe:
         _check_tables(probe)
     check_redis()
 
 
 def check_tables_after(error: Exception) -> None:
-    """Raises `CannotStart` for an error that comes of a table or column which a migration would have made;
-    else nothing.
-    """
+    """Raise `CannotStart` if the error comes from a table or column that a migration would have made."""
     is_missing = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED or any(
         text in str(error) for text in _NO_SUCH
     )
@@ -114,27 +112,25 @@ def check_tables_after(error: Exception) -> None:
 
 _UNDEFINED = ("42P01", "42703")
 _NO_SUCH = ("no such table", "no such column", "has no column named")
-"""What PostgreSQL and SQLite say of tables and columns that there are not."""
+"""How PostgreSQL and SQLite report missing tables and columns."""
 
 
 def _check_tables(probe: BaseDatabaseWrapper) -> None:
-    # Imported here: nothing else needs it.
+    # Imported here, because nothing else needs it.
     from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
 
     executor = MigrationExecutor(probe)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         name, host = probe.settings_dict["NAME"], probe.settings_dict["HOST"]
         raise CannotStart(
-            f"the database {name}{f' on {host}' if host else ''} lacks tables or columns of this version: run manage.py migrate first, "
-            "or set CHATAPI_STATE_DIR or DATABASE_URL to the one that is meant."
+            f"the database {name}{f' on {host}' if host else ''} lacks tables or columns of this version: "
+            "run manage.py migrate first, or set CHATAPI_STATE_DIR or DATABASE_URL to the one that is meant."
         )
 
 
 @contextlib.contextmanager
 def _database() -> Iterator[BaseDatabaseWrapper]:
-    """A connection without the pool, which would hide the reason why there is none. Raises `CannotStart`,
-    whatever the block meets.
-    """
+    """Open a connection without the pool, which would hide the reason of a failure; raises `CannotStart`."""
     probe = connection.copy()
     if probe.vendor == "postgresql":
         probe.settings_dict["OPTIONS"].pop("pool", None)
@@ -155,8 +151,8 @@ def _database() -> Iterator[BaseDatabaseWrapper]:
 
 
 def check_redis() -> None:
-    """Every Redis that is configured answers."""
-    # Imported here: `serve` with its own Valkey does without these 20 MB.
+    """Raise `CannotStart` unless every configured Redis answers."""
+    # Imported here, because `serve` with the embedded Valkey saves these 20 MB.
     from redis import Redis  # noqa: PLC0415
     from redis.backoff import NoBackoff  # noqa: PLC0415
     from redis.exceptions import RedisError  # noqa: PLC0415
@@ -169,15 +165,11 @@ def check_redis() -> None:
             ) as redis:
                 redis.ping()
         except ValueError:
-            # Its text, like the URL, may hold a password.
+            # The error's text, like the URL, may contain a password.
             hint = "user and password must be percent-encoded, and port and database numbers"
-            raise CannotStart(
-                f"a Redis URL can't be read ({hint}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
-            ) from None
+            raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
         except (RedisError, OSError) as error:
-            raise CannotStart(
-                f"Redis can't be reached ({error}): check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
-            ) from error
+            raise CannotStart(f"Redis can't be reached ({error}): {_REDIS_SETTINGS}") from error
 
 
 def _open_lock(state_dir: Path) -> BinaryIO:

@@ -1,27 +1,27 @@
-"""What a process that serves for months asks of Python and of the kernel, once it has imported everything."""
+"""Tunes Python and the kernel's limits for a process that serves for months."""
 
 import gc
 import resource
 import sys
 
 YOUNG_OBJECTS = 50_000
-"""By how many objects more than before the collector looks for garbage: a running stream has a hundred, an
-ended one leaves none. Each thousand that it looks at stops all streams for a millisecond.
+"""The garbage collector runs after so many new objects. A running stream has a hundred, an ended one leaves
+none, and each thousand objects that it visits stop all streams for a millisecond.
 """
 
 SWITCH_INTERVAL_S = 0.000_5
-"""How long a thread may keep the interpreter when another waits for it. The database's thread asks for it
-back after every statement, with the write lock in its hand: Python's own 5 ms would make all other processes
-wait for it.
+"""How long a thread may keep the interpreter while another one waits. The database's thread needs it after
+every statement, while it holds the write lock: with Python's default of 5 ms all other processes would wait.
 """
 
 
-def settle_in() -> None:
-    """Keep what is imported out of the garbage collector's sight, let threads take turns, allow as many
-    descriptors as the system does.
+def tune_process() -> None:
+    """Prepare the process for many streams; call it when everything is imported.
 
-    A full collection over Django's modules stops every stream for a tenth of a second; each stream holds a
-    descriptor.
+    1. The garbage collector ignores what is imported: a full collection over Django's modules stops every
+       stream for a tenth of a second.
+    2. Threads switch more often.
+    3. The limit of file descriptors rises to the system's: each stream holds one.
     """
     gc.collect()
     gc.freeze()

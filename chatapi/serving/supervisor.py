@@ -1,4 +1,4 @@
-"""Keeps programs running: starts them, starts again what dies, and stops them in order."""
+"""Keeps programs running: starts them, restarts those that end, and stops them in order."""
 
 import asyncio
 import signal
@@ -13,26 +13,26 @@ from chatapi.serving.child_process import spawn
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 10.0
 HEALTHY_S = 30.0
-"""A program that has run for so long is started again without further delay when it dies."""
+"""A program that ran for this long is restarted after the first delay again."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run, and how long it may take to end after SIGTERM before it is killed."""
+    """A command, and how long it may take to end after SIGTERM before it is killed."""
 
     name: str
     command: Sequence[str]
     stop_s: float
     after_start: Callable[[], Coroutine[Any, Any, None]] | None = None
-    """What is to be done beside it after each start."""
+    """Work that runs beside it after each start."""
     is_quick_on_interrupt: bool = False
-    """Whether it ends sooner by SIGINT, which it then gets when a person stops the supervisor."""
+    """Whether SIGINT ends it sooner than SIGTERM; it gets SIGINT when a person presses Ctrl-C."""
 
 
 class Watched:
-    """One program, started again whenever it ends by itself, with a growing delay."""
+    """One program, restarted with a growing delay whenever it ends by itself."""
 
     def __init__(self, program: Program, say: Say) -> None:
         self._program = program
@@ -43,19 +43,19 @@ class Watched:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Run it from now on; raises `OSError` when it can't be run at all."""
+        """Start the program and keep it running; raises `OSError` if it can't be started at all."""
         self._process = await self._spawn()
         self._task = asyncio.create_task(self._keep_running(self._process))
 
     async def stop(self, *, is_interrupted: bool = False) -> None:
-        """Ask it to end, wait, and kill it when it does not."""
+        """Ask the program to end, wait, and kill it if it does not."""
         if self._task is None or self._process is None:
             return
         self._is_stopping = True
         if self._after_start is not None:
             self._after_start.cancel()
         if self._process.returncode is not None:
-            self._task.cancel()  # it waits for its next start
+            self._task.cancel()  # it waits for the next start
         else:
             is_quick = is_interrupted and self._program.is_quick_on_interrupt
             self._process.send_signal(signal.SIGINT if is_quick else signal.SIGTERM)
@@ -66,7 +66,7 @@ class Watched:
             await asyncio.wait([self._task])
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the program."""
         self._is_stopping = True
         if self._process is not None:
             with suppress(ProcessLookupError):
@@ -91,7 +91,7 @@ class Watched:
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
     async def _start_again(self, reason: str, delay_s: float) -> Process:
-        """Say why and when, wait, and run it; try for ever while the machine can't."""
+        """Print the reason, wait, and start the program; repeat until that works."""
         while True:
             self._say(f"{self._program.name} {reason}; it is started again in {delay_s:g} s.")
             await asyncio.sleep(delay_s)
@@ -102,7 +102,7 @@ class Watched:
 
 
 class Supervisor:
-    """Programs that run together, until SIGINT or SIGTERM; a second signal kills them all."""
+    """Programs that run together until SIGINT or SIGTERM; a second signal kills them all."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -113,20 +113,19 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def say(self, text: str) -> None:
-        """Tell the operator, if there is still somewhere to tell it: a closed pipe or a full disk must end no
-        watch.
-        """
+        """Print a line; a closed pipe or a full disk must not end the supervision."""
         with suppress(OSError):
             self._say(text)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a signal has asked for the end."""
+        """Return whether a signal has arrived."""
         return self._stop.is_set()
 
     async def start(self, program: Program) -> None:
-        """Run the program from now on, unless a signal has come. The one started last is stopped first.
-        Raises `OSError`.
+        """Start a program and keep it running, unless a signal has arrived; raises `OSError`.
+
+        The program that was started last is stopped first.
         """
         if self.is_stopping:
             return
@@ -135,7 +134,7 @@ class Supervisor:
         await watched.start()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for `work` or for a signal, whichever is first. Raises what the work raises."""
+        """Wait for `work` or for a signal, whichever is first; raises the errors of `work`."""
         task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -149,7 +148,7 @@ class Supervisor:
         await self._stop.wait()
 
     async def stop(self) -> int:
-        """Stop everything, one after the other; returns the exit code."""
+        """Stop all programs, one after the other; returns the exit code."""
         self._stop.set()
         while self._watched:
             await self._watched[-1].stop(is_interrupted=self._is_interrupted)

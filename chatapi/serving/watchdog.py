@@ -1,9 +1,8 @@
-"""Notices that a process's event loop does not turn: says where it stands, and ends the process when it never
-returns.
+"""Watches a process's event loop: logs where it is blocked, and ends the process if it never returns.
 
-It counts its own rounds and not the time, so that a machine that has slept or a process that was stopped is
-not taken for a hung one: the watchdog stood still, too. What never gives up the interpreter stops the
-watchdog as well. For that there is the kernel's timer of this process's CPU time, which each round puts off.
+The watchdog counts its own rounds instead of time: while the machine sleeps or the process is stopped, the
+watchdog stands still as well, and the loop is not taken for a hung one. Code that never releases the
+interpreter stops the watchdog, too; for that case each round postpones a kernel timer of CPU time.
 """
 
 import faulthandler
@@ -25,23 +24,22 @@ log = logging.getLogger(__name__)
 
 ROUND_S = TICK_S
 LATE_S = 1.0
-"""After so long without a turn of the loop it is told where the loop stands."""
+"""After this time without an iteration of the loop, the log says where it is blocked."""
 MOST_FRAMES = 5
-TELLING_S = 1.0
-"""How long a log may take: the loop may stand still because of it."""
+LOG_TIMEOUT_S = 1.0
+"""The longest wait for the log: it may be the log that blocks the loop."""
 HUNG_EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h."""
+"""EX_SOFTWARE of sysexits.h"""
 OUR_PACKAGES = tuple(f"{settings.BASE_DIR / name}{os.sep}" for name in ("accounts", "usage", "chatapi"))
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Watch the loop of `loop_clock.clock`, which has been started, while the block runs."""
+    """Watch the loop of `loop_clock.clock`, which must have been started, while the block runs."""
     stopping = threading.Event()
     thread = threading.Thread(target=_watch, args=(stopping,), name="loop-watchdog", daemon=True)
-    faulthandler.register(
-        signal.SIGPROF, chain=True
-    )  # says where it was; then the signal ends the process, as it does by default
+    # It dumps the traceback; then the signal ends the process, as it does by default.
+    faulthandler.register(signal.SIGPROF, chain=True)
     thread.start()
     try:
         yield
@@ -53,33 +51,33 @@ def watched() -> Iterator[None]:
 
 def _watch(stopping: threading.Event) -> None:
     hung_s = settings.HUNG_MS / 1_000
-    ticks, rounds, is_told = 0, 0, False
+    ticks, rounds, is_logged = 0, 0, False
     while not stopping.wait(ROUND_S):
         signal.setitimer(signal.ITIMER_PROF, hung_s)
         if clock.ticks != ticks or not ticks:
-            if is_told:
-                _tell(log.warning, "the event loop turns again, after about %.1f s", rounds * ROUND_S)
-            ticks, rounds, is_told = clock.ticks, 0, False
+            if is_logged:
+                _log(log.warning, "the event loop turns again, after about %.1f s", rounds * ROUND_S)
+            ticks, rounds, is_logged = clock.ticks, 0, False
             continue
         rounds += 1
-        if rounds * ROUND_S >= LATE_S and not is_told:
-            is_told = True
-            _tell(log.warning, "the event loop has not turned for %.0f s: %s", LATE_S, _where())
+        if rounds * ROUND_S >= LATE_S and not is_logged:
+            is_logged = True
+            _log(log.warning, "the event loop has not turned for %.0f s: %s", LATE_S, _where())
         if rounds * ROUND_S >= hung_s:
-            _tell(log.critical, "the event loop has not turned for %.0f s: this process ends", hung_s)
-            _tell(faulthandler.dump_traceback, sys.__stderr__)
+            _log(log.critical, "the event loop has not turned for %.0f s: this process ends", hung_s)
+            _log(faulthandler.dump_traceback, sys.__stderr__)
             os._exit(HUNG_EXIT_CODE)
 
 
-def _tell(say: Callable[..., object], *what: object) -> None:
-    """Say it, but do not wait for whoever can't take it."""
-    telling = threading.Thread(target=say, args=what, daemon=True)
-    telling.start()
-    telling.join(TELLING_S)
+def _log(say: Callable[..., object], *what: object) -> None:
+    """Log from another thread, and wait at most `LOG_TIMEOUT_S` for it."""
+    logging_thread = threading.Thread(target=say, args=what, daemon=True)
+    logging_thread.start()
+    logging_thread.join(LOG_TIMEOUT_S)
 
 
 def _where() -> str:
-    """The innermost lines of our own code on the loop's thread; of others' code if none is ours."""
+    """Return the innermost lines of this project on the loop's thread, or of other code if there are none."""
     frame = sys._current_frames().get(clock.thread_id)
     frames: list[FrameType] = []
     while frame is not None:

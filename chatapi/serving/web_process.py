@@ -1,10 +1,11 @@
-"""The web process: this server with this application, until SIGTERM."""
+"""Runs the web process: the server with the ASGI application, until SIGTERM."""
 
 from django.conf import settings
+from django.urls import reverse
 
 from accounts.loop_clock import clock
 from chatapi.asgi import application
-from chatapi.serving.process_tuning import settle_in
+from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
 from chatapi.web.event_loop import loop
 from chatapi.web.limits import Limits
@@ -14,14 +15,14 @@ from chatapi.web.services import Services
 
 
 class WebLifecycle(Lifecycle):
-    """Connects the server's end to the application's."""
+    """Passes the server's stages of stopping on to the application."""
 
     def draining(self) -> None:
-        """Asked to stop: /readyz fails from now on."""
+        """Make /readyz fail from now on."""
         start_draining()
 
     def deadline(self) -> None:
-        """The last seconds: streams that still run end themselves, properly."""
+        """End the streams that still run, each with a proper last chunk."""
         Services.end_streams()
 
 
@@ -35,7 +36,9 @@ def run(*, host: str, port: int) -> None:
         lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
-    settle_in()
+    # It imports the views and pages: in the first request that would block the event loop for 200 ms.
+    reverse("admin:index")
+    tune_process()
     clock.start(loop)
     with watched():
         serve(

@@ -1,8 +1,8 @@
-"""Parses large request bodies in a child process, so that no other request waits while one is parsed
+"""Parses large request bodies in a child process, so that no other request waits meanwhile
 (`wire/parser_process.py`).
 
-There is one child in a web process, started with its services and again after its death. It works on one body
-at a time; who is next is decided by `BodyRoom`, before a body is read.
+A web process has one child, which it starts again if it dies. The child parses one body at a time; `BodyRoom`
+decides their order, before they are read.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from chatapi.wire.parser_process import LENGTH, Outcome, Task
 log = logging.getLogger(__name__)
 
 CPU_LIMIT_S = 5.0
-"""CPU time that one body may take: ten times as much as the slowest of 8 MiB that we know of."""
+"""The most CPU time for one body: ten times that of the slowest known body of 8 MiB."""
 ANSWER_TIMEOUT_S = 30.0
-"""Time by the clock that one body may take, on a machine that is busy or stands still."""
+"""The most time by the clock for one body: a machine may be busy, or stand still."""
 _COMMAND = (sys.executable, "-m", "chatapi.wire.parser_process")
 _ROOT = Path(__file__).parent.parent.parent
 _outcome_decoder = msgspec.msgpack.Decoder(Outcome)
@@ -33,11 +33,11 @@ _PIECE_BYTES = 1 << 16
 
 
 class ParserUnavailable(Exception):
-    """The child died, or did not answer in time, through no fault of the body."""
+    """The child died or did not answer in time, and the body is not at fault."""
 
 
 class _Child:
-    """The child process and the socket that is its standard input and output."""
+    """The child process, and the socket that is its standard input and output."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -48,14 +48,13 @@ class _Child:
 
     @classmethod
     async def start(cls) -> "_Child":
-        process, ours = await asyncio.to_thread(
-            _spawn
-        )  # a fork of a large process stops its thread for milliseconds
+        # In a thread, because forking a large process takes milliseconds.
+        process, ours = await asyncio.to_thread(_spawn)
         reader, writer = await asyncio.open_connection(sock=ours)
         return cls(process, reader, writer)
 
     async def parse(self, task: Task, pieces: Sequence[bytes]) -> tuple[Outcome, bytes]:
-        """Raises `OSError` or `EOFError` when the child dies."""
+        """Return the outcome and the request's content; raises `OSError` or `EOFError` if the child dies."""
         header = msgspec.msgpack.encode(task)
         self._writer.write(LENGTH.pack(len(header)) + header + LENGTH.pack(sum(map(len, pieces))))
         for piece in pieces:
@@ -77,7 +76,7 @@ class _Child:
         return b"".join(pieces)
 
     async def end(self) -> int:
-        """Kill the child, if it still lives, and answer how it ended."""
+        """Kill the child and return its exit status."""
         self._writer.transport.abort()
         self.process.kill()
         return await asyncio.to_thread(self.process.wait)
@@ -97,9 +96,9 @@ class BodyParser:
     async def parse(
         self, pieces: Sequence[bytes], endpoint: str, default_model: str | None, *, is_ticket: bool = False
     ) -> ParsedRequest:
-        """The request that the pieces of a body hold; raises `InvalidRequest` or `ParserUnavailable`.
+        """Return the request in the pieces of a body; raises `InvalidRequest` or `ParserUnavailable`.
 
-        If the caller is cancelled while its body is being parsed, the child is killed.
+        Cancelling the caller while its body is parsed kills the child.
         """
         task = Task(endpoint, default_model, is_ticket, self._cpu_limit_s)
         async with self._turn:
@@ -110,7 +109,7 @@ class BodyParser:
         return ParsedRequest(outcome.summary, content)
 
     async def start(self) -> None:
-        """Start the child before it is needed; if that fails, the next body tries again."""
+        """Start the child before it is needed; if this fails, the next body tries again."""
         async with self._turn:
             try:
                 self._child = self._child or await _Child.start()
@@ -118,7 +117,6 @@ class BodyParser:
                 log.warning("the parser of large bodies can't be started: %r", error)
 
     async def close(self) -> None:
-        """End the child."""
         child, self._child = self._child, None
         if child is not None:
             await child.end()
@@ -137,9 +135,8 @@ class BodyParser:
                 ) from None
             log.error("the parser of large bodies ended with %s: %r", status, error)
             raise ParserUnavailable(repr(error)) from error
-        except (
-            BaseException
-        ):  # cancelled in the middle of a conversation: what the child says next belongs to nobody
+        except BaseException:
+            # Cancelled: the child's answer would be taken for that to the next body.
             await asyncio.shield(self._end_child())
             raise
 
@@ -150,7 +147,7 @@ class BodyParser:
 
 def _spawn() -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Start a child that inherits nothing but its channel: no environment, which has secrets, and no other
-    descriptor.
+    file descriptor.
     """
     ours, theirs = socket.socketpair()
     with theirs:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from time import monotonic
 from typing import Protocol
 
-from accounts import client_address
+from accounts import client_ip
 from chatapi.web import refusals
 from chatapi.web.limits import Limits
 from chatapi.web.refusals import Refusal
@@ -66,7 +66,7 @@ class ClientQuotas:
 
     def of_request(self, peer: str, forwarded_for: str) -> Client:
         """The client that a trusted proxy names."""
-        return self._client(client_address.of(peer, forwarded_for, self._trusted_proxies))
+        return self._client(client_ip.of(peer, forwarded_for, self._trusted_proxies))
 
     def _client(self, address: str) -> Client:
         household = _household(address)
@@ -162,9 +162,9 @@ class ClientQuotas:
 
 @lru_cache(maxsize=8_192)
 def _household(address: str) -> str:
-    return client_address.household(address)
+    return client_ip.network_of(address)
 
 
 @lru_cache(maxsize=8_192)
 def _is_proxy(peer: str, trusted_proxies: tuple[str, ...]) -> bool:
-    return client_address.is_trusted(peer, trusted_proxies)
+    return client_ip.is_trusted(peer, trusted_proxies)

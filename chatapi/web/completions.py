@@ -1,533 +1,356 @@
-"""The flow that all completion endpoints share: check, admit, enqueue, relay, and tell every failure as
-designed.
+"""The way in of a completion: validate the request, admit it, and respond (`responses.py`).
+
+`chat`, `text` and `issue_ticket` are the code of their kinds (`kinds.py`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple
-from uuid import UUID
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from django.conf import settings
+from redis.exceptions import RedisError
 
-from accounts import access
+from accounts import authentication
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.models import KeyScope
 from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
+from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Job
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web import idempotency_header
-from chatapi.web.endpoint import Endpoint
-from chatapi.web.relay import CLOSING, LOST, relay
-from chatapi.web.resumption import follow, is_kept
+from chatapi.web.body_room import LARGE_BYTES
+from chatapi.web.exchange import Exchange, authenticate
+from chatapi.web.generations import visible_generation
+from chatapi.web.responses import has_failed, respond, respond_again, respond_later
 from chatapi.web.services import Services
-from chatapi.wire import requests
-from chatapi.wire.completion import Completion
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
-from chatapi.wire.dialects import Answer, Dialect, OpenAI
-from chatapi.wire.parsed_request import TEXT, RequestSummary, parse
-from chatapi.wire.requests import InvalidRequest
-from chatapi.wire.sse import PING
+from chatapi.web.tickets import Ticket, TooManyTickets
+from chatapi.wire import parsed_request, requests
+from chatapi.wire.dialects import Dialect
+from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
 from usage import pricing
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted, is_known
-from usage.books.settlement import MAY_FARE_BETTER
 from usage.errors import AlreadyAdmitted, NotPriced
 from usage.failpoints import failpoint
-from usage.models import Generation, Outcome, State
+from usage.models import State
 from usage.pricing import FREE, Price
 
-STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
+log = logging.getLogger(__name__)
 
-
-MOST_SHOWN = 32
+MAX_ECHO_CHARS: Final = 32
 """Characters of a header's value that an error repeats."""
-
-PIECE_DELTAS = 256
-"""So many deltas are encoded and sent at once."""
-
-PATIENCE_S = 1.0
+GIVE_WAY_CHECK_S: Final = 1.0
 """How often a body that arrives slowly is asked to give way."""
 
 
-class Asked(NamedTuple):
-    """What someone wants, checked as far as that goes without the books."""
+@dataclass(slots=True)
+class ValidatedRequest:
+    """A validated request with its caller, model and price; nothing is reserved yet."""
 
-    id: UUID
     caller: Caller
     dialect: Dialect
-    request: RequestSummary
+    summary: RequestSummary
+    content: bytes
+    """The request as workers read it; empty once it is queued, because its stream may run for hours."""
     model: CatalogModel
     price: Price
-    """Of this caller: less its organization's discount, nothing for a test key."""
+    """Less the organization's discount; nothing for a test key."""
+    room: Room | None = None
+    """The room of a large body, until the request is queued."""
 
 
-class Completions(Endpoint):
-    """One request for a completion, streaming or not; subclasses say how it is read and which form its answer
-    has.
+# ---- the kinds of request
+
+
+async def chat(exchange: Exchange) -> None:
+    """`POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion"), or for an EventSource
+    `GET /v1/chat/completions?ticket=…`.
     """
+    secret = exchange.query("ticket") if exchange.method == "GET" else None
+    services = await Services.get()
+    request = await (redeem(exchange, services, secret) if secret else validate(exchange, services))
+    await complete(exchange, services, request)
 
-    endpoint: ClassVar[str]
-    required_scope = KeyScope.COMPLETIONS
-    takes_body = True
-    is_ticket: ClassVar[bool] = False
-    """The request is kept for an EventSource, which streams."""
-    services: Services
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.content = b""
-        """The validated request, until it is handed to the workers."""
-        self.room: Room | None = None
-        """What a large body takes up, until its request is queued."""
-        self.test_room: Room | None = None
-        """What a large body of a test key takes up until its generation has ended: nobody pays for it, so it
-        has a bound of its own.
-        """
-        self.large_bytes = 0
-        """How much of a large body was read."""
-        self.has_taken = False
-        """The request counts in the caller's rate limits."""
-        self.answer: OpenAI | None = None
-        self.used_tokens: int | None = None
-        """What the generation used, when this process has seen its end."""
-        self.is_repeated = False
-        """Its idempotency key stands for a generation that there is already."""
-        self.is_final = False
-        """That one has ended, and its key stands for that end."""
+async def text(exchange: Exchange) -> None:
+    """`POST /v1/completions` (OpenAI's API reference, "Create completion")."""
+    services = await Services.get()
+    await complete(exchange, services, await validate(exchange, services))
 
-    @property
-    def is_nothing_charged(self) -> bool:
-        """A request that fails has not been admitted, or is withdrawn; the one that it repeats, or may
-        repeat, may well be charged.
-        """
-        return not self.is_repeated and self.header(b"idempotency-key") is None
 
-    def encoder(self, dialect: Dialect, answer: Answer) -> OpenAI:
-        """The dialect's form of this endpoint's answers."""
-        raise NotImplementedError
+async def issue_ticket(exchange: Exchange) -> None:
+    """`POST /v1/chat/completions/tickets`: 201 with a URL from which an EventSource gets this chat's stream.
 
-    # ---- what comes in
-
-    async def posted_by(self, services: Services) -> Caller:
-        """Who posts this JSON; raises what is wrong with the key, then with the form, which counts as a
-        refusal of that key.
-        """
-        self.allow("POST")
-        caller = await self.caller(services)
-        media_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
-        if media_type != "application/json":
-            raise errors.unsupported_media_type()
-        if (coding := self.header(b"content-encoding")) and coding.strip().lower() != "identity":
-            self.identifying.append((b"accept-encoding", b"identity"))
-            raise errors.unsupported_content_coding(coding[:MOST_SHOWN])
-        return caller
-
-    @property
-    def default_model(self) -> str | None:
-        """The model of a request that names none, in a dialect whose document does not ask for one."""
-        return None if self.dialect is None or self.dialect.chat.requires_model else settings.DEFAULT_MODEL
-
-    def ended(self) -> None:
-        """Releases the room that a large body took."""
-        for room in (self.room, self.test_room):
-            if room is not None:
-                room.release()
-
-    async def posted(self, services: Services) -> Asked:
-        """The request in the body, by whoever posts it; a large body is only read for a key whose limits have
-        room.
-        """
-        caller = await self.posted_by(services)
-        is_large = await self.has_large_body()
-        await self._check_limits(services, caller, is_large)
-        if is_large:
-            pieces = await self._read_large(services, caller)
-            parsed = await services.parser.parse(
-                pieces, self.endpoint, self.default_model, is_ticket=self.is_ticket
-            )
-        else:
-            parsed = parse(
-                await self.read_body(), self.endpoint, self.default_model, is_ticket=self.is_ticket
-            )
-        self.content = parsed.content
-        return await self.asked(services, caller, parsed.summary)
-
-    async def _check_limits(self, services: Services, caller: Caller, is_large: bool) -> None:
-        """Raises `RateLimited` or 429 for what would be refused anyway, before its body is parsed and, if it
-        is large, read.
-        """
-        try:
-            services.rates.check(caller)
-            if is_large:
-                await services.rates.look(caller)
-        except RateLimited:
-            if not await self._may_be_repeated(services, caller):
-                raise
-        if is_large and (wait_ms := services.refused_bytes.wait_ms(caller.api_key_id)):
-            raise errors.too_many_refused_bytes(wait_ms)
-
-    async def _may_be_repeated(self, services: Services, caller: Caller) -> bool:
-        """Whether the idempotency key stands for a request already: its answer needs no room."""
-        header = self.header(b"idempotency-key")
-        digest = idempotency_header.digest_of(header) if header else None
-        return digest is not None and await services.commits.read(is_known, caller.api_key_id, digest)
-
-    async def _read_large(self, services: Services, caller: Caller) -> list[bytes]:
-        """The pieces of a large body, once there is room for it; raises 413 or `NoRoom`."""
-        most_bytes = settings.MAX_BODY_BYTES if self.announced_bytes is None else self.announced_bytes
-        if most_bytes > settings.MAX_BODY_BYTES:
-            raise errors.body_too_large()
-        if caller.is_test:
-            self.test_room = await services.test_room.acquire(caller.organization_id, most_bytes)
-        room = self.room = await services.room.acquire(caller.organization_id, most_bytes)
-        pieces = []
-        while (piece := await self._next_piece_in_time(room)) is not None:
-            pieces.append(piece)
-            self.large_bytes += len(piece)
-            if self.large_bytes > most_bytes:
-                raise errors.body_too_large()
-        return pieces
-
-    async def _next_piece_in_time(self, room: Room) -> bytes | None:
-        while not room.must_give_way:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    return await self.next_piece()
-        raise NoRoom("a slow body gave way")
-
-    def note_refusal(self, caller: Caller, error: Exception, failure: Failed) -> None:
-        """Count the refused request in the caller's limits, as a repeated one is, and the bytes that were
-        read for it.
-
-        A 429 takes nothing here, so that whoever waits as long as told gets in.
-        """
-        super().note_refusal(caller, error, failure)
-        if self.large_bytes:
-            self.services.refused_bytes.add(caller.api_key_id, self.large_bytes)
-        if not self.has_taken and failure.status != 429:
-            self.services.in_background(self.services.rates.take_refused(caller, self.generation_id))
-
-    async def asked(self, services: Services, caller: Caller, request: RequestSummary) -> Asked:
-        """The request with its model; raises what is wrong with either for this dialect and model."""
-        assert self.dialect is not None, "the dialect is chosen before the request is read"
-        if self.dialect.chat.usage_is_opt_in:  # elsewhere the options mean nothing, with a stream or without
-            requests.refuse_idle_stream_options(request)
-        if not caller.may_use(request.model):
-            raise errors.model_not_allowed(request.model)
-        model = await services.model(request.model)
-        if model is None:
-            raise errors.model_not_found(request.model)
-        if model.price is None:
-            raise NotPriced(request.model)
-        if not model.remote_media_allowed:
-            requests.refuse_remote_media(request)
-        if ignored := requests.ignored_parameters(request, model.extra_parameters):
-            self.identifying.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
-        discount = (await services.discounts.get()).get(caller.organization_id, 0)
-        price = FREE if caller.is_test else pricing.discounted(model.price, discount)
-        return Asked(self.generation_id, caller, self.dialect, request, model, price)
-
-    # ---- what goes out
-
-    async def complete(self, services: Services, asked: Asked) -> None:
-        """Take from the limits, admit and enqueue, then answer; a request that was sent before has that one's
-        answer.
-        """
-        later = "respond-async" in _preferences(self.header(b"prefer") or "")
-        key = idempotency_header.of(self.header(b"idempotency-key"), asked.request)
-        admission = _admission(asked, self.endpoint, key)
-        try:
-            await self._complete(services, asked, admission, later)
-        except AlreadyAdmitted as error:
-            if not error.is_same_request:
-                raise
-            self.is_repeated = True
-            content = self._forget_content()
-            row = await visible_generation(services, asked.caller, error.generation_id)
-            if row.state == State.ADMITTED:
-                # Follows the log and has no inbox; the first request's limits are released by its own process.
-                await services.enqueue_again(row.id, Job("", content, runs_on=True))
-            await self._respond_again(services, row, later)
-
-    async def _complete(
-        self, services: Services, asked: Asked, admission: ledger.Admission, later: bool
-    ) -> None:
-        """A request that is new, or that nobody knows yet to be an old one; what it has taken and not used is
-        given back.
-        """
-        reservation = await self._take(services, asked, admission)
-        self.has_taken = True
-        self.identifying += reservation.headers()
-        inbox = "" if later else services.inbox.name
-        starting = services.in_background(
-            _start(services, admission, _job(self.content, admission, inbox), self.room)
+    The URL works once. Nothing is admitted or charged before.
+    """
+    services = await Services.get()
+    request = await validate(exchange, services)
+    summary = msgspec.structs.replace(request.summary, stream=True)
+    dialect, api_key_id = request.dialect.name, request.caller.api_key_id
+    try:
+        secret = await services.tickets.issue(
+            Ticket(exchange.id, api_key_id, dialect, request.content, summary=summary)
         )
-        self.room = None
-        try:
-            await (
-                self._respond_later(services, asked, admission, starting)
-                if later
-                else self._respond(services, asked, admission, starting)
-            )
-        finally:
-            services.in_background(_release(services, reservation, self.used_tokens, starting))
+    except TooManyTickets as error:
+        raise errors.too_many_tickets(services.tickets.max_bytes, error.retry_after_ms) from None
+    except (RedisError, OSError) as error:
+        raise StreamUnavailable(str(error)) from error
+    body = {
+        "object": "chat.completion.ticket",
+        "id": secret,
+        "expires_at": identity.created(exchange.id) + services.tickets.ttl_ms // 1_000,
+        "url": f"/{dialect}/v1/chat/completions?ticket={secret}",
+    }
+    await exchange.send_json(201, msgspec.json.encode(body))
 
-    def _forget_content(self) -> bytes:
-        """Give up the request's content, and return it: the stream that follows may run for hours."""
-        content, self.content = self.content, b""
-        return content
 
-    async def _take(self, services: Services, asked: Asked, admission: ledger.Admission) -> Reservation:
-        """What it takes from the caller's limits. Where they have no room, `AlreadyAdmitted` for what was
-        sent before: that needs none.
-        """
-        try:
-            return await services.rates.take(
-                asked.caller, asked.id, model=asked.request.model, tokens=admission.most_tokens
-            )
-        except RateLimited as error:
-            if admission.idempotency is None:
-                raise
-            known = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
-            if known is None:
-                raise
-            self.identifying += error.headers()
-            raise known from None
+# ---- validate
 
-    async def _respond(
-        self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]"
-    ) -> None:
-        """Relay it; whoever leaves before the end has the generation cancelled."""
-        self.answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
-        # Nothing was awaited since it began to start: nothing is missed.
-        follower = services.inbox.follow(asked.id, asked.caller.organization_id)
-        is_wanted = True
-        try:
-            # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
-            await asyncio.shield(starting)
-            self._forget_content()
-            self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
-            await self._tell(relay(services, follower, settings.PING_MS), asked.request.stream)
-            is_wanted = False
-        finally:
-            services.inbox.leave(follower)
-            # Who sends an idempotency key will come back for the answer.
-            if is_wanted and admission.idempotency is None and not _has_failed(starting):
-                services.abandon(asked.id)
 
-    async def _respond_later(
-        self, services: Services, asked: Asked, admission: ledger.Admission, starting: "asyncio.Task[None]"
-    ) -> None:
-        """202, with the address of the stream (RFC 7240, "respond-async"): no client's leaving ends this
-        generation, once it has that.
-        """
+async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
+    """Return the request in the body; no step begins before the one before it has succeeded:
+
+    1. the head: method, key, scope, dialect, content type;
+    2. the caller's limits; for a large body also in Redis, and the bytes of its refused requests;
+    3. room in memory for a large body, which is not read before;
+    4. the body: small ones are parsed here, large ones in a child process;
+    5. the model and its price.
+    """
+    exchange.allow("POST")
+    caller, dialect = await authenticate(exchange, services)
+    media_type = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise errors.unsupported_media_type()
+    if (coding := exchange.header(b"content-encoding")) and coding.strip().lower() != "identity":
+        exchange.response_headers.append((b"accept-encoding", b"identity"))
+        raise errors.unsupported_content_coding(coding[:MAX_ECHO_CHARS])
+    is_large = await exchange.has_large_body()
+    await _check_limits(exchange, services, caller, is_large)
+    room, kind = None, exchange.kind
+    default_model = None if dialect.chat.requires_model else settings.DEFAULT_MODEL
+    if is_large:
+        room, pieces = await _read_large_body(exchange, services, caller)
+        parsed = await services.parser.parse(pieces, kind.endpoint, default_model, is_ticket=kind.is_ticket)
+    else:
+        body = await exchange.read_body()
+        parsed = parsed_request.parse(body, kind.endpoint, default_model, is_ticket=kind.is_ticket)
+    request = await _with_price(exchange, services, caller, dialect, parsed)
+    request.room = room
+    return request
+
+
+async def redeem(exchange: Exchange, services: Services, secret: str) -> ValidatedRequest:
+    """Return the request that was posted for this ticket, if the key that posted it is still valid."""
+    if await exchange.has_large_body():
+        raise errors.body_too_large("A GET takes no request body.")
+    try:
+        ticket = await services.tickets.redeem(secret)
+    except (RedisError, OSError) as error:
+        raise StreamUnavailable(str(error)) from error
+    if ticket is None:
+        raise errors.invalid_ticket()
+    caller = exchange.caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
+    caller.require(exchange.kind.scope)
+    dialect = exchange.choose_dialect(ticket.dialect)
+    summary = ticket.summary
+    # Another version may have validated the request. What this one can't read has to be posted again; a large
+    # request would take too long to read here, so a worker finds out.
+    if summary is None or len(ticket.request) <= LARGE_BYTES:
         try:
-            await asyncio.shield(starting)
-            self._forget_content()
-            answer = self.encoder(asked.dialect, _answer(asked.id, asked.request))
-            self.identifying.append((b"x-generation-id", answer.public_id.encode()))
-            await self._send_accepted(answer.public_id, asked.dialect.name)
-        except asyncio.CancelledError:
-            # Without its address nobody can fetch it, but by an idempotency key.
-            if not self.is_started and admission.idempotency is None:
-                services.give_up(asked.id)
+            summary = parsed_request.read(ticket.request, parsed_request.CHAT).summary
+        except msgspec.DecodeError as error:
+            log.error("a ticket's request can't be read: %s", error)
+            raise errors.invalid_ticket() from None
+    return await _with_price(exchange, services, caller, dialect, ParsedRequest(summary, ticket.request))
+
+
+async def _check_limits(exchange: Exchange, services: Services, caller: Caller, is_large: bool) -> None:
+    """Raise `RateLimited` or 429 for a request that would be refused later, before its body is parsed and, if
+    it is large, read.
+    """
+    try:
+        services.rates.check(caller)
+        if is_large:
+            await services.rates.look(caller)
+    except RateLimited:
+        # A request that was sent before needs no room in the limits.
+        header = exchange.header(b"idempotency-key")
+        digest = idempotency_header.digest_of(header) if header else None
+        if digest is None or not await services.commits.read(is_known, caller.api_key_id, digest):
             raise
-
-    async def _respond_again(self, services: Services, row: Generation, later: bool) -> None:
-        """The answer of the generation that this idempotency key stands for already: attached to, or
-        replayed.
-        """
-        assert self.dialect is not None, "the dialect is chosen before anything is admitted"
-        self.answer = answer_to(row, self.dialect)
-        self.identifying.append((b"x-generation-id", self.answer.public_id.encode()))
-        # Of one that never started there is no stream, and never was: the books have its end.
-        if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
-            raise errors.stream_expired()
-        self.identifying.append((b"idempotent-replayed", b"true"))
-        if later:
-            await self._send_accepted(self.answer.public_id, self.dialect.name)
-            return
-        self.is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
-        await self._tell(follow(services, row, settings.PING_MS), row.is_stream)
-
-    async def _send_accepted(self, public_id: str, dialect: str) -> None:
-        path = f"/{dialect}/v1/generations/{public_id}"
-        body = {"id": public_id, "object": "generation", "stream_url": f"{path}/stream", "receipt_url": path}
-        headers = [(b"location", f"{path}/stream".encode()), (b"preference-applied", b"respond-async")]
-        await self.send_json(202, msgspec.json.encode(body), headers)
-
-    async def handle_error(self, error: Exception) -> None:
-        """Tell the client: as an HTTP error, or inside the stream when it has begun."""
-        if self.is_complete:
-            return
-        failure = self.told(error)
-        if self.is_started and self.answer is not None:
-            await self.send_body(self.answer.failed(failure), more=False)
-        elif (frames := self._invalid_stream(error, failure)) is not None:
-            await self.send_head(200, STREAM_HEADERS)
-            await self.send_body(frames, more=False)
-        else:
-            await self.send_error(failure)
-
-    def _invalid_stream(self, error: Exception, failure: Failed) -> bytes | None:
-        """What a dialect tells inside a stream about a request that was not valid."""
-        if self.dialect is None or not isinstance(error, InvalidRequest) or not error.is_stream:
-            return None
-        return self.dialect.chat.invalid_stream(failure)
-
-    async def _tell(self, batches: AsyncIterator[list[AnyDelta]], is_stream: bool) -> None:
-        await (self._stream(batches) if is_stream else self._collect(batches))
-        failpoint("view.after_terminal")
-
-    async def _stream(self, batches: AsyncIterator[list[AnyDelta]]) -> None:
-        """Relay deltas as they come; the first one decides the status."""
-        assert self.answer is not None
-        async for batch in batches:
-            if not self.is_started:
-                if batch and isinstance(batch[0], Failed):
-                    await self._send_failure(batch[0])
-                    return
-                await self.send_head(200, STREAM_HEADERS)
-            is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
-            if is_last and isinstance(batch[-1], Usage):
-                self.used_tokens = batch[-1].total_tokens
-            rest = await self._send_beginning(self.answer, batch) if len(batch) > PIECE_DELTAS else batch
-            await self.send_body(self.answer.encode(rest) if rest else PING, more=not is_last)
-
-    async def _send_beginning(self, answer: OpenAI, batch: list[AnyDelta]) -> list[AnyDelta]:
-        """Send a long batch in pieces, but the last one, which it answers; between them others have their
-        turn.
-        """
-        last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
-        for start in range(0, last_start, PIECE_DELTAS):
-            await self.send_body(answer.encode(batch[start : start + PIECE_DELTAS]))
-            await asyncio.sleep(0)  # also lets the news arrive that the client has left
-        return batch[last_start:]
-
-    async def _collect(self, batches: AsyncIterator[list[AnyDelta]]) -> None:
-        """Wait for the end, then answer with one object."""
-        assert self.answer is not None
-        completion = Completion()
-        async for batch in batches:
-            for delta in batch:
-                completion.add(delta)
-        if completion.failure is not None:
-            await self._send_failure(completion.failure)
-        else:
-            self.used_tokens = completion.usage.total_tokens if completion.usage else None
-            await self.send_json(200, self.answer.body(completion))
-
-    async def _send_failure(self, failure: Failed) -> None:
-        """A failure instead of an answer. One that the key would only repeat invites nobody back; losing
-        touch is another matter.
-        """
-        if self.is_final and failure not in (LOST, CLOSING):
-            failure = msgspec.structs.replace(failure, retry_after_ms=None)
-            if errors.NO_RETRY not in errors.headers(failure):  # SDKs do not understand it twice
-                self.identifying.append(errors.NO_RETRY)
-        await self.send_error(failure)
+    if is_large and (wait_ms := services.refused_bytes.wait_ms(caller.api_key_id)):
+        raise errors.too_many_refused_bytes(wait_ms)
 
 
-def _admission(asked: Asked, endpoint: str, key: Idempotency | None) -> ledger.Admission:
-    """What is asked for and held."""
-    caller, request, model = asked.caller, asked.request, asked.model
+async def _read_large_body(
+    exchange: Exchange, services: Services, caller: Caller
+) -> tuple[Room, list[bytes]]:
+    """Return the body's pieces, and the room in memory that it waited for; raises 413 or `NoRoom`."""
+    announced_bytes = exchange.announced_bytes
+    max_bytes = settings.MAX_BODY_BYTES if announced_bytes is None else announced_bytes
+    if max_bytes > settings.MAX_BODY_BYTES:
+        raise errors.body_too_large()
+    if caller.is_test:  # nobody pays for it, so it has a bound of its own, and keeps that room until its end
+        exchange.rooms.append(await services.test_room.acquire(caller.organization_id, max_bytes))
+    room = await services.room.acquire(caller.organization_id, max_bytes)
+    exchange.rooms.append(room)
+    pieces = []
+    while (piece := await _next_piece(exchange, room)) is not None:
+        pieces.append(piece)
+        if exchange.large_bytes > max_bytes:
+            raise errors.body_too_large()
+    return room, pieces
+
+
+async def _next_piece(exchange: Exchange, room: Room) -> bytes | None:
+    """Return the body's next piece; raise `NoRoom` if it is so slow that it must give way to others."""
+    while not room.must_give_way:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_WAY_CHECK_S):
+                return await exchange.next_piece()
+    raise NoRoom("a slow body gave way")
+
+
+async def _with_price(
+    exchange: Exchange, services: Services, caller: Caller, dialect: Dialect, parsed: ParsedRequest
+) -> ValidatedRequest:
+    """Return the request with its model and price; raise what is wrong with it for this dialect and model."""
+    summary = parsed.summary
+    if dialect.chat.usage_is_opt_in:  # elsewhere the options mean nothing, with a stream or without
+        requests.refuse_idle_stream_options(summary)
+    if not caller.may_use(summary.model):
+        raise errors.model_not_allowed(summary.model)
+    model = await services.model(summary.model)
+    if model is None:
+        raise errors.model_not_found(summary.model)
+    if model.price is None:
+        raise NotPriced(summary.model)
+    if not model.remote_media_allowed:
+        requests.refuse_remote_media(summary)
+    if ignored := requests.ignored_parameters(summary, model.extra_parameters):
+        exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
+    discount = (await services.discounts.get()).get(caller.organization_id, 0)
+    price = FREE if caller.is_test else pricing.discounted(model.price, discount)
+    return ValidatedRequest(caller, dialect, summary, parsed.content, model, price)
+
+
+# ---- admit
+
+
+async def complete(exchange: Exchange, services: Services, request: ValidatedRequest) -> None:
+    """Admit the request and respond; a request that was sent before gets the first one's answer."""
+    preferences = (exchange.header(b"prefer") or "").lower().split(",")  # RFC 7240, section 2
+    is_later = "respond-async" in {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
+    key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
+    admission = _admission(exchange, request, key)
+    try:
+        reservation = await _take_from_limits(exchange, services, request, admission)
+        if request.room is not None:
+            exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
+        inbox = "" if is_later else services.inbox.name
+        admitting = services.in_background(_admit(services, request, admission, inbox))
+        used_tokens: int | None = None
+        try:
+            if is_later:
+                await respond_later(exchange, services, admission, request.dialect, admitting)
+            else:
+                used_tokens = await respond(exchange, services, admission, request.dialect, admitting)
+        finally:
+            services.in_background(_release(services, reservation, used_tokens, admitting))
+        return
+    except AlreadyAdmitted as error:
+        if not error.is_same_request:
+            raise
+        first_id = error.generation_id
+    row = await visible_generation(services, request.caller, first_id)
+    if row.state == State.ADMITTED:
+        # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
+        await services.enqueue_again(row.id, Job("", request.content, runs_on=True))
+    request.content = b""
+    await respond_again(exchange, services, row, request.dialect, is_later=is_later)
+
+
+def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
+    caller, summary, model = request.caller, request.summary, request.model
+    max_output_tokens = model.max_output_tokens
+    if summary.max_output_tokens is not None:
+        max_output_tokens = min(summary.max_output_tokens, max_output_tokens)
     return ledger.Admission(
-        id=asked.id,
+        id=exchange.id,
         organization_id=caller.organization_id,
         project_id=caller.project_id,
         api_key_id=caller.api_key_id,
         time_zone=caller.time_zone,
         is_test=caller.is_test,
-        model=request.model,
-        endpoint=endpoint,
-        dialect=asked.dialect.name,
-        is_stream=request.stream,
-        choices_count=request.choices_count,
-        sampled_count=request.sampled_count,
-        max_output_tokens=_cap(request.max_output_tokens, model.max_output_tokens),
-        prompt_tokens_bound=request.prompt_tokens_bound(model.context_window),
-        max_prompt_tokens=request.max_prompt_tokens(model.context_window),
-        price=asked.price,
+        model=summary.model,
+        endpoint=exchange.kind.endpoint,
+        dialect=request.dialect.name,
+        is_stream=summary.stream,
+        choices_count=summary.choices_count,
+        sampled_count=summary.sampled_count,
+        max_output_tokens=max_output_tokens,
+        prompt_tokens_bound=summary.prompt_tokens_bound(model.context_window),
+        max_prompt_tokens=summary.max_prompt_tokens(model.context_window),
+        price=request.price,
         queue_ttl_ms=settings.QUEUE_TTL_MS,
-        includes_usage=request.include_usage,
+        includes_usage=summary.include_usage,
         idempotency=key,
     )
 
 
-def _cap(wish: int | None, most: int) -> int:
-    return most if wish is None else min(wish, most)
+async def _take_from_limits(
+    exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission
+) -> Reservation:
+    """Take the request from the caller's rate limits.
+
+    Raises `RateLimited` if they have no room, or `AlreadyAdmitted` for a request that was sent before: that
+    one needs none.
+    """
+    try:
+        reservation = await services.rates.take(
+            request.caller, exchange.id, model=request.summary.model, tokens=admission.most_tokens
+        )
+    except RateLimited as error:
+        if admission.idempotency is None:
+            raise
+        first = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
+        if first is None:
+            raise
+        exchange.response_headers += error.headers()
+        raise first from None
+    exchange.is_counted = True
+    exchange.response_headers += reservation.headers()
+    return reservation
 
 
-def answer_to(row: Generation, dialect: Dialect) -> OpenAI:
-    """The encoder that has written, or would write, the answer of a generation that was admitted before."""
-    answer = Answer(row.id.hex, identity.created(row.id), row.model, row.choices_count, row.includes_usage)
-    return (dialect.text if row.endpoint == TEXT else dialect.chat)(answer)
+async def _admit(
+    services: Services, request: ValidatedRequest, admission: ledger.Admission, inbox: str
+) -> None:
+    """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
-
-def _answer(generation_id: UUID, request: RequestSummary) -> Answer:
-    include_usage = request.stream and request.include_usage
-    return Answer(
-        generation_id.hex,
-        identity.created(generation_id),
-        request.model,
-        request.choices_count,
-        include_usage,
-    )
-
-
-def _job(content: bytes, admission: ledger.Admission, inbox: str) -> Job:
-    runs_on = admission.idempotency is not None or not inbox
-    return Job(inbox, content, runs_on)
-
-
-async def _start(services: Services, admission: ledger.Admission, job: Job, room: Room | None) -> None:
-    """Admit, then enqueue: runs to its end even if the client leaves meanwhile, so that no hold is left
-    behind.
+    This runs to its end even if the client leaves meanwhile, so that no hold is left behind.
     """
     try:
         await services.commits.write(ledger.admit, admission)
         failpoint("admit.after_commit")
-        await services.enqueue(admission.id, job)
+        runs_on = admission.idempotency is not None or not inbox
+        await services.enqueue(admission.id, Job(inbox, request.content, runs_on))
+        request.content = b""
         failpoint("enqueue.after")
     finally:
-        if room is not None:
-            room.release()
+        if request.room is not None:
+            request.room.release()
 
 
 async def _release(
-    services: Services, reservation: Reservation, used_tokens: int | None, starting: "asyncio.Task[None]"
+    services: Services, reservation: Reservation, used_tokens: int | None, admitting: "asyncio.Task[None]"
 ) -> None:
-    """Give back what it did not use: all of it if it never ran, which the books would not know."""
-    if not starting.done():  # its client has left while it was being admitted
-        await asyncio.wait([starting])
-    await services.rates.release(reservation, 0 if _has_failed(starting) else used_tokens)
-
-
-async def visible_generation(services: Services, caller: Caller, generation_id: UUID) -> Generation:
-    """The caller's generation with that id; raises 404, the same for another tenant's."""
-    row = await services.commits.read(
-        lambda: access.visible_to(caller, Generation.objects.filter(id=generation_id)).first()
-    )
-    if row is None:
-        raise errors.generation_not_found()
-    return row
-
-
-def _preferences(header: str) -> set[str]:
-    """The names of what the client prefers (RFC 7240, section 2), without what they are set to."""
-    return {
-        preference.partition(";")[0].partition("=")[0].strip().lower() for preference in header.split(",")
-    }
-
-
-def _has_failed(task: "asyncio.Task[None]") -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+    """Release what the request took from limits and did not use: all of it if it never ran."""
+    if not admitting.done():  # the client left meanwhile
+        await asyncio.wait([admitting])
+    await services.rates.release(reservation, 0 if has_failed(admitting) else used_tokens)

@@ -8,7 +8,7 @@ own views and the pages for people have a room each: a slow page delays no clien
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 from django.conf import settings
 
-from accounts import client_address
+from accounts import client_ip
 from chatapi import errors
 from chatapi.api.error_pages import is_client_route
 from chatapi.fair_room import FairRoom, NoRoom
@@ -35,7 +35,7 @@ class TakingTurns:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        address = client_address.household(client_address.of_request(scope, settings.TRUSTED_PROXIES))
+        address = client_ip.network_of(client_ip.of_request(scope, settings.TRUSTED_PROXIES))
         try:
             room = await (self._api if is_client_route(scope["path"]) else self._pages).acquire(address)
         except NoRoom:

@@ -6,32 +6,34 @@ Channels' own AsyncHttpConsumer reads no message while `handle` runs, so a lost 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPRequestEvent, HTTPScope
 from channels.consumer import AsyncConsumer
 
 
 class EventStreamConsumer(AsyncConsumer):
-    """Handles one HTTP request; subclasses write `handle`.
+    """Handles one HTTP request with `handler`, or with a subclass's own `handle`.
 
-    `handle` runs as soon as the first piece of the body is there, and asks for the others with `next_piece`
-    or `read_body`; a server may leave them unread until then. If the client leaves before the response is
-    complete, `handle` is cancelled where it awaits, if it has read the whole body, or else in its next call
-    of `next_piece`. It may clean up in `finally`, which is waited for. After the last `send_body` it is left
-    to finish in peace.
+    `handle` runs as soon as the first piece of the body is there, and reads the others with `next_piece` or
+    `read_body`; a server may leave them unread until then. If the client leaves before the response is
+    complete, `handle` is cancelled where it awaits if it has read the whole body, else in its next call of
+    `next_piece`. The consumer waits for its `finally`. After the last `send_body` it is not cancelled.
     """
 
     is_started: bool
-    """`send_headers` has been called: an error can no longer become a status."""
+    """`send_headers` was called: an error can no longer become a status."""
 
     is_complete: bool
-    """The last `send_body` has been called: nothing more can be sent."""
+    """The last `send_body` was called: nothing more can be sent."""
 
     channel_layer_alias = None  # a channel layer costs every request a round trip to Redis
 
+    def __init__(self, handler: "Callable[[EventStreamConsumer], Awaitable[None]] | None" = None) -> None:
+        self._handler = handler
+
     async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Serves one request as an ASGI application."""
+        """Serve one request as an ASGI application."""
         self.scope = scope
         self.base_send = send
         self.is_started = self.is_complete = False
@@ -73,28 +75,31 @@ class EventStreamConsumer(AsyncConsumer):
 
     @property
     def has_more_body(self) -> bool:
-        """Whether there is more of the body than what has arrived."""
+        """Whether the body is longer than what has arrived of it."""
         return not self._has_body.is_set()
 
     @property
     def unread_bytes(self) -> int:
-        """The length of what has arrived and has not been read."""
+        """The length of what has arrived and was not read."""
         return sum(map(len, self._pieces))
 
     async def next_piece(self) -> bytes | None:
-        """The next piece of the body; None behind the last one. Raises `CancelledError` if the client leaves."""
+        """Return the next piece of the body, None behind the last one.
+
+        Raises `CancelledError` if the client leaves.
+        """
         if not self._pieces and self.has_more_body:
             await self._receive_piece()
         return self._pieces.popleft() if self._pieces else None
 
     async def has_body_above(self, n_bytes: int) -> bool:
-        """Whether the unread body is longer than that; waits until so much has arrived, or all of it."""
+        """Return whether the unread body is longer than that, as soon as enough of it has arrived."""
         while self.has_more_body and self.unread_bytes <= n_bytes:
             await self._receive_piece()
         return self.unread_bytes > n_bytes
 
     async def read_body(self) -> bytes:
-        """The rest of the body."""
+        """Return the rest of the body."""
         pieces = []
         while (piece := await self.next_piece()) is not None:
             pieces.append(piece)
@@ -108,24 +113,23 @@ class EventStreamConsumer(AsyncConsumer):
 
     # ---- the response
 
-    async def handle(self) -> None:
-        """Answers the request with `send_headers` and `send_body`."""
-        raise NotImplementedError
-
-    def ended(self) -> None:
-        """Releases what the request holds; called when `handle` has returned, failed or been cancelled."""
+    def handle(self) -> Awaitable[None]:
+        """Answer the request with `send_headers` and `send_body`."""
+        if self._handler is None:
+            raise NotImplementedError
+        return self._handler(self)
 
     async def handle_error(self, error: Exception) -> None:
-        """Answers a request whose `handle` raised `error`; by default the server does."""
+        """Answer a request whose `handle` raised `error`; by default the server does."""
         raise error
 
     async def send_headers(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Begins the response; servers may hold the headers back until the first `send_body`."""
+        """Begin the response; servers may hold the headers back until the first `send_body`."""
         self.is_started = True
         await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def send_body(self, data: bytes, more: bool = True) -> None:
-        """Sends a piece of the body; `more=False` makes it the last. Waits while the client reads too slowly."""
+        """Send a piece of the body, `more=False` the last one. Waits while the client reads too slowly."""
         self.is_complete = not more
         await self.send({"type": "http.response.body", "body": data, "more_body": more})
 
@@ -134,13 +138,9 @@ class EventStreamConsumer(AsyncConsumer):
             await self.handle()
         except Exception as error:
             await self.handle_error(error)
-        finally:
-            self.ended()
 
 
 def _retrieve_error(task: "asyncio.Task[None]") -> None:
-    """Keep asyncio from logging an error that nobody waits for any more: the server has cancelled the whole
-    request.
-    """
+    """Mark the error as seen: if the server has cancelled the request, asyncio would log it."""
     if not task.cancelled():
         task.exception()

@@ -13,7 +13,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 def of(header: str | None, request: RequestSummary) -> Idempotency | None:
-    """What the header and the request stand for in the books; None without a header. Raises `InvalidRequest`."""
+    """Return what identifies the request in the books; None without a header. Raises `InvalidRequest`."""
     if header is None:
         return None
     digest = digest_of(header)
@@ -26,5 +26,5 @@ def of(header: str | None, request: RequestSummary) -> Idempotency | None:
 
 
 def digest_of(header: str) -> str | None:
-    """The header's value as the books have it; None if it is not valid."""
+    """Return the header's value as the books store it; None if it is not valid."""
     return hashlib.sha256(header.encode()).hexdigest() if _KEY.fullmatch(header) else None

@@ -29,7 +29,7 @@ class Refusal:
     retry_after_seconds: int | None = None
 
     def body(self) -> bytes:
-        """The envelope `{"error": {"message", "type", "param", "code"}}` as JSON."""
+        """Return the envelope `{"error": {"message", "type", "param", "code"}}` as JSON."""
         is_ours = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         error = {
             "message": self.message,
@@ -42,7 +42,7 @@ class Refusal:
         return json.dumps({"error": error}).encode()
 
     def headers(self, body: bytes) -> list[tuple[bytes, bytes]]:
-        """The response headers that go with `body`."""
+        """Return the response headers for `body`."""
         headers = [
             (b"Content-Type", b"application/json"),
             (b"Content-Length", b"%d" % len(body)),
@@ -53,7 +53,7 @@ class Refusal:
         return headers
 
     def response(self) -> bytes:
-        """A whole HTTP/1.1 response that announces the end of its connection."""
+        """Return a whole HTTP/1.1 response that announces the end of its connection."""
         body = self.body()
         lines = [b"HTTP/1.1 %d %s" % (self.status, HTTPStatus(self.status).phrase.encode())]
         lines += [b"%s: %s" % header for header in self.headers(body)]
@@ -75,8 +75,8 @@ NOT_A_HANDSHAKE = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket begins wit
 """RFC 6455 section 4.1."""
 CHUNKS_TOO_SMALL = Refusal(
     HTTPStatus.BAD_REQUEST,
-    "The request body is sent in chunks that are too small, or with too much between them: beyond 1,024 chunks they must have 4 bytes "
-    "on average.",
+    "The request body is sent in chunks that are too small, or with too much between them: "
+    "beyond 1,024 chunks they must have 4 bytes on average.",
 )
 REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
 REQUEST_TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request body is too large.")

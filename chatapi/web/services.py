@@ -1,11 +1,11 @@
-"""What a web process holds once and all its requests share: database door, Redis, inbox, caches."""
+"""The connections, caches and background tasks of a web process, shared by all its requests."""
 
 import asyncio
 import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -42,19 +42,18 @@ from usage.rollups.refused_requests import refused_requests
 log = logging.getLogger(__name__)
 
 TICK_MS = 1_000
-"""How often a request that hears nothing looks at the clock: for its pings, and for asking the books."""
+"""How often a follower without news wakes up, for its keep-alives."""
 NEW_MODEL_S = 0.1
-"""How old the catalog may be that lacks a model: a new one is served soon, and an invented one costs little.
+"""The age at which a catalog that lacks a model is refreshed: a new model is served soon, and requests for
+models that do not exist cost little.
 """
 MEBIBYTE = 1 << 20
-MOST_TICKET_BODIES = 4
-"""So many bodies of the greatest length, or so many MiB if that is more, may be in a key's unused tickets."""
+MAX_TICKET_BODIES = 4
+"""How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
 ENQUEUES_WITHIN_MS = 1_000
-"""How long after its admission a generation may still be enqueued by the process that has admitted it."""
-CANCEL_RETRY_S = (0.5, 1, 2, 5)
-"""Waits after attempts to tell the worker that a client left: what Redis does not hear runs on, and is
-charged.
-"""
+"""How long after the admission the admitting process may still enqueue a generation."""
+RETRY_S = (0.5, 1, 2, 5)
+"""Waits between attempts to cancel a generation in Redis: without that it runs on, and is charged."""
 
 
 class Services:
@@ -72,14 +71,14 @@ class Services:
         self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         self.turns = FairTurns()
         self.log_readers: Counter[int] = Counter()
-        """How many logs are followed for each organization."""
+        """The number of logs that are followed, by organization."""
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
         self.inbox = Inbox(
             self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s
         )
-        most_bytes = MOST_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
+        max_bytes = MAX_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
         self.tickets = Tickets(
-            self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, most_bytes=most_bytes
+            self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
         )
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._jobs, self._messages = Line(self._streams), Line(self._broker)
@@ -96,7 +95,7 @@ class Services:
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
         self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
-        """Each organization has its own: what one tests keeps nobody else waiting."""
+        """Without a bound for all: each organization has its own, and delays no other one with its tests."""
         self.parser = BodyParser()
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.silence = Silence(self.commits, self.stream)
@@ -106,9 +105,9 @@ class Services:
 
     @classmethod
     async def get(cls) -> "Services":
-        """The process's services, started; raises `StreamUnavailable` while Redis is not there."""
+        """Return the process's services, started; raises `StreamUnavailable` while Redis is away."""
         if cls._instance is None:
-            # All that wait share one attempt, and none that leaves takes it from the others.
+            # All callers share one attempt, which the cancellation of one does not end.
             cls._starting = cls._starting or asyncio.create_task(cls._start())
             return await asyncio.shield(cls._starting)
         return cls._instance
@@ -134,7 +133,7 @@ class Services:
         return services
 
     async def model(self, name: str) -> CatalogModel | None:
-        """What is served by this name; None: nothing is. Raises `DatabaseUnavailable`."""
+        """Return the model that is served by this name, or None. Raises `DatabaseUnavailable`."""
         for max_age_s in (MAX_AGE_S, NEW_MODEL_S):
             if model := (await self.catalog.get(max_age_s)).get(name):
                 return model
@@ -142,14 +141,15 @@ class Services:
 
     @classmethod
     def end_streams(cls) -> None:
-        """Tell every running stream to end now, properly."""
+        """End every running stream with a terminal delta."""
         if cls._instance is not None:
             cls._instance.is_closing = True
             cls._instance.inbox.wake_all()
 
     async def authenticate(self, authorization: str | None, address: str) -> Caller:
-        """The caller behind an Authorization header; raises `NotAuthenticated`, or `TooManyFailedAttempts`
-        from that address.
+        """Return the caller that an Authorization header names.
+
+        Raises `NotAuthenticated`, or `TooManyFailedAttempts` for that IP address.
         """
         with attempts.counted(address):
             return await self.callers.authenticate(authorization, lambda key: self._look_up(key, address))
@@ -162,14 +162,12 @@ class Services:
             return found
 
     async def _look_up_all(self, keys: Sequence[str]) -> list[Caller | None]:
-        """A busy key whose time in the cache is over is looked up for all that ask at once, not by each of
-        them.
-        """
+        """Look up keys, each once for all requests that wait: a busy key has many when its entry expires."""
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]
 
     async def enqueue(self, generation_id: UUID, job: Job) -> None:
-        """Hand an admitted generation to the workers; if that fails it is withdrawn. Raises
+        """Hand an admitted generation to the workers; if this fails, withdraw it and raise
         `StreamUnavailable`.
         """
         try:
@@ -179,14 +177,13 @@ class Services:
                 raise StreamUnavailable(str(error)) from error
 
     async def enqueue_again(self, generation_id: UUID, job: Job) -> None:
-        """Enqueue an admitted generation whose request is not in Redis: it never was, or Redis was emptied.
+        """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
         Raises `StreamUnavailable` or `DatabaseUnavailable`.
         """
         try:
             was_lost = await self.stream.keep_again(generation_id, job)
-            # The process that has admitted it may be about to enqueue it, with the name of its inbox in the
-            # job.
+            # The admitting process may be about to enqueue it, with the name of its inbox in the job.
             if was_lost and await self.commits.read(
                 reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id
             ):
@@ -209,22 +206,22 @@ class Services:
         return [None] * len(jobs)
 
     def abandon(self, generation_id: UUID) -> None:
-        """Its client has left: tell the worker, without making anyone wait."""
+        """Tell the worker, in the background, that the generation's client has left."""
         self.in_background(self._cancel(generation_id, Cancellation.CLIENT_LEFT))
 
     def give_up(self, generation_id: UUID) -> None:
-        """Its client will never hear of it: stop it, whoever's leaving it may bear."""
+        """Stop a generation, in the background, whose client does not know its id: nobody can fetch it."""
         self.in_background(self._cancel(generation_id, Cancellation.ASKED))
 
     async def cancel(self, generation_id: UUID) -> None:
-        """Someone asks to stop it: tell the worker now. Raises `StreamUnavailable`."""
+        """Tell the worker now to stop the generation. Raises `StreamUnavailable`."""
         try:
             await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Run something that outlives its request; kept referenced until it ends."""
+        """Run a task that outlives its request, and keep a reference to it until it ends."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._forget)
@@ -233,32 +230,20 @@ class Services:
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
-        # Those the request tells its client.
+        # Errors of these kinds are told to the client by the request that waits for the task.
         if error is not None and not isinstance(error, AccountsError | UsageError | StreamUnavailable):
             log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
-        for wait_s in CANCEL_RETRY_S:
-            try:
-                await self.stream.cancel(generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
-                return
-            except (RedisError, OSError) as error:
-                log.warning("could not tell that nobody waits for %s: %s", generation_id.hex, error)
-            await asyncio.sleep(wait_s)
+        cancel = partial(self.stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
+        await _retry(cancel, f"could not tell that nobody waits for {generation_id.hex}")
 
     async def _drop_job(self, generation_id: UUID) -> None:
-        for wait_s in CANCEL_RETRY_S:
-            try:
-                await self.stream.forget({generation_id: 0})
-                return
-            except (RedisError, OSError) as error:
-                log.warning("the request of %s may stay in Redis: %s", generation_id.hex, error)
-            await asyncio.sleep(wait_s)
+        drop = partial(self.stream.forget, {generation_id: 0})
+        await _retry(drop, f"the request of {generation_id.hex} may stay in Redis")
 
     async def expire(self, generation_id: UUID) -> bool:
-        """Void a generation whose time in the queue is over; returns whether it is. False: a worker or the
-        reaper has it.
-        """
+        """Void a generation whose time in the queue is over; return False if a worker or reaper has it."""
         withdrawal = ledger.Withdrawal(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         try:
             await self.commits.write(ledger.withdraw, withdrawal)
@@ -269,8 +254,8 @@ class Services:
         return True
 
     async def _withdraw(self, generation_id: UUID) -> bool:
-        """Void what could not be queued; False when a worker has it: only the answer to our message was lost
-        then.
+        """Void a generation that could not be queued; return False if a worker has it, because only Redis's
+        reply was lost.
         """
         withdrawal = ledger.Withdrawal(
             generation_id, "service_unavailable", "The request could not be queued."
@@ -281,7 +266,17 @@ class Services:
             return False
         except UsageError as error:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
-            self.give_up(generation_id)  # should it be queued after all
+            self.give_up(generation_id)  # in case it is queued after all
         else:
             self.in_background(self._drop_job(generation_id))  # else its prompt would stay for a day
         return True
+
+
+async def _retry(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
+    for wait_s in RETRY_S:
+        try:
+            await attempt()
+            return
+        except (RedisError, OSError) as error:
+            log.warning("%s: %s", consequence, error)
+        await asyncio.sleep(wait_s)

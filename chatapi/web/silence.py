@@ -29,7 +29,7 @@ from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream
 from usage.books import reports
 from usage.books.ledger import CLAIM_FENCE
-from usage.books.reports import Standing
+from usage.books.reports import GenerationStatus
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
 from usage.models import State
@@ -68,7 +68,7 @@ class Watch:
     def __init__(self, generation_id: UUID, wake: Callable[[], None] | None) -> None:
         self.id = generation_id
         self.heard_at = time.monotonic()
-        self.standing: Standing | None = None
+        self.standing: GenerationStatus | None = None
         """As of the last look."""
         self.finding: Finding | None = None
         self._wake = wake
@@ -168,10 +168,10 @@ class Silence:
             await self._look_into(silent[start : start + BATCH])
 
     async def _look_into(self, silent: Sequence[Watch]) -> None:
-        found: Mapping[UUID, Standing] | None = None
+        found: Mapping[UUID, GenerationStatus] | None = None
         try:
             async with loop_clock.timeout(READ_S):
-                found = await self._commits.read(reports.standings, [watch.id for watch in silent])
+                found = await self._commits.read(reports.statuses, [watch.id for watch in silent])
         except (DatabaseUnavailable, TimeoutError) as error:
             log.warning("silent generations: %r", error)
         for watch in silent:
@@ -181,7 +181,7 @@ class Silence:
             if finding is not None:
                 watch.tell(finding)
 
-    def _finding(self, watch: Watch, standing: Standing | None) -> Finding | None:
+    def _finding(self, watch: Watch, standing: GenerationStatus | None) -> Finding | None:
         last, watch.standing = watch.standing, standing
         if standing is None:
             return Finding.NO_ROW

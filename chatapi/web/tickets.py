@@ -1,11 +1,10 @@
-"""Tickets: a request that was posted with a key and is fetched once, soon, by something that can't send one.
+"""Tickets: a request is posted with a key, and its stream is fetched once without one.
 
-A browser's EventSource can only GET and sends no headers. So a page's own server (or its fetch) posts the
-request with its key, and gets an address that streams the answer exactly once. The ticket is a bearer secret:
-Redis keeps its hash, for a minute.
+A browser's EventSource can only GET and sends no headers. So a page's server (or its fetch) posts the request
+with its key, and gets a URL that streams the answer exactly once. The ticket is a bearer secret: Redis keeps
+its hash, for a minute.
 
-No rate limit counts a ticket before it is used. So what one key's tickets take up in Redis has a bound of its
-own.
+Rate limits do not count a ticket before it is used, so the bytes of a key's unused tickets are bounded.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ MAX_TICKET_CHARS = 64
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """What was asked, and by which key: what the key may do is looked up again when the ticket is used."""
+    """A request and the key that posted it; the key's rights are looked up again when the ticket is used."""
 
     id: UUID
     api_key_id: int
@@ -37,13 +36,13 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     """A validated request: `ParsedRequest.content`."""
     counter: str = ""
-    """The key in Redis that counts its bytes until it is used."""
+    """The Redis key that counts its bytes until it is used."""
     summary: RequestSummary | None = None
-    """Of the request; None in a ticket of the version before."""
+    """None in a ticket of the version before."""
 
 
 class TooManyTickets(Exception):
-    """The key's tickets take up all that they may; `retry_after_ms`: when there will be room."""
+    """The key's tickets have no room for another one until `retry_after_ms` have passed."""
 
     def __init__(self, retry_after_ms: int) -> None:
         super().__init__(f"try again in {retry_after_ms} ms")
@@ -51,33 +50,31 @@ class TooManyTickets(Exception):
 
 
 class Tickets:
-    """The tickets that have not been used yet."""
+    """The unused tickets in Redis."""
 
-    def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int, most_bytes: int) -> None:
-        """`most_bytes`: of the unused tickets that one key was given in one `ttl_ms` by the clock; at most
-        two such times matter.
-        """
+    def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int, max_bytes: int) -> None:
+        """`max_bytes` bounds the unused tickets that one key gets in each period of `ttl_ms` by the clock."""
         self.ttl_ms = ttl_ms
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self._redis = redis
         self._prefix = prefix
 
     async def issue(self, ticket: Ticket) -> str:
-        """Keep it and answer its secret; raises `TooManyTickets` or `RedisError`."""
+        """Store the ticket and return its secret; raises `TooManyTickets` or `RedisError`."""
         secret = secrets.token_urlsafe(_TICKET_BYTES)
         window, begun_ms_ago = divmod(time.time_ns() // 1_000_000, self.ttl_ms)
         counted = msgspec.structs.replace(
             ticket, counter=f"{self._prefix}tickets:{ticket.api_key_id}:{window}"
         )
         encoded = msgspec.msgpack.encode(counted)
-        if await self._count(counted.counter, len(encoded)) > self.most_bytes:
+        if await self._count(counted.counter, len(encoded)) > self.max_bytes:
             await self._redis.decrby(counted.counter, len(encoded))
             raise TooManyTickets(self.ttl_ms - begun_ms_ago)
         await self._redis.set(self._key(secret), encoded, px=self.ttl_ms)
         return secret
 
     async def _count(self, counter: str, n_bytes: int) -> int:
-        """All bytes that it counts, with these; it outlives the last ticket of its time."""
+        """Add to the counter and return its total; it outlives the last ticket of its period."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.incrby(counter, n_bytes)
             pipe.pexpire(counter, 2 * self.ttl_ms)
@@ -85,8 +82,9 @@ class Tickets:
         return cast(int, total_bytes)
 
     async def redeem(self, secret: str) -> Ticket | None:
-        """The ticket, which is used up by this; None for one that is unknown, used, expired or another
-        version's. Raises `RedisError`.
+        """Remove the ticket and return it; None if it is unknown, used, expired or of another version.
+
+        Raises `RedisError`.
         """
         if len(secret) > MAX_TICKET_CHARS:
             return None
@@ -98,9 +96,7 @@ class Tickets:
         except msgspec.DecodeError as error:
             log.error("a ticket can't be read: %s", error)
             return None
-        with suppress(
-            RedisError, OSError
-        ):  # a Redis that is full refuses it, and the ticket is used up already
+        with suppress(RedisError, OSError):  # a full Redis refuses this, and the ticket is already removed
             if ticket.counter:
                 await self._redis.decrby(ticket.counter, len(kept))
         return ticket

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 from django.utils.http import is_same_domain
 
-from accounts import client_address
+from accounts import client_ip
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -86,7 +86,7 @@ def _is_secure(scope: WebSocketScope) -> bool:
     """Whether the browser's connection is encrypted: to this process, or to a trusted proxy that says so."""
     peer, _ = scope.get("client") or ("", None)
     is_forwarded = (
-        client_address.is_trusted(peer, settings.TRUSTED_PROXIES)
+        client_ip.is_trusted(peer, settings.TRUSTED_PROXIES)
         and _header(scope, b"x-forwarded-proto") == "https"
     )
     return scope.get("scheme") == "wss" or is_forwarded

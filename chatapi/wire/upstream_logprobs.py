@@ -2,12 +2,15 @@
 one form.
 """
 
+from itertools import islice
 from typing import Annotated
 
 import msgspec
 
 from chatapi.wire.deltas import TokenLogprob, TopLogprob
 
+MAX_ALTERNATIVES = 20
+"""OpenAI's limit of `top_logprobs`; alternatives beyond it were not requested and are left out."""
 UNKNOWN_LOGPROB = -9999.0
 """OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt
 has.
@@ -45,7 +48,12 @@ class Logprobs(msgspec.Struct, gc=False):
         missing: list[None] = [None] * len(tokens)
         values = zip(tokens, self.token_logprobs or missing, self.top_logprobs or missing, strict=False)
         return [
-            TokenLogprob(token, _known(value), None, [TopLogprob(*other) for other in (others or {}).items()])
+            TokenLogprob(
+                token,
+                _known(value),
+                None,
+                [TopLogprob(*other) for other in islice((others or {}).items(), MAX_ALTERNATIVES)],
+            )
             for token, value, others in values
         ] or None
 
@@ -60,7 +68,8 @@ def _tokens(tokens: list[Token] | None) -> list[TokenLogprob] | None:
 
 
 def _alternatives(token: Token) -> list[TopLogprob]:
-    return [TopLogprob(other.token, _known(other.logprob), other.bytes) for other in token.top_logprobs or ()]
+    alternatives = islice(token.top_logprobs or (), MAX_ALTERNATIVES)
+    return [TopLogprob(other.token, _known(other.logprob), other.bytes) for other in alternatives]
 
 
 def _known(logprob: float | None) -> float:

@@ -12,6 +12,10 @@ from typing import Any
 import msgspec
 
 from chatapi.wire.deltas import ToolCall, ToolKind
+from chatapi.wire.upstream_errors import INVALID_RESPONSE, UpstreamError
+
+MAX_CALLS = 1_024
+"""Calls of one choice; each takes memory until its answer ends."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -117,7 +121,7 @@ class ToolCallReader:
         self._by_id: dict[str, _Call] = {}
 
     def read(self, fragments: Iterable[Fragment]) -> list[ToolCall]:
-        """The pieces that these fragments of one chunk give."""
+        """The pieces that these fragments of one chunk give; raises `UpstreamError` for too many calls."""
         said = (fragment for fragment in fragments if fragment.id or fragment.name or fragment.arguments)
         pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in said)
         return [piece for piece in pieces if piece is not None]
@@ -138,6 +142,8 @@ class ToolCallReader:
             self._latest if fragment.index is None else self._by_index.get(fragment.index)
         )
         if call is None or not call.is_continued_by(fragment):
+            if len(self._calls) == MAX_CALLS:
+                raise UpstreamError(INVALID_RESPONSE)
             call = _Call(len(self._calls), fragment)
             self._calls.append(call)
         if fragment.index is not None:

@@ -142,7 +142,7 @@ class Services:
 
     async def _drop_unwelcome(self, runs: list[Run]) -> None:
         """Stop what runs for a key that has been revoked meanwhile."""
-        for generation_id in await self.commits.read(reports.unwelcome_among, [run.id for run in runs]):
+        for generation_id in await self.commits.read(reports.with_revoked_keys, [run.id for run in runs]):
             if (run := self.running.get(generation_id)) is not None:
                 await self._turn_to_stop(run)
                 run.stop(End(Ending.FAILED, KEY_REVOKED))

@@ -13,7 +13,7 @@ from django.conf import settings
 from accounts.loop_clock import clock
 from chatapi.celery import app
 from chatapi.serving.liveness import alive
-from chatapi.serving.process_tuning import settle_in
+from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
 from chatapi.worker import tasks
 from chatapi.worker.pool import run_worker
@@ -23,7 +23,7 @@ from chatapi.worker.pool import run_worker
 async def services() -> AsyncIterator[None]:
     """What the tasks need, and the sign of life from the loop that they run on."""
     async with tasks.services(), alive("worker"):
-        settle_in()
+        tune_process()
         clock.start(asyncio.get_running_loop())
         with watched():
             yield

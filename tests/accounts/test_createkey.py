@@ -76,7 +76,7 @@ def test_a_model_that_there_is_not_is_told_and_nothing_is_made(small: ServedMode
 
 
 def test_what_no_model_can_be_called_is_refused(db: None) -> None:
-    with pytest.raises(CommandError, match="not a text in UTF-8"):
+    with pytest.raises(CommandError, match="not UTF-8 text"):
         createkey("--organization", "Acme", "--model", "\udcff")
 
 

@@ -101,7 +101,7 @@ def test_a_window_ends(attempts: FailedAttempts, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_kept_is_bounded(attempts: FailedAttempts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_attempts, "MOST_ADDRESSES", 2)
+    monkeypatch.setattr(failed_attempts, "MAX_IPS", 2)
     for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
         fail(attempts, address, times=MOST)
     assert [refused(attempts, address=address) for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3")] == [

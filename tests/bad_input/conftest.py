@@ -27,7 +27,7 @@ ACCOUNTS = """
 import json
 from accounts.keys import create_key, get_or_create_project
 from chatapi.models import Deployment, ServedModel
-from usage import prices
+from usage.books import prices
 from usage.models import BudgetLimit
 from usage.pricing import FREE
 

@@ -41,7 +41,7 @@ import json
 from django.contrib.auth.models import User
 from accounts.keys import create_key, get_or_create_project
 from accounts.models import Member, RateLimit
-from usage import credit
+from usage.books import credit
 from usage.models import BudgetLimit
 project = get_or_create_project("Donaudampfschifffahrtsgesellschaft mbH and Co KG", "Kundenservicechatbot")
 row, secret = create_key(project, name="produktionsschluessel_des_chatbots")

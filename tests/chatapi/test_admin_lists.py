@@ -114,7 +114,7 @@ def test_people_are_not_searched_for_by_members(alice: Person) -> None:
             "usage/credit",
             "Nobody has paid in advance. Whoever is granted credit has a balance here. Grant credit",
         ),
-        ("accounts/ratelimit", "Everyone may ask as often as they like. Add rate limit"),
+        ("accounts/ratelimit", "No rate limits. Add rate limit"),
         ("accounts/organization", "An organization is who pays."),
         ("accounts/apikey", "Whoever calls the API needs a key. Add API key"),
         ("usage/ledgerentry", "No money has moved yet"),
@@ -133,7 +133,7 @@ def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
     viewer = User.objects.create_user("viewer")
     Member.objects.create(organization=alice.project.organization, user=viewer, role=Role.VIEWER)
     shown = text_of(client_of(viewer).get("/admin/accounts/ratelimit/"))
-    assert "Everyone may ask as often as they like." in shown
+    assert "No rate limits." in shown
     assert "Add rate limit" not in shown
 
 

@@ -16,7 +16,7 @@ from chatapi.pages.price_pages import MAX_PRICES
 from chatapi.pages.price_timeline import entries, percent
 from usage.books import prices
 from usage.models import Price
-from usage.pricing import FREE
+from usage.pricing import FREE, to_usd
 from usage.pricing import Price as PriceValue
 
 PAGE = "/admin/prices/?model=small"
@@ -167,6 +167,16 @@ def test_two_prices_from_one_moment_on_are_refused_in_words(root: Client, small:
     assert root.post("/admin/usage/price/add/", form).status_code == 302
     assert "already exists" in text(root.post("/admin/usage/price/add/", form))
     assert Price.objects.count() == 2
+
+
+def test_a_price_that_changes_nothing_is_refused_as_from_the_catalog(
+    root: Client, small: ServedModel
+) -> None:
+    price = Price.objects.get()
+    form = {name: to_usd(getattr(price, name)) for name in _NAMES}
+    form |= {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00"}
+    assert "has this price at that time already" in text(root.post("/admin/usage/price/add/", form))
+    assert Price.objects.count() == 1
 
 
 def test_the_timeline_needs_the_permission_and_a_model(root: Client, small: ServedModel) -> None:

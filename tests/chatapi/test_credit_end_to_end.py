@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 MAX_TOKENS = 450
 """A request with this limit holds 900,000 n$ for its answer and up to 100,000 n$ for its prompt."""
 ROOM_FOR_ONE_USD = "0.0015"
-REQUIRE = "from accounts.models import Organization; from usage import credit; credit.require(Organization.objects.get(name={name!r}))"
+REQUIRE = "from accounts.models import Organization; from usage.books import credit; credit.require(Organization.objects.get(name={name!r}))"
 
 Prepaid = Callable[[str], Client]
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 MAKE = """
 import json
 from accounts.keys import create_key, get_or_create_project
-from usage import prices
+from usage.books import prices
 
 projects = {name: get_or_create_project(name, "default") for name in ("Patrons", "Passers-by")}
 prices.discount(projects["Patrons"].organization, 2_500)

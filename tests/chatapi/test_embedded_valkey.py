@@ -52,6 +52,6 @@ def test_it_forgets_what_it_wrote_even_half_of_it(tmp_path: Path) -> None:
     kept = tmp_path / "chatapi.sqlite3"
     for path in (embedded_valkey.dump_path(tmp_path), tmp_path / "temp-4711.rdb", kept):
         path.write_text("said")
-    embedded_valkey.forget_dumps(tmp_path)
+    embedded_valkey.remove_dumps(tmp_path)
     assert list(tmp_path.iterdir()) == [kept]
-    embedded_valkey.forget_dumps(tmp_path)
+    embedded_valkey.remove_dumps(tmp_path)

@@ -104,10 +104,7 @@ def books(alice: Person, bob: Person) -> None:
         run(person)
     run(alice, outcome=Outcome.FAILED, tokens=Tokens(), finish_reason="")
     corrections.correct(
-        LedgerEntry.objects.order_by("id")[0].pk,
-        -40_000,
-        reason='=HYPERLINK("http://x")',
-        recorded_by="@root",
+        LedgerEntry.objects.order_by("id")[0].pk, -40_000, Note('=HYPERLINK("http://x")', "@root")
     )
     credit.grant(alice.project.organization, 5_000, Note("-5 days\r\nlate", "+root", "\tpay"))
     BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", limit_nanodollars=10**9)

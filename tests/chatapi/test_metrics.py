@@ -20,6 +20,7 @@ from tests.cast import Person, admit, run
 from tests.installation import ROOT
 from usage import insights
 from usage.books import corrections, ledger
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.models import (
     BudgetLimit,
@@ -42,7 +43,7 @@ Samples = dict[tuple[str, frozenset[str]], float]
 def _fresh(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is such a page, and each read of it is a read of the books."""
     settings.METRICS_TOKEN = TOKEN
-    monkeypatch.setattr(metrics, "KEEP_S", 0.0)
+    monkeypatch.setattr(metrics, "MAX_AGE_S", 0.0)
 
 
 def ask(authorization: str = f"Bearer {TOKEN}", **headers: str) -> Any:
@@ -70,8 +71,8 @@ def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
         run(alice, outcome=outcome)
     run(charlie, tokens=Tokens(1_000, 90_000, reasoning_tokens=7))
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE).earliest("id")
-    corrections.correct(charge.pk, -20, reason="cut off", recorded_by="alice")
-    corrections.correct(charge.pk, 5, reason="not so much", recorded_by="alice")
+    corrections.correct(charge.pk, -20, Note("cut off", "alice"))
+    corrections.correct(charge.pk, 5, Note("not so much", "alice"))
     running = admit(alice)
     ledger.claim(database_now(), [ledger.Claim(running.pk, "worker-1", 6_000)])
     return admit(alice)
@@ -295,6 +296,6 @@ def test_who_asks_again_within_a_second_gets_the_same(
     used: Generation, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     first = ask().content
-    monkeypatch.setattr(metrics, "KEEP_S", 60.0)
+    monkeypatch.setattr(metrics, "MAX_AGE_S", 60.0)
     with django_assert_num_queries(0):
         assert ask().content == first

@@ -111,14 +111,14 @@ MUTATIONS = (
     Mutation(
         "who is refused does not get the idempotency key back",
         "usage/books/ledger.py",
-        "    idempotency.release(item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result)\n",
+        "    idempotency.release(item.id for item in refused if item.idempotency)\n",
         "",
         ("tests/chatapi/test_idempotency.py::test_what_was_refused_may_be_tried_again",),
     ),
     Mutation(
         "a failure that cost nothing keeps its idempotency key",
         "usage/books/settlement.py",
-        "    idempotency.release(charge.row.id for charge in charges if charge.frees_its_key)\n",
+        "    idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)\n",
         "",
         ("tests/usage/test_idempotency_keys.py",),
     ),

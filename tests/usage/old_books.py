@@ -15,6 +15,7 @@ from chatapi import identity
 from tests.usage.conftest import completed, run
 from usage import rollups
 from usage.books import corrections, ledger
+from usage.books.credit import Note
 from usage.models import Generation, Kind, LedgerEntry, Outcome
 from usage.rollups import daily_first_tokens
 from usage.rollups.closed_days import DAY, midnight
@@ -47,7 +48,7 @@ def id_of(moment: datetime) -> UUID:
 def tidy_up() -> None:
     """Correct one of the oldest today, seal, and count the days."""
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=1).order_by("created_at")[0]
-    corrections.correct(charge.pk, -1, reason="story", recorded_by="alice")
+    corrections.correct(charge.pk, -1, Note("story", "alice"))
     seals.seal(timedelta(0))
     while daily_first_tokens.count_next():
         pass

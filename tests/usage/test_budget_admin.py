@@ -48,7 +48,7 @@ def test_grants_are_in_the_ledger_with_their_reason(root: Client, alice: Person)
 
 def test_a_generation_shows_its_corrections(root: Client, alice: Person) -> None:
     generation = run(alice)
-    corrections.correct(LedgerEntry.objects.get().pk, -40_000, reason="cut off", recorded_by="alice")
+    corrections.correct(LedgerEntry.objects.get().pk, -40_000, Note("cut off", "alice"))
     assert "-$0.00004" in text(root.get(f"/admin/usage/generation/{generation.pk}/change/"))
 
 

@@ -9,14 +9,15 @@ from accounts.models import APIKey
 from tests.usage.conftest import NOW, PRICE, completed, limit, run
 from usage import rollups
 from usage.books import corrections, ledger, prices
-from usage.books.rerating import Order, Rerating, rerate
+from usage.books.credit import Note
+from usage.books.rerating import Rerating, ReratingSpec, rerate
 from usage.errors import NotBooked
 from usage.models import Budget, Generation, HourlyUsage, LedgerEntry, Outcome
 from usage.pricing import FREE, Price, discounted
 from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
-DAY = Order("story", NOW - timedelta(hours=12), NOW + timedelta(hours=12), "alice")
+DAY = ReratingSpec("story", NOW - timedelta(hours=12), NOW + timedelta(hours=12), "alice")
 DOUBLE = Price(
     2 * PRICE.input_per_mtok_nanodollars,
     PRICE.cached_input_per_mtok_nanodollars,
@@ -38,7 +39,7 @@ def posted() -> set[int]:
 
 def test_a_correction_counts_where_its_charge_counts(ask: Ask) -> None:
     entry = charge(ask())
-    made = corrections.correct(entry.pk, -5_000, reason="half of it was garbled", recorded_by="alice")
+    made, _ = corrections.correct(entry.pk, -5_000, Note("half of it was garbled", "alice"))
     assert (made.kind, made.corrects, made.generation_id, made.budget_day) == (
         "correction",
         entry,
@@ -53,7 +54,7 @@ def test_a_correction_counts_where_its_charge_counts(ask: Ask) -> None:
 
 
 def test_rollups_are_rebuilt_with_corrections(ask: Ask) -> None:
-    corrections.correct(charge(ask()).pk, 700, reason="undercharged", recorded_by="alice")
+    corrections.correct(charge(ask()).pk, 700, Note("undercharged", "alice"))
     rollups.rebuild()
     assert verify().differences == []
     assert sum(HourlyUsage.objects.values_list("amount_nanodollars", flat=True)) == 20_700
@@ -61,29 +62,29 @@ def test_rollups_are_rebuilt_with_corrections(ask: Ask) -> None:
 
 def test_no_more_is_taken_back_than_was_charged(ask: Ask) -> None:
     entry = charge(ask())
-    corrections.correct(entry.pk, -19_000, reason="goodwill", recorded_by="alice")
+    corrections.correct(entry.pk, -19_000, Note("goodwill", "alice"))
     with pytest.raises(NotBooked, match=r"Only \$0\.000001"):
-        corrections.correct(entry.pk, -1_001, reason="goodwill", recorded_by="alice")
+        corrections.correct(entry.pk, -1_001, Note("goodwill", "alice"))
 
 
 @pytest.mark.parametrize(("amount", "reason"), [(0, "why"), (1, " ")])
 def test_a_correction_has_an_amount_and_a_reason(ask: Ask, amount: int, reason: str) -> None:
     with pytest.raises(NotBooked):
-        corrections.correct(charge(ask()).pk, amount, reason=reason, recorded_by="alice")
+        corrections.correct(charge(ask()).pk, amount, Note(reason, "alice"))
 
 
 def test_only_charges_are_corrected(ask: Ask) -> None:
-    made = corrections.correct(charge(ask()).pk, 1, reason="why", recorded_by="alice")
+    made, _ = corrections.correct(charge(ask()).pk, 1, Note("why", "alice"))
     for entry_id in (made.pk, 10**9):
         with pytest.raises(NotBooked, match="no charge"):
-            corrections.correct(entry_id, 1, reason="why", recorded_by="alice")
+            corrections.correct(entry_id, 1, Note("why", "alice"))
 
 
 def test_room_that_a_correction_gives_back_can_be_spent_again(key: APIKey, ask: Ask) -> None:
     limit("key", key.pk, "ever", 60_000)
     entry = charge(ask())
     assert isinstance(ledger.admit(NOW, [ask()])[0], Exception)
-    corrections.correct(entry.pk, -10_001, reason="goodwill", recorded_by="alice")
+    corrections.correct(entry.pk, -10_001, Note("goodwill", "alice"))
     assert not isinstance(ledger.admit(NOW, [ask()])[0], Exception)
 
 
@@ -118,14 +119,14 @@ def test_a_price_that_turns_back_turns_its_corrections_back(ask: Ask) -> None:
 
 def test_a_correction_by_hand_outlives_re_rating(ask: Ask) -> None:
     prices.change("story", DOUBLE, LONG_AGO)
-    corrections.correct(charge(ask()).pk, -20_000, reason="goodwill", recorded_by="alice")
+    corrections.correct(charge(ask()).pk, -20_000, Note("goodwill", "alice"))
     assert rerate(DAY).difference_nanodollars == 20_000
     assert posted() == {20_000}
 
 
 def test_re_rating_takes_back_no_more_than_a_correction_by_hand_has_left(ask: Ask) -> None:
     prices.change("story", discounted(PRICE, 5_000), LONG_AGO)
-    corrections.correct(charge(ask()).pk, -15_000, reason="goodwill", recorded_by="alice")
+    corrections.correct(charge(ask()).pk, -15_000, Note("goodwill", "alice"))
     assert rerate(DAY).difference_nanodollars == -5_000
     assert rerate(DAY) == Rerating(1, 0, 0)
     assert posted() == {0}
@@ -136,9 +137,15 @@ def test_only_the_period_and_the_model_are_re_rated(ask: Ask) -> None:
     prices.change("story", DOUBLE, LONG_AGO)
     charge(ask(model="other"))
     charge(ask())
-    assert rerate(Order("story", NOW + timedelta(seconds=1), NOW + timedelta(days=1), "alice")) == Rerating()
-    assert rerate(Order("story", NOW - timedelta(days=1), NOW, "alice")) == Rerating()
-    assert rerate(Order("unpriced", NOW - timedelta(days=1), NOW + timedelta(days=1), "alice")) == Rerating()
+    assert (
+        rerate(ReratingSpec("story", NOW + timedelta(seconds=1), NOW + timedelta(days=1), "alice"))
+        == Rerating()
+    )
+    assert rerate(ReratingSpec("story", NOW - timedelta(days=1), NOW, "alice")) == Rerating()
+    assert (
+        rerate(ReratingSpec("unpriced", NOW - timedelta(days=1), NOW + timedelta(days=1), "alice"))
+        == Rerating()
+    )
     assert rerate(DAY).charges == 1
 
 

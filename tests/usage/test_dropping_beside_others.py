@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from tests.usage.old_books import BEFORE, drop, old, write
-from usage.bills.reconciliation import Terms, compare
+from usage.bills.reconciliation import ReconciliationSpec, compare
 from usage.bills.statements import Bill
 from usage.books import ledger
 from usage.models import Generation
@@ -36,8 +36,8 @@ def test_what_is_dropped_while_a_bill_is_compared_is_compared(
 ) -> None:
     Generation.objects.update(deployment="theirs")
     bill = Bill({}, frozenset({"requests"}), names_models=True)
-    terms = Terms(midnight(BEFORE - 10 * DAY), midnight(BEFORE), deployment="theirs")
-    whole, refuse_before = list(compare(bill, terms)), retention_horizon.refuse_before
+    spec = ReconciliationSpec(midnight(BEFORE - 10 * DAY), midnight(BEFORE), deployment="theirs")
+    whole, refuse_before = list(compare(bill, spec)), retention_horizon.refuse_before
     assert whole
 
     with ThreadPoolExecutor(1) as elsewhere:
@@ -49,5 +49,5 @@ def test_what_is_dropped_while_a_bill_is_compared_is_compared(
                 elsewhere.submit(drop_elsewhere, tmp_path / "export").result(),
             ),
         )
-        assert list(compare(bill, terms)) == whole
+        assert list(compare(bill, spec)) == whole
     assert old() == []

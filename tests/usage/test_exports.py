@@ -20,7 +20,7 @@ from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.exports import exporting, signature
-from usage.exports.exporting import NotAnExport, Wish
+from usage.exports.exporting import ExportSpec, InvalidExport
 from usage.models import LedgerEntry
 from usage.verification import seals
 
@@ -34,7 +34,7 @@ def books(key: APIKey, ask: Ask) -> Organization:
     for _ in range(3):
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
-    corrections.correct(LedgerEntry.objects.all()[0].pk, -1_000, reason="=HYPERLINK(1)", recorded_by="+alice")
+    corrections.correct(LedgerEntry.objects.all()[0].pk, -1_000, Note("=HYPERLINK(1)", "+alice"))
     organization = key.project.organization
     credit.grant(organization, 5_000, Note("first", "alice", "@pay"))
     credit.grant(Organization.objects.create(name="Stranger"), 7_000, Note("theirs", "bob"))
@@ -85,8 +85,8 @@ def test_one_organizations_export_has_nothing_of_others(books: Organization, tmp
 
 
 def test_the_period_ends_before_its_end(books: Organization, tmp_path: Path) -> None:
-    exporting.write(Wish(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
-    exporting.write(Wish(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
+    exporting.write(ExportSpec(NOW, NOW + timedelta(microseconds=1), None, "csv"), tmp_path / "with")
+    exporting.write(ExportSpec(NOW - timedelta(days=1), NOW, None, "csv"), tmp_path / "without")
     assert (
         len(rows(tmp_path / "with")),
         len([row for row in rows(tmp_path / "without") if row["kind"] == "charge"]),
@@ -136,10 +136,10 @@ def test_another_installations_export_needs_its_public_key(
 ) -> None:
     export(tmp_path)
     settings.SECRET_KEY = "another installation's"
-    with pytest.raises(NotAnExport, match="not signed with this key"):
+    with pytest.raises(InvalidExport, match="not signed with this key"):
         exporting.check(tmp_path)
     call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "public-key.pem"))
-    with pytest.raises(NotAnExport):
+    with pytest.raises(InvalidExport):
         exporting.check(tmp_path, b"no key")
 
 
@@ -172,7 +172,7 @@ NO_KEYS = {
 def test_what_is_no_public_key_has_signed_nothing(books: Organization, tmp_path: Path, pem: bytes) -> None:
     export(tmp_path)
     (tmp_path / "theirs.pem").write_bytes(pem)
-    with pytest.raises(CommandError, match="the public key given is none of Ed25519 in PEM"):
+    with pytest.raises(CommandError, match="the public key is not an Ed25519 key in PEM"):
         call_command("verifyexport", str(tmp_path), "--public-key", str(tmp_path / "theirs.pem"))
 
 
@@ -180,7 +180,7 @@ def test_what_is_no_public_key_has_signed_nothing(books: Organization, tmp_path:
 def test_a_period_that_ends_before_it_begins_is_refused(
     books: Organization, tmp_path: Path, period: tuple[str, str]
 ) -> None:
-    with pytest.raises(CommandError, match="--from comes before --to"):
+    with pytest.raises(CommandError, match="--from must be before --to"):
         call_command("exportusage", "--from", period[0], "--to", period[1], "--output", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -211,7 +211,7 @@ def test_a_period_that_is_not_over_is_told(
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert manifest["is_over"] is is_over
         notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: the period")]
-        assert [note.endswith(f"was written until {manifest['exported_at']}.") for note in notes] == (
+        assert [note.endswith(f"has the entries until {manifest['exported_at']}.") for note in notes] == (
             [] if is_over else [True, True]
         )
 
@@ -219,7 +219,7 @@ def test_a_period_that_is_not_over_is_told(
 def test_a_period_that_has_just_ended_may_still_get_entries(books: Organization, tmp_path: Path) -> None:
     now = database_now()
     for ago_s, is_over in ((-1, False), (1, False), (3_600, True)):
-        wish = Wish(NOW - timedelta(days=9_000), now - timedelta(seconds=ago_s), None, "csv")
+        wish = ExportSpec(NOW - timedelta(days=9_000), now - timedelta(seconds=ago_s), None, "csv")
         assert exporting.write(wish, tmp_path / str(ago_s))["is_over"] is is_over
 
 

@@ -26,7 +26,7 @@ ROOM = 123
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-async def live(doors: Sequence[GroupCommit], admission: ledger.Admission) -> ledger.Settled:
+async def live(doors: Sequence[GroupCommit], admission: ledger.Admission) -> ledger.Charge:
     """Ask, run and end, each by another door."""
     first, second, third = doors
     await first.write(ledger.admit, admission)
@@ -34,7 +34,7 @@ async def live(doors: Sequence[GroupCommit], admission: ledger.Admission) -> led
     return await third.write(ledger.settle, completed(claimed))
 
 
-async def live_all(admissions: Sequence[ledger.Admission]) -> list[ledger.Settled | BaseException]:
+async def live_all(admissions: Sequence[ledger.Admission]) -> list[ledger.Charge | BaseException]:
     doors = [GroupCommit(read_threads=1) for _ in range(4)]
     turns = cycle([(doors[number], doors[number - 1], doors[number - 2]) for number in range(4)])
     try:
@@ -54,8 +54,8 @@ def test_a_hot_key_spends_exactly_its_budget(key: APIKey, ask: Ask, by: str) -> 
         credit.require(key.project.organization)
         credit.grant(key.project.organization, ROOM * HELD, Note("a test", "tests"))
     results = asyncio.run(live_all([ask() for _ in range(REQUESTS)]))
-    assert {type(result) for result in results} == {ledger.Settled, BudgetExceeded}
-    assert sum(isinstance(result, ledger.Settled) for result in results) == ROOM
+    assert {type(result) for result in results} == {ledger.Charge, BudgetExceeded}
+    assert sum(isinstance(result, ledger.Charge) for result in results) == ROOM
     assert Generation.objects.count() == LedgerEntry.objects.filter(kind="charge").count() == ROOM
     assert set(Budget.objects.values_list("posted_nanodollars", "pending_nanodollars")) == {
         (ROOM * CHARGED, 0)

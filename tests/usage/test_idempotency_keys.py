@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
 from usage.books import idempotency, ledger
-from usage.books.idempotency import KEPT, Idempotency
+from usage.books.idempotency import KEY_LIFETIME, Idempotency
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyAdmitted
@@ -41,7 +41,7 @@ def ended(admission: ledger.Admission, outcome: Outcome, tokens: Tokens = NOTHIN
     (settled,) = ledger.settle(
         NOW, [completed(run(admission), outcome=outcome, tokens=tokens, usage_source=source, **changes)]
     )
-    assert isinstance(settled, ledger.Settled)
+    assert isinstance(settled, ledger.Charge)
 
 
 def repeats(admission: ledger.Admission, now: datetime = NOW) -> UUID | None:
@@ -117,24 +117,24 @@ def test_a_completed_generation_costs_no_statement_for_its_key(ask: Ask) -> None
 
 def test_a_key_stands_for_a_day_to_the_moment(ask: Ask) -> None:
     admit(first := ask(idempotency=SENT))
-    assert repeats(ask(idempotency=SENT), NOW + KEPT) == first.id
+    assert repeats(ask(idempotency=SENT), NOW + KEY_LIFETIME) == first.id
 
 
 def test_an_expired_key_is_free_before_housekeeping_comes_by(ask: Ask) -> None:
     admit(ask(idempotency=SENT))
-    later = NOW + KEPT + MOMENT
+    later = NOW + KEY_LIFETIME + MOMENT
     second, third = ask(idempotency=SENT), ask(idempotency=SENT)
     admitted, refused = admit(second, third, now=later)
     assert admitted == second.id
     assert refused.generation_id == second.id
     assert IdempotencyKey.objects.get().created_at == later
-    assert repeats(ask(idempotency=SENT), later + KEPT) == second.id
+    assert repeats(ask(idempotency=SENT), later + KEY_LIFETIME) == second.id
 
 
 def test_housekeeping_forgets_the_keys_of_yesterday(ask: Ask) -> None:
     admit(ask(idempotency=SENT))
     admit(young := ask(idempotency=Idempotency("2" * 64, "a" * 64)), now=NOW + 2 * MOMENT)
-    idempotency.forget_old(NOW + KEPT + MOMENT, [None])
+    idempotency.delete_expired(NOW + KEY_LIFETIME + MOMENT, [None])
     assert IdempotencyKey.objects.get().generation_id == young.id
 
 
@@ -159,13 +159,15 @@ def test_a_key_can_be_looked_up_without_claiming_it(key: APIKey, ask: Ask) -> No
     assert another is not None
     assert not another.is_same_request
     assert idempotency.already_admitted(key.pk + 1, SENT) is None
-    IdempotencyKey.objects.update(created_at=database_now() - KEPT - MOMENT)
+    IdempotencyKey.objects.update(created_at=database_now() - KEY_LIFETIME - MOMENT)
     assert idempotency.already_admitted(key.pk, SENT) is None
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    "age", [None, KEPT - timedelta(hours=1), KEPT + timedelta(hours=1)], ids=["new", "known", "expired"]
+    "age",
+    [None, KEY_LIFETIME - timedelta(hours=1), KEY_LIFETIME + timedelta(hours=1)],
+    ids=["new", "known", "expired"],
 )
 def test_of_many_at_once_through_two_doors_one_is_admitted(
     key: APIKey, ask: Ask, age: timedelta | None
@@ -173,7 +175,7 @@ def test_of_many_at_once_through_two_doors_one_is_admitted(
     known = set()
     if age is not None:
         admit(old := ask(idempotency=SENT), now=database_now() - age)
-        known = {old.id} if age < KEPT else set()
+        known = {old.id} if age < KEY_LIFETIME else set()
     results = asyncio.run(_admit_by_two([ask(idempotency=SENT) for _ in range(40)]))
     admitted = {result for result in results if isinstance(result, UUID)}
     assert {
@@ -208,7 +210,7 @@ def test_whatever_is_asked_of_the_keys_is_found_through_an_index(ask: Ask) -> No
         ended(ask(idempotency=SENT), Outcome.FAILED)
         admit(
             *(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(3)),
-            now=NOW + KEPT + MOMENT,
+            now=NOW + KEY_LIFETIME + MOMENT,
         )
     asked = [
         query["sql"] for query in queries if "idempotencykey" in query["sql"] and "INSERT" not in query["sql"]

@@ -94,7 +94,7 @@ def test_a_seal_that_is_gone_is_on_record_too(alice: Person) -> None:
 
 @pytest.mark.parametrize("digest", ["abc", "", "f" * 63, "f" * 65, "g" * 64, "٣" * 64, " " + "f" * 63])
 def test_what_is_no_digest_is_a_wrong_usage_and_no_difference(alice: Person, digest: str) -> None:
-    with pytest.raises(CommandError, match=r"--seal: .* is not a digest: it has 64 hexadecimal digits"):
+    with pytest.raises(CommandError, match=r"--seal: .* is not a digest, which has 64 hexadecimal digits"):
         call_command("verifyledger", "--seal", digest)
     assert not LedgerCheck.objects.exists()
 

@@ -186,7 +186,7 @@ class Ledger(RuleBasedStateMachine):
         )
         results = ledger.settle(self.now, [end] * times)
         can = row is not None and row.state == "running"
-        assert [isinstance(result, ledger.Settled) for result in results] == [can, False][:times]
+        assert [isinstance(result, ledger.Charge) for result in results] == [can, False][:times]
         if row is not None and can:
             is_waived = outcome != Outcome.COMPLETED and not used.completion_tokens
             self._close(row, 0 if is_waived else pricing.amount(used, row.price))
@@ -232,7 +232,7 @@ class Ledger(RuleBasedStateMachine):
         (result,) = ledger.withdraw(self.now, [ledger.Withdrawal(one, "service_unavailable", "no queue")])
         row = self.rows.get(one)
         can = row is not None and row.state == "admitted"
-        assert isinstance(result, ledger.Settled) == can
+        assert isinstance(result, ledger.Charge) == can
         if row is not None and can:
             row.fence += 1
             self._close(row, 0)
@@ -242,7 +242,7 @@ class Ledger(RuleBasedStateMachine):
     def take_over(self) -> None:
         (orphans,) = ledger.take_over(self.now, [ledger.TakeOver(100, LEASE_MS, self.now)])
         late = {key: row for key, row in self.rows.items() if row.state != "settled" and row.lease < self.now}
-        assert {(orphan.id, orphan.fence) for orphan in orphans.rows} == {
+        assert {(orphan.id, orphan.fence) for orphan in orphans} == {
             (key, row.fence + 1) for key, row in late.items()
         }
         for row in late.values():
@@ -275,17 +275,19 @@ class Ledger(RuleBasedStateMachine):
         entry = LedgerEntry.objects.get(generation=one, kind="charge")
         if row.charged + nanodollars < 0:
             with pytest.raises(NotBooked):
-                corrections.correct(entry.pk, nanodollars, reason="why", recorded_by="machine")
+                corrections.correct(entry.pk, nanodollars, Note("why", "machine"))
             return
-        corrections.correct(entry.pk, nanodollars, reason="why", recorded_by="machine")
+        corrections.correct(entry.pk, nanodollars, Note("why", "machine"))
         row.charged += nanodollars
         self.posted.update(dict.fromkeys(row.budget_ids, nanodollars))
 
     @rule()
     def forget_old_keys(self) -> None:
-        idempotency.forget_old(self.now, [None])
+        idempotency.delete_expired(self.now, [None])
         self.kept = {
-            name: kept for name, kept in self.kept.items() if kept.since >= self.now - idempotency.KEPT
+            name: kept
+            for name, kept in self.kept.items()
+            if kept.since >= self.now - idempotency.KEY_LIFETIME
         }
 
     @rule()
@@ -334,7 +336,7 @@ class Ledger(RuleBasedStateMachine):
         if wish.idempotency is None:
             return None
         name = (wish.api_key_id, wish.idempotency.digest)
-        if name in self.kept and self.kept[name].since < self.now - idempotency.KEPT:
+        if name in self.kept and self.kept[name].since < self.now - idempotency.KEY_LIFETIME:
             del self.kept[name]
         return self.kept.get(name)
 

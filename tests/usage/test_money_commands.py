@@ -50,7 +50,7 @@ def test_credit_is_granted_required_and_refunded(manage: Manage, key: APIKey) ->
 
 
 def test_a_payment_is_booked_once(manage: Manage) -> None:
-    for told in ("Granted $3.00 to", "Booked before"):
+    for told in ("Granted $3.00 to", "Already booked as"):
         assert told in manage("grantcredit", *BOOKING, "--usd", "3", "--reference", "pay_1")
     assert LedgerEntry.objects.count() == 1
 
@@ -64,13 +64,13 @@ def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: A
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
     charge = LedgerEntry.objects.latest("id").pk
-    corrections.book(charge, -1_000, Note("wrong", "alice", "ticket 4"))
+    corrections.correct(charge, -1_000, Note("wrong", "alice", "ticket 4"))
     with pytest.raises(
         CommandError, match=rf"a correction of -\$0\.000001 for chatcmpl-{admission.id.hex}\.$"
     ):
         manage("grantcredit", *BOOKING, "--usd", "1", "--reference", "ticket 4")
     with pytest.raises(NotBooked, match=told):
-        corrections.book(charge, -1_000, Note("wrong", "alice", "pay_1"))
+        corrections.correct(charge, -1_000, Note("wrong", "alice", "pay_1"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
     [
         ("--reason", "x" * 501, "at most 500"),
         ("--reference", "x" * 129, "at most 128"),
-        ("--by", "\udce9", "not a text in UTF-8"),
+        ("--by", "\udce9", "not UTF-8 text"),
     ],
 )
 def test_what_the_books_can_not_hold_is_refused(manage: Manage, option: str, value: str, told: str) -> None:
@@ -130,7 +130,7 @@ def test_a_model_that_never_was_is_not_re_rated(manage: Manage, ask: Ask) -> Non
 
 def test_a_period_that_ends_before_it_begins_is_not_re_rated(manage: Manage) -> None:
     prices.change("story", PRICE)
-    with pytest.raises(CommandError, match="--from comes before --to"):
+    with pytest.raises(CommandError, match="--from must be before --to"):
         manage("rerate", "--model", "story", "--from", "2026-11-22", "--to", "2026-11-21")
 
 
@@ -247,7 +247,7 @@ WRONG = [
 def test_each_invariant_is_checked(ask: Ask, invariant: str, change: str, since: datetime | None) -> None:
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
-    corrections.correct(LedgerEntry.objects.get().pk, -1, reason="why", recorded_by="alice")
+    corrections.correct(LedgerEntry.objects.get().pk, -1, Note("why", "alice"))
     seals.seal()
     assert verify().differences == []
     with without_triggers(), connection.cursor() as cursor:

@@ -24,6 +24,7 @@ from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person
 from usage import pricing
 from usage.books import corrections, ledger
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.formatting import usd
 from usage.insights import Range, series, top, totals
@@ -81,10 +82,7 @@ def correct_some(chance: random.Random) -> None:
     charges = list(LedgerEntry.objects.filter(kind__in=CHARGED, amount_nanodollars__gt=1).order_by("id"))
     for charge in chance.sample(charges, 5):
         corrections.correct(
-            charge.pk,
-            chance.choice([-charge.amount_nanodollars // 2, 77]),
-            reason="story",
-            recorded_by="test",
+            charge.pk, chance.choice([-charge.amount_nanodollars // 2, 77]), Note("story", "test")
         )
 
 

@@ -236,7 +236,7 @@ def test_a_single_difference_is_one(reconcile: Reconcile, tmp_path: Path) -> Non
 
 def test_a_period_that_ends_before_it_begins_is_refused(reconcile: Reconcile, tmp_path: Path) -> None:
     (tmp_path / "bill").write_text(RIGHT)
-    with pytest.raises(CommandError, match="--from comes before --to"):
+    with pytest.raises(CommandError, match="--from must be before --to"):
         call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-23", "--to", "2026-11-21")
 
 
@@ -246,7 +246,8 @@ def test_a_period_that_ends_before_it_begins_is_refused(reconcile: Reconcile, tm
 )
 def test_a_part_of_a_day_is_not_compared_with_a_whole_one(name: str, text: str) -> None:
     told = re.escape(
-        f"argument {name}: {text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01"
+        f"argument {name}: {text!r} is not the start of a day in UTC, such as 2026-11-01: "
+        "bills are compared by whole days"
     )
     with pytest.raises(CommandError, match=f"{told}$"):
         call_command("reconcile", "bill", "--from=2026-11-21", "--to=2026-11-23", f"{name}={text}")
@@ -275,11 +276,14 @@ def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("date,model\n", "line 1: it names nothing to compare, which is any of: requests, .*, cost_usd"),
-        ("date,model,Cost_USD\n", "line 1: 'Cost_USD' is no column of a bill, which are: date, .*, cost_usd"),
-        ("date,model,cost_usd,currency\n2026-11-21,story,1,EUR\n", "line 1: 'currency' is no column"),
-        ("date,model,requests,requests\n", "line 1: it names a column twice"),
-        ("model,date,requests\nstory\n", "line 2: it has 1 cells, the first line has 3"),
+        ("date,model\n", "line 1: it has no column to compare, which is any of: requests, .*, cost_usd"),
+        (
+            "date,model,Cost_USD\n",
+            "line 1: 'Cost_USD' is not a column of a bill; the columns are: date, .*, cost_usd",
+        ),
+        ("date,model,cost_usd,currency\n2026-11-21,story,1,EUR\n", "line 1: 'currency' is not a column"),
+        ("date,model,requests,requests\n", "line 1: it has a column twice"),
+        ("model,date,requests\nstory\n", "line 2: it has 1 cells, but the first line has 3"),
         ("date,requests,model\n2026-11-21,1\n", "line 2: it has 2 cells"),
         ("date,model,requests\n2026-11-21,story,1,2\n", "line 2: it has 4 cells"),
         ("date,model,requests\n2026-11-21,story,-1\n", "line 2: '-1' is not a whole number"),
@@ -294,24 +298,24 @@ def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile
         ('date,model,cost_usd\n2026-11-21,"sto"ry,1\n', "line 2: "),
         (
             "date,model,requests\n2026-11-21,story,1\n2026-11-22,,1\n",
-            "2026-11-22: a line names no model, and others do",
+            "2026-11-22: some lines name a model and others do not",
         ),
         (costs(), "it has no days"),
         (
             costs(cost(1, line_item="story, input"), cost(1)),
-            "2026-11-22: a line names no model, and others do",
+            "2026-11-22: some lines name a model and others do not",
         ),
         (costs(cost(float("inf"))), "'inf' is not a number"),
         (costs(cost(-1)), "'-1' is not a number"),
-        (costs(cost(1)).replace("1795219200", "1e999999999"), "no answer of"),
-        pytest.param('{"data":' * 100_000, "no answer of", id="deep"),
+        (costs(cost(1)).replace("1795219200", "1e999999999"), "not a response of"),
+        pytest.param('{"data":' * 100_000, "not a response of", id="deep"),
         ("", "no column date"),
-        ("date,tokens\n", "line 1: it names no column model"),
+        ("date,tokens\n", "line 1: it has no column model"),
         ("date,model,requests\n2026-13-01,a,1\n", "line 2"),
         ("date,model,requests\n2026-11-01,a,x\n", "line 2"),
-        ("{}", "no answer of"),
-        ("{", "no answer of"),
-        (costs(cost(1), has_more=True), "first page of several"),
+        ("{}", "not a response of"),
+        ("{", "not a response of"),
+        (costs(cost(1), has_more=True), "only the first page"),
         (costs({"amount": {"value": 1, "currency": "eur"}}), "US dollars"),
     ],
 )
@@ -340,7 +344,7 @@ def test_a_bill_of_another_time_is_told(tmp_path: Path, db: None, capsys: pytest
 
 @pytest.mark.parametrize("option", ["--name=\udcff=x", "--price=\udcff=1,1,1"])
 def test_what_no_model_can_be_called_is_refused(option: str) -> None:
-    with pytest.raises(CommandError, match="not a text in UTF-8"):
+    with pytest.raises(CommandError, match="not UTF-8 text"):
         call_command("reconcile", "bill.csv", "--from=2026-11-01", "--to=2026-12-01", option)
 
 

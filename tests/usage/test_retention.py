@@ -20,6 +20,7 @@ from tests.usage.emptying import without_triggers
 from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
 from usage import insights, rollups
 from usage.books import corrections, ledger, rerating
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.database.snapshot import pages
 from usage.errors import NotBooked
@@ -61,7 +62,7 @@ def books(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
 def seeded_books(db: None) -> None:
     """A month of all that there is: overages, discounts, test keys, failures."""
     with transaction.atomic():
-        seeding.sow(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
+        seeding.seed(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
     tidy_up()
 
 
@@ -123,7 +124,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
     before, order = tables(), dropping.Order(BEFORE, tmp_path / "export", "alice")
     ready = dropping.prepare(order)
     assert ready is not None
-    manifest = dropping.export(ready.wish, order.folder)
+    manifest = dropping.export(ready.spec, order.folder)
     rollups.rebuild()  # by someone else, when all was found to be ready
     ask = retention_horizon.horizon
 
@@ -131,7 +132,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
         """With the drop between the question and what is done then."""
         monkeypatch.setattr(retention_horizon, "horizon", ask)
         horizon = ask()
-        dropping.drop(dropping.record(order, ready.wish, manifest), lambda done: None)
+        dropping.drop(dropping.record(order, ready.spec, manifest), lambda done: None)
         return horizon
 
     monkeypatch.setattr(retention_horizon, "horizon", ask_and_drop)
@@ -250,7 +251,7 @@ def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
         drop(tmp_path / "export", TODAY - 34 * DAY)
 
 
-@pytest.mark.parametrize(("name", "told"), [("\udcff", "not a text in UTF-8"), ("x/" * 500, "at most 1000")])
+@pytest.mark.parametrize(("name", "told"), [("\udcff", "not UTF-8 text"), ("x/" * 500, "at most 1000")])
 def test_a_folder_whose_name_no_column_holds_is_refused_at_once(
     books: None, tmp_path: Path, name: str, told: str
 ) -> None:
@@ -381,7 +382,7 @@ def test_what_needs_the_rows_refuses(books: None, tmp_path: Path) -> None:
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
     drop(tmp_path / "export")
     with pytest.raises(NotBooked, match="Grant credit instead"):
-        corrections.correct(charge.pk, -1, reason="too late", recorded_by="alice")
+        corrections.correct(charge.pk, -1, Note("too late", "alice"))
     period, bill = [f"--from={BEFORE - DAY}", f"--to={TODAY}"], tmp_path / "bill.csv"
     bill.write_text("date,model,requests\n")
     for command in (

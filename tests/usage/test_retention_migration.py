@@ -12,6 +12,7 @@ from django.db import IntegrityError, connection, transaction
 
 from tests.usage.conftest import NOW, completed, run
 from usage.books import corrections, ledger
+from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.models import LedgerEntry, RetentionHorizon
 from usage.verification import seals, verify
@@ -30,7 +31,7 @@ def books(ask: Ask) -> Iterator[None]:
     with transaction.atomic():
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission))])
-    corrections.correct(LedgerEntry.objects.get().pk, -1, reason="story", recorded_by="alice")
+    corrections.correct(LedgerEntry.objects.get().pk, -1, Note("story", "alice"))
     seals.seal()
     yield
     RetentionHorizon.objects.all().delete()

@@ -23,7 +23,8 @@ from chatapi.wire.deltas import (
 from chatapi.wire.sse import Event, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
-from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
+from chatapi.wire.upstream_logprobs import MAX_ALTERNATIVES, UNKNOWN_LOGPROB
+from chatapi.wire.upstream_tool_calls import MAX_CALLS
 
 
 def new_reader(choices: int = 1, max_chunks: int = 1000) -> ChunkReader:
@@ -492,6 +493,31 @@ def test_any_text_in_any_framing_arrives_whole(
         for delta in reader.read(parser.feed(stream[start : start + size]))
     ]
     assert deltas == [Started(), *map(Text, texts), Finished("stop")]
+
+
+def test_a_choice_has_a_bounded_number_of_tool_calls() -> None:
+    calls = [call("{}", "f", index=number, id=f"c{number}") for number in range(MAX_CALLS)]
+    assert len(collected(tools(*calls))) == MAX_CALLS
+    assert (
+        failure_code(tools(*calls, call("{}", "f", index=MAX_CALLS, id="more")))
+        == "upstream_invalid_response"
+    )
+
+
+def test_alternatives_beyond_openais_limit_are_left_out() -> None:
+    alternatives = [{"token": str(number), "logprob": -1.0} for number in range(MAX_ALTERNATIVES + 1)]
+    chat = {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": alternatives}]}
+    text = {
+        "tokens": ["a"],
+        "token_logprobs": [-1.0],
+        "top_logprobs": [{str(number): -1.0 for number in range(MAX_ALTERNATIVES + 1)}],
+    }
+    for logprobs in (chat, text):
+        choice = {"index": 0, "text": "a", "logprobs": logprobs, "finish_reason": "stop"}
+        _, said, _ = read(event({"choices": [choice]}))
+        assert isinstance(said, Text)
+        assert said.logprobs is not None
+        assert len(said.logprobs[0].top_logprobs) == MAX_ALTERNATIVES
 
 
 keys = st.sampled_from(

@@ -1,1 +1,1 @@
-"""Monthly statements for tenants, and upstream bills beside our own sums."""
+"""Upstream bills: reading them, and comparing them with the books."""

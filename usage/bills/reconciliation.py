@@ -1,8 +1,7 @@
-"""Compares our books with an upstream's bill: tokens and cost per UTC day and model.
+"""Compares the books with an upstream's bill: tokens and cost by UTC day and model.
 
-Our tokens are those of all settled generations, as the upstream told them or, where it did not, as we counted
-them; both are billed. Our cost is what those tokens cost at the upstream's own price where that is given,
-else what we charged for them.
+Our tokens are those of all settled generations, whether the upstream reported them or we counted them. Our
+cost is those tokens at the upstream's own price if given, else what we charged for them.
 """
 
 from collections import defaultdict
@@ -26,32 +25,32 @@ Group = tuple[date, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReconciliationSpec:
     """What is compared, and how."""
 
     since: datetime
     until: datetime
     deployment: str = ""
-    """Only what ran there; empty: wherever it ran."""
+    """Only requests that ran there; empty: all."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What the bill calls our models, by our name, where it differs."""
+    """The bill's names of our models, by our name, where they differ."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """The upstream's prices, by the bill's name of the model."""
     tolerance_percent: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """A day's amounts of a model, named as in `usage/bills/statements.py`."""
+class Booked:
+    """Our amounts of a day and model, named as in `usage/bills/statements.py`."""
 
     amounts: Mapping[str, int]
     counted: int
-    """Requests of it whose tokens the upstream did not tell."""
+    """Requests whose tokens the upstream did not report."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """An amount that differs by more than is tolerated."""
+class Discrepancy:
+    """An amount that differs by more than the tolerance."""
 
     day: date
     model: str
@@ -64,42 +63,44 @@ class Gap:
         show = (lambda amount: f"${pricing.to_usd(amount)}") if self.name == COST else str
         counted = f", {self.counted} of our requests counted by us" if self.counted else ""
         name = "cost" if self.name == COST else self.name
-        return f"{self.day} {self.model or 'all models'} {name}: ours {show(self.ours)}, theirs {show(self.theirs)}{counted}"
+        amounts = f"ours {show(self.ours)}, theirs {show(self.theirs)}"
+        return f"{self.day} {self.model or 'all models'} {name}: {amounts}{counted}"
 
 
-def compare(bill: Bill, terms: Terms) -> Iterator[Gap]:
-    """The differences beyond the tolerance, in the order of days; what neither side has is not looked at.
+def compare(bill: Bill, spec: ReconciliationSpec) -> Iterator[Discrepancy]:
+    """Return the differences beyond the tolerance, ordered by day. Amounts that the bill does not report are
+    not compared.
 
-    Raises `Dropped` for a period whose generations are not all there: they know what ran where.
+    Raises `Dropped` if generations of the period were dropped: only they say which deployment ran them.
     """
-    with snapshot():  # or what is dropped meanwhile would be missing without a word
-        retention_horizon.refuse_before(terms.since)
-        ours = _ours(terms) if bill.names_models else _all_models(_ours(terms))
-    for group in sorted(billed_in_period(bill, terms) | ours.keys()):
-        us = ours.get(group, Ours({}, 0))
+    with snapshot():  # without it, generations that are dropped meanwhile would silently be missing
+        retention_horizon.refuse_before(spec.since)
+        ours = _ours(spec, names_models=bill.names_models)
+    for group in sorted(billed_in_period(bill, spec) | ours.keys()):
+        us = ours.get(group, Booked({}, 0))
         them = bill.lines.get(group, {})
         for name in [
-            name for name in (*COUNTS, COST) if name in bill.told and (*group, name) not in bill.untold
+            name for name in (*COUNTS, COST) if name in bill.reported and (*group, name) not in bill.missing
         ]:
-            gap = Gap(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
-            if abs(gap.ours - gap.theirs) * 100 > terms.tolerance_percent * gap.theirs:
-                yield gap
+            discrepancy = Discrepancy(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
+            if abs(discrepancy.ours - discrepancy.theirs) * 100 > spec.tolerance_percent * discrepancy.theirs:
+                yield discrepancy
 
 
-def billed_in_period(bill: Bill, terms: Terms) -> set[Group]:
-    """The days and models of the period for which the bill has a line."""
+def billed_in_period(bill: Bill, spec: ReconciliationSpec) -> set[Group]:
+    """Return the days and models of the period that the bill has."""
     first, last = (
-        terms.since.astimezone(UTC).date(),
-        (terms.until - timedelta.resolution).astimezone(UTC).date(),
+        spec.since.astimezone(UTC).date(),
+        (spec.until - timedelta.resolution).astimezone(UTC).date(),
     )
     return {group for group in bill.lines if first <= group[0] <= last}
 
 
-def without_deployment(terms: Terms) -> tuple[int, int]:
-    """How many requests were charged in the period of which it is not known what ran them, and how much, in
+def without_deployment(spec: ReconciliationSpec) -> tuple[int, int]:
+    """Return how many charged requests of the period have no known deployment, and their charges in
     nanodollars.
     """
-    entries = _entries(terms).filter(generation__deployment="").filter(_USED)
+    entries = _entries(spec).filter(generation__deployment="").filter(_USED)
     found = entries.aggregate(
         requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0)
     )
@@ -107,38 +108,38 @@ def without_deployment(terms: Terms) -> tuple[int, int]:
 
 
 def has_served(deployment: str) -> bool:
-    """Whether there is anything that the deployment has served."""
+    """Return whether the deployment ever ran a request."""
     return Generation.objects.filter(deployment=deployment).exists()
 
 
 def unknown_models(names: Iterable[str]) -> list[str]:
-    """Those of the names that no charge has."""
+    """Return the names that no charge has."""
     return [name for name in names if not HourlyUsage.objects.filter(model=name).exists()]
 
 
-def unused_prices(bill: Bill, terms: Terms) -> list[str]:
-    """Models with a price that neither the bill has nor, under its names, we."""
+def unused_prices(bill: Bill, spec: ReconciliationSpec) -> list[str]:
+    """Return the models with a price that neither the bill nor the books have."""
     ours = {
-        terms.names.get(model, model)
+        spec.names.get(model, model)
         for model in HourlyUsage.objects.values_list("model", flat=True).distinct()
     }
-    return [model for model in terms.prices if model not in ours | {model for _, model in bill.lines}]
+    return [model for model in spec.prices if model not in ours | {model for _, model in bill.lines}]
 
 
 _CHARGES = Q(kind=Kind.CHARGE)
 _USED = Q(generation__prompt_tokens__gt=0) | Q(generation__completion_tokens__gt=0)
 
 
-def _ours(terms: Terms) -> dict[Group, Ours]:
-    # What used nothing and was never on a deployment has cost no upstream anything. A worker that is lost may
-    # not have told of its own.
+def _ours(spec: ReconciliationSpec, *, names_models: bool) -> dict[Group, Booked]:
+    # A request without usage and without a deployment cost no upstream anything. A lost worker may not have
+    # reported its deployment.
     ran = (
-        Q(generation__deployment=terms.deployment)
-        if terms.deployment
+        Q(generation__deployment=spec.deployment)
+        if spec.deployment
         else ~Q(generation__deployment="") | _USED
     )
     rows = list(
-        _entries(terms)
+        _entries(spec)
         .filter(ran)
         .annotate(day=TruncDay("created_at", tzinfo=UTC))
         .order_by()
@@ -153,32 +154,26 @@ def _ours(terms: Terms) -> dict[Group, Ours]:
             counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
         )
     )
-    found: defaultdict[Group, list[Ours]] = defaultdict(list)
+    found: defaultdict[Group, list[Booked]] = defaultdict(list)
     for row in rows:
-        model = terms.names.get(row["model"], row["model"])
+        model = spec.names.get(row["model"], row["model"])
         tokens = Tokens(row["prompt"], row["completion"], row["cached"], row["reasoning"])
-        cost = pricing.amount(tokens, terms.prices[model]) if model in terms.prices else row["charged"]
+        cost = pricing.amount(tokens, spec.prices[model]) if model in spec.prices else row["charged"]
         numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
-        found[row["day"].date(), model].append(
-            Ours(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
+        found[row["day"].date(), model if names_models else ANY_MODEL].append(
+            Booked(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
         )
-    return {group: _sum(parts) for group, parts in found.items()}
+    # Several of our models may be one of the upstream's.
+    return {
+        group: Booked(
+            {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)},
+            sum(part.counted for part in parts),
+        )
+        for group, parts in found.items()
+    }
 
 
-def _entries(terms: Terms) -> "QuerySet[LedgerEntry]":
-    """All that was charged in the period, tests left out."""
-    period = {"created_at__gte": terms.since, "created_at__lt": terms.until}
+def _entries(spec: ReconciliationSpec) -> "QuerySet[LedgerEntry]":
+    """Return all entries that were charged in the period, without tests."""
+    period = {"created_at__gte": spec.since, "created_at__lt": spec.until}
     return LedgerEntry.objects.filter(kind__in=CHARGED, generation__is_test=False, **period)
-
-
-def _all_models(ours: Mapping[Group, Ours]) -> dict[Group, Ours]:
-    found: defaultdict[Group, list[Ours]] = defaultdict(list)
-    for (day, _), part in ours.items():
-        found[day, ANY_MODEL].append(part)
-    return {group: _sum(parts) for group, parts in found.items()}
-
-
-def _sum(parts: list[Ours]) -> Ours:
-    """Several of our models may be one of the upstream's."""
-    amounts = {name: sum(part.amounts[name] for part in parts) for name in (*COUNTS, COST)}
-    return Ours(amounts, sum(part.counted for part in parts))

@@ -1,12 +1,11 @@
-"""Reads an upstream's bill: what it says we have used and owe, per day and model. Pure but for the file.
+"""Reads an upstream's bill: what it says we used and owe, by day and model. Pure but for the file.
 
-A CSV file has a header and these columns: `date` (2026-11-01, UTC), `model`, and any of `requests`,
-`prompt_tokens`, `cached_tokens`, `completion_tokens`, `cost_usd`. A JSON file is an answer of OpenAI's `GET
-/v1/organization/costs` with daily buckets; grouped by line item it also tells models, and quantities of
-tokens where it has them.
+A CSV file has a header with the columns `date` (2026-11-01, UTC), `model`, and any of `requests`,
+`prompt_tokens`, `cached_tokens`, `completion_tokens`, `cost_usd`. A JSON file is a response of OpenAI's `GET
+/v1/organization/costs` with daily buckets; grouped by line item it also has models, and for some line items
+quantities of tokens.
 
-Whatever is in doubt is refused: a bill that is read as less than it says would agree with books that are
-wrong.
+Ambiguous bills are refused: a bill that is read as less than it says would agree with wrong books.
 """
 
 import csv
@@ -25,58 +24,58 @@ from usage.pricing import NANODOLLARS
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
 COST = "cost_nanodollars"
 AMOUNTS = {**{name: name for name in COUNTS}, "cost_usd": COST}
-"""Which amount a CSV file's column tells."""
+"""The amount that each column of a CSV file holds."""
 COLUMNS = ("date", "model", *AMOUNTS)
 ANY_MODEL = ""
-"""The model of a bill that does not tell models: a day's sum of all."""
+"""The model of a bill without models: the sum of all models of a day."""
 MAX = 10**15
-"""More than any bill says: a number of a billion digits must not be worked with."""
+"""More than any bill says. It bounds the computation: a number may have a billion digits."""
 
 
-class NotABill(Exception):
-    """The file can't be read as a bill; the text says why, and where."""
+class InvalidBill(Exception):
+    """The file cannot be read as a bill; the text says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the upstream says: for each day and model the amounts that are `told`, by their names (`COUNTS`,
-    `COST`); none is 0.
+    """The upstream's amounts by day and model. `reported` names the amounts (`COUNTS`, `COST`) that the bill
+    has at all; a missing line counts as 0.
     """
 
     lines: Mapping[tuple[date, str], Mapping[str, int]]
-    told: frozenset[str]
+    reported: frozenset[str]
     names_models: bool
-    """False when it tells only sums of all models."""
-    untold: frozenset[tuple[date, str, str]] = frozenset()
-    """Amounts of a day and model that are told otherwise, but not there: something of theirs has a cost and
-    no quantity.
+    """False if it has only sums of all models."""
+    missing: frozenset[tuple[date, str, str]] = frozenset()
+    """Amounts that the bill lacks for a day and model, though it has them elsewhere: a cost without a
+    quantity.
     """
 
 
 def read(path: Path) -> Bill:
-    """The bill in the file; raises `NotABill`."""
+    """Return the bill in the file; raises `InvalidBill`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         return _page(text) if text.lstrip().startswith("{") else _table(text)
-    except (OSError, UnicodeDecodeError, NotABill) as error:
-        raise NotABill(f"{path}: {error}") from error
+    except (OSError, UnicodeDecodeError, InvalidBill) as error:
+        raise InvalidBill(f"{path}: {error}") from error
 
 
 Row = tuple[date, str, str, int | None]
-"""A day, a model, an amount's name, and how much; None: it is not told."""
+"""A day, a model, an amount's name and its value; None if the bill does not say it."""
 
 
-def _bill(rows: Sequence[Row], told: Iterable[str]) -> Bill:
+def _bill(rows: Sequence[Row], reported: Iterable[str]) -> Bill:
     lines: defaultdict[tuple[date, str], defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for day, model, name, amount in rows:
         lines[day, model][name] += amount or 0
     unnamed = {day for day, model in lines if model == ANY_MODEL}
     if unnamed and len(unnamed) < len(lines):
-        raise NotABill(
-            f"{min(unnamed)}: a line names no model, and others do: name it in all lines, or in none"
+        raise InvalidBill(
+            f"{min(unnamed)}: some lines name a model and others do not: name it in all lines, or in none"
         )
-    untold = frozenset((day, model, name) for day, model, name, amount in rows if amount is None)
-    return Bill(lines, frozenset(told), names_models=not unnamed, untold=untold)
+    missing = frozenset((day, model, name) for day, model, name, amount in rows if amount is None)
+    return Bill(lines, frozenset(reported), names_models=not unnamed, missing=missing)
 
 
 def _table(text: str) -> Bill:
@@ -85,26 +84,26 @@ def _table(text: str) -> Bill:
         header = next(reader, [])
         _check_header(header)
         rows = [row for cells in reader if cells for row in _line(header, cells)]
-    except (csv.Error, ValueError, NotABill) as error:
-        # An empty file has no first line either.
-        raise NotABill(f"line {max(reader.line_num, 1)}: {error}") from error
+    except (csv.Error, ValueError, InvalidBill) as error:
+        # An empty file has no first line.
+        raise InvalidBill(f"line {max(reader.line_num, 1)}: {error}") from error
     return _bill(rows, [AMOUNTS[column] for column in header if column in AMOUNTS])
 
 
 def _check_header(header: Sequence[str]) -> None:
     if missing := [name for name in ("date", "model") if name not in header]:
-        raise NotABill(f"it names no column {' and no column '.join(missing)}")
+        raise InvalidBill(f"it has no column {' and no column '.join(missing)}")
     if wrong := [name for name in header if name not in COLUMNS]:
-        raise NotABill(f"{wrong[0]!r} is no column of a bill, which are: {', '.join(COLUMNS)}")
+        raise InvalidBill(f"{wrong[0]!r} is not a column of a bill; the columns are: {', '.join(COLUMNS)}")
     if len(set(header)) < len(header):
-        raise NotABill("it names a column twice")
+        raise InvalidBill("it has a column twice")
     if not set(header) & AMOUNTS.keys():
-        raise NotABill(f"it names nothing to compare, which is any of: {', '.join(AMOUNTS)}")
+        raise InvalidBill(f"it has no column to compare, which is any of: {', '.join(AMOUNTS)}")
 
 
 def _line(header: Sequence[str], cells: Sequence[str]) -> Iterator[Row]:
     if len(cells) != len(header):
-        raise NotABill(f"it has {len(cells)} cells, the first line has {len(header)}")
+        raise InvalidBill(f"it has {len(cells)} cells, but the first line has {len(header)}")
     values = dict(zip(header, cells, strict=True))
     day, model = date.fromisoformat(values["date"]), values["model"].strip()
     for column in header:
@@ -114,7 +113,7 @@ def _line(header: Sequence[str], cells: Sequence[str]) -> Iterator[Row]:
 
 
 def _page(text: str) -> Bill:
-    """OpenAI's costs: https://platform.openai.com/docs/api-reference/usage/costs"""
+    """Read OpenAI's costs: https://platform.openai.com/docs/api-reference/usage/costs"""
     try:
         rows = list(_costs(json.loads(text, parse_float=Decimal)))
     except (
@@ -126,34 +125,37 @@ def _page(text: str) -> Bill:
         OSError,
         RecursionError,
     ) as error:
-        raise NotABill(f"this is no answer of /v1/organization/costs: {error!r}") from error
-    # A day without costs has cost nothing.
+        raise InvalidBill(f"this is not a response of /v1/organization/costs: {error!r}") from error
+    # A day without results cost nothing.
     return _bill(rows, {COST, *(name for _, _, name, amount in rows if amount is not None)})
 
 
 def _costs(page: Any) -> Iterator[Row]:
     if page.get("has_more"):
-        raise NotABill("the file is the first page of several: ask for all days at once, with limit=180")
+        raise InvalidBill("the file is only the first page: request all days at once, with limit=180")
     if not page["data"]:
-        raise NotABill("there is nothing to compare: it has no days")
+        raise InvalidBill("it has no days to compare")
     for bucket in page["data"]:
-        # By way of a float, which is infinite where an integer would have a billion digits.
+        # As a float, which becomes infinite where an integer would have a billion digits.
         day = datetime.fromtimestamp(float(bucket["start_time"]), UTC).date()
         for result in bucket["results"]:
             yield from _cost(day, result)
 
 
 def _cost(day: date, result: Any) -> Iterator[Row]:
-    """One line item, such as "gpt-4o-2024-08-06, input"."""
+    """Read one line item, such as "gpt-4o-2024-08-06, input"."""
     model, _, kind = (result.get("line_item") or ANY_MODEL).rpartition(", ")
     if not model:
         model, kind = kind, ""
     amount = result["amount"]
     if amount["currency"].lower() != "usd":
-        raise NotABill(f"{day}: the costs are in {amount['currency']}, and only US dollars can be compared")
+        raise InvalidBill(
+            f"{day}: the costs are in {amount['currency']}, but only US dollars can be compared"
+        )
     cost = _nanodollars(amount["value"])
     yield day, model, COST, cost
-    tokens = _tokens(result)
+    unit, quantity = _UNITS.get(result.get("quantity_unit") or ""), result.get("quantity")
+    tokens = None if unit is None or quantity is None else round(_number(quantity) * unit)
     for name in _TOKENS.get(kind, ()) if tokens is not None or cost else ():
         yield day, model, name, tokens
 
@@ -163,15 +165,8 @@ _TOKENS = {
     "cached input": ("prompt_tokens", "cached_tokens"),
     "output": ("completion_tokens",),
 }
-"""Which of our counts a line item's tokens are part of: a cached token is a prompt token too."""
+"""Which of our counts a line item's tokens belong to: cached tokens are prompt tokens too."""
 _UNITS = {"tokens": 1, "1000_tokens": 1_000}
-
-
-def _tokens(result: Any) -> int | None:
-    unit = _UNITS.get(result.get("quantity_unit") or "")
-    return (
-        None if unit is None or result.get("quantity") is None else round(_number(result["quantity"]) * unit)
-    )
 
 
 def _count(text: str) -> int:
@@ -181,7 +176,7 @@ def _count(text: str) -> int:
 
 
 def _nanodollars(usd: object) -> int:
-    """A bill may be finer than a nanodollar, and is rounded."""
+    """Return US dollars in nanodollars, rounded: a bill may be finer than a nanodollar."""
     return round(_number(usd) * NANODOLLARS)
 
 

@@ -1,15 +1,14 @@
-"""Holds and spends against budgets: conditional updates, so that no budget and no prepaid credit is ever
-overdrawn.
+"""Holds and spending of budgets: conditional updates, so that no budget and no prepaid credit is overdrawn.
 
-An organization's budget "ever" is all that it has spent, so its credit is one more limit of that budget.
-Budgets are named by their id, `scope/scope_id/period/period_start`. Rows are always locked in id order: no
-deadlocks.
+An organization's budget "ever" counts all that it has spent, so its credit is one more limit of that budget.
+Rows are always locked in id order, which rules out deadlocks.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from django.db import connection
 
@@ -18,42 +17,69 @@ from usage.errors import BudgetExceeded
 from usage.models import Budget, Period, Scope
 
 EVER = date(1970, 1, 1)
-MOST_NANODOLLARS = 2**63 - 1
-"""What a column holds, and so the limit of what nothing else limits: SQLite would go on in floating point,
-PostgreSQL fail.
+MAX_NANODOLLARS = 2**63 - 1
+"""The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
+floating point and PostgreSQL fail.
 """
+
+
+class BudgetKey(NamedTuple):
+    """What identifies a budget: whose money, and which period. Its text is the row's id."""
+
+    scope: str
+    scope_id: int
+    period: str
+    period_start: date
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+
+    @classmethod
+    def parse(cls, budget_id: str) -> "BudgetKey":
+        """Return the key of a budget's id."""
+        # From both ends: only the middle part may come to hold a name with a slash.
+        scope, _, rest = budget_id.partition("/")
+        scope_id, period, start = rest.rsplit("/", 2)
+        return cls(scope, int(scope_id), period, date.fromisoformat(start))
 
 
 @lru_cache(maxsize=4_096)
 def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
-    """The nine budgets that a request admitted on that day counts in."""
+    """Return the nine budgets in which a request that is admitted on that day counts."""
     scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
     periods = ((Period.DAY, day), (Period.MONTH, day.replace(day=1)), (Period.EVER, EVER))
     return tuple(
-        f"{scope.value}/{scope_id}/{period.value}/{start}"
+        str(BudgetKey(scope.value, scope_id, period.value, start))
         for scope, scope_id in scopes
         for period, start in periods
     )
 
 
 def hold(amounts: Mapping[str, int]) -> bool:
-    """Add each amount to its budget's pending, or none of them: False when a budget has no room or does not
-    exist (see `rooms`).
+    """Add each amount to its budget's pending, or none of them.
 
-    Must run in a transaction.
+    Return False if a budget has no room or no row yet (`read_headroom` creates it). Must run in a
+    transaction.
     """
-    if max(amounts.values()) > MOST_NANODOLLARS:
+    if max(amounts.values()) > MAX_NANODOLLARS:
         return False
     _lock(amounts)
     values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
     held = fetch_all(
-        f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars + hold.amount FROM hold
-        WHERE b.id = hold.target AND b.posted_nanodollars + b.pending_nanodollars <= {MOST_NANODOLLARS} - hold.amount AND NOT EXISTS (
-            SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+        f"""{values} UPDATE usage_budget AS b
+        SET pending_nanodollars = b.pending_nanodollars + hold.amount
+        FROM hold
+        WHERE b.id = hold.target
+        AND b.posted_nanodollars + b.pending_nanodollars <= {MAX_NANODOLLARS} - hold.amount
+        AND NOT EXISTS (
+            SELECT 1 FROM usage_budgetlimit AS l
+            WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
             AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)
         AND NOT EXISTS (
-            SELECT 1 FROM usage_credit AS c WHERE b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id
-            AND c.is_required AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
+            SELECT 1 FROM usage_credit AS c
+            WHERE b.scope = 'organization' AND b.period = 'ever'
+            AND c.organization_id = b.scope_id AND c.is_required
+            AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
     )
@@ -64,68 +90,68 @@ def hold(amounts: Mapping[str, int]) -> bool:
 
 
 def _release(amounts: Mapping[str, int]) -> None:
-    """Take back what was held a moment ago. A savepoint would do it too, and cost every request that fits two
-    more statements.
+    """Take back what was held a moment ago. A savepoint would cost every request that fits two more
+    statements.
     """
     if amounts:
         values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
         execute(
-            f"""{values} UPDATE usage_budget AS b SET pending_nanodollars = b.pending_nanodollars - hold.amount FROM hold
-            WHERE b.id = hold.target""",  # noqa: S608
+            f"""{values} UPDATE usage_budget AS b
+            SET pending_nanodollars = b.pending_nanodollars - hold.amount
+            FROM hold WHERE b.id = hold.target""",  # noqa: S608
             parameters,
         )
 
 
 @dataclass(slots=True)
-class Room:
-    """What a budget has spent and holds, and the most that it may: the lower one of its limit and the
-    required credit, if there are any.
-    """
+class Headroom:
+    """What a budget has spent and holds, and its limit: its own or the required credit, if lower."""
 
     posted_nanodollars: int
     pending_nanodollars: int
-    most_nanodollars: int
+    limit_nanodollars: int
     is_credit: bool
 
     @property
     def left_nanodollars(self) -> int:
-        """What is not spent of the most; 0 where more is spent."""
-        return max(0, self.most_nanodollars - self.posted_nanodollars)
+        """Return the part of the limit that is not spent; 0 if more was spent."""
+        return max(0, self.limit_nanodollars - self.posted_nanodollars)
 
     def has(self, amount: int) -> bool:
-        """Whether so much more may be held."""
+        """Return whether the amount may be held."""
         return self.would_have(self.pending_nanodollars + amount)
 
     def would_have(self, amount: int) -> bool:
-        """Whether so much might be held if nothing else were."""
-        return self.posted_nanodollars + amount <= self.most_nanodollars
+        """Return whether the amount might be held if nothing else were."""
+        return self.posted_nanodollars + amount <= self.limit_nanodollars
 
 
-def rooms(ids: Collection[str]) -> dict[str, Room]:
-    """Make the budgets that are missing, lock all and read how much room each has; in a transaction."""
+def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
+    """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
     ensure(ids)
     _lock(ids)
     rows = fetch_all(
-        f"""SELECT b.id, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, c.credited_nanodollars
+        f"""SELECT
+            b.id, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, c.credited_nanodollars
         FROM usage_budget AS b
-        LEFT JOIN usage_budgetlimit AS l ON l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
-        LEFT JOIN usage_credit AS c ON b.scope = 'organization' AND b.period = 'ever' AND c.organization_id = b.scope_id AND c.is_required
+        LEFT JOIN usage_budgetlimit AS l
+            ON l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+        LEFT JOIN usage_credit AS c
+            ON b.scope = 'organization' AND b.period = 'ever'
+            AND c.organization_id = b.scope_id AND c.is_required
         WHERE b.id IN ({", ".join(["%s"] * len(ids))})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
-    return {budget_id: _room(*numbers) for budget_id, *numbers in rows}
+    found: dict[str, Headroom] = {}
+    for budget_id, posted, pending, limit, credited in rows:
+        is_credit = credited is not None and (limit is None or credited <= limit)
+        lower = credited if is_credit else limit
+        found[budget_id] = Headroom(posted, pending, MAX_NANODOLLARS if lower is None else lower, is_credit)
+    return found
 
 
-def _room(posted: int, pending: int, limit: int | None, credited: int | None) -> Room:
-    if credited is not None and (limit is None or credited <= limit):
-        return Room(posted, pending, credited, is_credit=True)
-    return Room(posted, pending, MOST_NANODOLLARS if limit is None else limit, is_credit=False)
-
-
-def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
-    """Hold the amount in the rooms of these budgets (`hold` then does in the database), or tell which one
-    refuses.
-    """
+def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
+    """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
     if not amount:
         return None
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
@@ -136,15 +162,13 @@ def take(known: Mapping[str, Room], ids: Sequence[str], amount: int) -> BudgetEx
     return None
 
 
-def _refusal(known: Mapping[str, Room], refusing: Sequence[str], amount: int) -> BudgetExceeded:
-    """The first of those that refuse for good, if any does: trying again when running requests have ended
-    would be for nothing.
-    """
+def _refusal(known: Mapping[str, Headroom], refusing: Sequence[str], amount: int) -> BudgetExceeded:
+    """Name the first budget that refuses for good, if any: for this one a retry would be in vain."""
     for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
-    told = (for_good or refusing)[0]
-    room = known[told]
+    budget_id = (for_good or refusing)[0]
+    room = known[budget_id]
     return BudgetExceeded(
-        told,
+        BudgetKey.parse(budget_id),
         needed_nanodollars=amount,
         left_nanodollars=room.left_nanodollars,
         is_in_flight=not for_good,
@@ -152,11 +176,8 @@ def _refusal(known: Mapping[str, Room], refusing: Sequence[str], amount: int) ->
     )
 
 
-def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
-    """Release and post: each budget's pending falls by the first number, its posted grows by the second.
-
-    A budget that reaches its soft limit keeps the moment.
-    """
+def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
+    """Release and post: each budget's pending falls by the first number, its posted rises by the second."""
     if not changes:
         return
     _lock(changes)
@@ -165,9 +186,11 @@ def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
     )
     execute(
         f"""{values} UPDATE usage_budget AS b
-        SET pending_nanodollars = b.pending_nanodollars - change.released, posted_nanodollars = b.posted_nanodollars + change.amount,
+        SET pending_nanodollars = b.pending_nanodollars - change.released,
+        posted_nanodollars = b.posted_nanodollars + change.amount,
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
-            SELECT 1 FROM usage_budgetlimit AS l WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+            SELECT 1 FROM usage_budgetlimit AS l
+            WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
             AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
         FROM change WHERE b.id = change.target""",  # noqa: S608
         [*parameters, db_value(now)],
@@ -175,22 +198,12 @@ def settle(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
 
 
 def ensure(ids: Iterable[str]) -> None:
-    """Create the budgets that do not exist yet: a period's first request, a new key."""
-    Budget.objects.bulk_create([_new(budget_id) for budget_id in sorted(ids)], ignore_conflicts=True)
-
-
-def _new(budget_id: str) -> Budget:
-    scope, scope_id, period, start = budget_id.split("/")
-    return Budget(
-        id=budget_id,
-        scope=scope,
-        scope_id=int(scope_id),
-        period=period,
-        period_start=date.fromisoformat(start),
-    )
+    """Create the budgets that do not exist yet, such as those of a new period or key."""
+    rows = [Budget(id=each, **BudgetKey.parse(each)._asdict()) for each in sorted(ids)]
+    Budget.objects.bulk_create(rows, ignore_conflicts=True)
 
 
 def _lock(ids: Iterable[str]) -> None:
-    """Take the rows' locks in id order; SQLite's IMMEDIATE transaction holds the whole database already."""
+    """Lock the rows in id order; SQLite's IMMEDIATE transaction already holds the whole database."""
     if connection.features.has_select_for_update:
         list(Budget.objects.select_for_update().filter(id__in=list(ids)).order_by("id").values_list("id"))

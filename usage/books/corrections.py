@@ -1,7 +1,7 @@
-"""Corrections: what was charged wrongly is put right by one more entry, which counts where the charge counts.
+"""Corrections: a wrong charge is put right by one more entry, which counts where the charge counts.
 
-A correction changes what was spent: the budgets of the day that was charged, and the rollup's hour in which
-it is written. The generation's own row stays as its client was told.
+A correction changes the budgets of the day that was charged, and the rollup of the hour in which it is
+written. The generation's row stays what its client was told.
 """
 
 from collections import defaultdict
@@ -15,17 +15,18 @@ from django.db.models import Sum
 
 from usage import pricing, rollups
 from usage.books import budgets
-from usage.books.credit import Booking, Note, told
+from usage.books.credit import Booking, Note, describe
 from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
+from usage.pricing import TOKEN_COLUMNS
 from usage.rollups import Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """By how much an entry is changed: negative takes from what was charged."""
+    """By how much an entry is corrected; a negative amount gives money back."""
 
     entry: LedgerEntry
     amount_nanodollars: int
@@ -35,40 +36,36 @@ class Correction:
     reference: str = ""
 
 
-def correct(entry_id: int, amount_nanodollars: int, *, reason: str, recorded_by: str) -> LedgerEntry:
-    """Correct one charge or overage by an amount; returns the new entry. Raises `NotBooked`."""
-    return book(entry_id, amount_nanodollars, Note(reason, recorded_by)).entry
+def correct(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+    """Correct a charge or overage by an amount, once if the note has a reference.
 
-
-def book(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
-    """Correct one charge or overage by an amount, once if the note has a reference.
-
-    Raises `NotBooked` when there is no such charge, its generation was dropped, no reason, less than nothing
-    would remain of the generation's charges, or the reference stands for something else.
+    Raises `NotBooked` if there is no such charge, its generation was dropped, the reason is missing, the
+    generation's charges would fall below zero, or the reference belongs to another booking.
     """
     if not amount_nanodollars or not note.reason.strip():
         raise NotBooked("A correction has an amount that is not zero, and a reason.")
     try:
         with transaction.atomic():
-            return _book_once(entry_id, amount_nanodollars, note)
+            return _correct_once(entry_id, amount_nanodollars, note)
     except IntegrityError as error:
-        # Two bookings of one reference for different generations, at the same moment.
+        # Two bookings of one reference for different generations happened at the same time.
         raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
 
 
-def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
+def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     entry = LedgerEntry.objects.filter(pk=entry_id, kind__in=CHARGED).first()
     if entry is None or entry.generation_id is None:
         raise NotBooked(f"There is no charge or overage with the id {entry_id}.")
-    # Two corrections of one generation wait for each other: both might take all that is left.
+    # Locked, because two corrections at once might each take all that is left.
     if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
         raise NotBooked(
-            "The request of this charge was exported and dropped since, so it is not corrected any more. Grant credit instead."
+            "The request of this charge was exported and dropped since, so it is not corrected any more. "
+            "Grant credit instead."
         )
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
         if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):
-            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {told(known)}.")
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {describe(known)}.")
         return Booking(known, is_new=False)
     left = charged(entry.generation_id)
     if left + amount_nanodollars < 0:
@@ -81,9 +78,7 @@ def _book_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
 
 
 def write(now: datetime, corrections: Sequence[Correction]) -> None:
-    """Write the corrections (at least one) with their budgets and hours; in a transaction that has locked
-    their generations.
-    """
+    """Write the corrections (at least one) with their budgets and hours, after locking their generations."""
     rows = [_row(now, correction) for correction in corrections]
     more = [
         (each.entry.pk, each.is_rerating, each.reason, each.recorded_by, each.reference)
@@ -95,9 +90,9 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
     for row in rows:
         for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
-    # What was free held nothing, so its budgets may not be there.
+    # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)
-    budgets.settle(now, changes)
+    budgets.post(now, changes)
     rollups.add(rows)
 
 
@@ -116,20 +111,17 @@ def _row(now: datetime, correction: Correction) -> Entry:
         outcome=entry.outcome,
         budget_day=entry.budget_day,
         created_at=now,
-        prompt_tokens=0,
-        cached_tokens=0,
-        completion_tokens=0,
-        reasoning_tokens=0,
+        **dict.fromkeys(TOKEN_COLUMNS, 0),
         amount_nanodollars=correction.amount_nanodollars,
     )
 
 
 def charged(generation_id: UUID) -> int:
-    """All that the generation is charged now, its corrections included."""
+    """Return what the generation is charged now, corrections included."""
     return charged_of([generation_id]).get(generation_id, 0)
 
 
 def charged_of(ids: Sequence[UUID]) -> dict[UUID, int]:
-    """The same of several generations; one without any entry is not in it."""
+    """Return the same for several generations; one without entries is missing."""
     entries = LedgerEntry.objects.filter(generation_id__in=ids).order_by()
     return dict(entries.values_list("generation_id").annotate(Sum("amount_nanodollars")))

@@ -1,7 +1,7 @@
-"""Prepaid credit: grants and refunds, and what is left of them.
+"""Prepaid credit: grants, refunds and the balance.
 
-The balance is what was granted, less refunds, less all that the organization has spent. Where credit is
-required, `budgets.hold` admits nothing that the balance, less what running requests hold, can't cover.
+The balance is all grants, less refunds, less all that the organization has spent. Where credit is required,
+`budgets.hold` admits no request that the balance, less the holds of running requests, does not cover.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from accounts.models import Organization
 from usage import pricing
 from usage.books import budgets
+from usage.books.budgets import BudgetKey
 from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.formatting import usd
@@ -20,7 +21,7 @@ from usage.models import Budget, Credit, Kind, LedgerEntry, Period, Scope
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Why a person books something, and who; a `reference`, such as a payment's id, is never booked twice."""
+    """Why something is booked, and by whom. A `reference`, such as a payment's id, is booked only once."""
 
     reason: str
     recorded_by: str
@@ -28,9 +29,7 @@ class Note:
 
 
 class Booking(NamedTuple):
-    """A grant, refund or correction in the ledger; `is_new` is False when its reference had been booked
-    before.
-    """
+    """A grant, refund or correction in the ledger; `is_new` is False if its reference was booked before."""
 
     entry: LedgerEntry
     is_new: bool
@@ -38,7 +37,7 @@ class Booking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What an organization has paid in advance and spent; `is_required` says whether requests beyond it are
+    """An organization's prepaid credit and spending; `is_required` says whether requests beyond it are
     refused.
     """
 
@@ -49,36 +48,31 @@ class Balance:
 
     @property
     def nanodollars(self) -> int:
-        """What is left, running requests not counted; negative when credit is not required and more was
-        spent.
-        """
+        """Return the balance without holds; negative if credit is not required and more was spent."""
         return self.credited_nanodollars - self.spent_nanodollars
 
     @property
     def available_nanodollars(self) -> int:
-        """What is left for new requests."""
+        """Return what new requests may use."""
         return self.nanodollars - self.held_nanodollars
 
 
 def grant(organization: Organization, nanodollars: int, note: Note) -> Booking:
-    """Add paid-up or given credit; raises `NotBooked`."""
+    """Add credit; raises `NotBooked`."""
     return _book(organization, Kind.GRANT, nanodollars, note)
 
 
 def refund(organization: Organization, nanodollars: int, note: Note) -> Booking:
-    """Take unused credit back, because it was paid out or granted by mistake; raises `NotBooked` beyond what
-    is available.
-    """
+    """Take back unused credit; raises `NotBooked` if the amount exceeds the available credit."""
     return _book(organization, Kind.REFUND, nanodollars, note)
 
 
 def require(organization: Organization, is_required: bool = True) -> None:
-    """Refuse from now on what the balance can't cover, or don't any more."""
+    """Refuse from now on requests that the balance does not cover, or stop refusing them."""
     Credit.objects.update_or_create(organization=organization, defaults={"is_required": is_required})
 
 
 def balance(organization: Organization) -> Balance:
-    """The organization's balance now."""
     credit = Credit.objects.filter(organization=organization).first() or Credit(organization=organization)
     spent = Budget.objects.filter(id=_budget_id(organization)).first() or Budget()
     return Balance(
@@ -86,12 +80,11 @@ def balance(organization: Organization) -> Balance:
     )
 
 
-def told(entry: LedgerEntry) -> str:
-    """The entry as people speak of it: who is granted $10 has $10 more, though the ledger's amount is what is
-    owed.
-    """
+def describe(entry: LedgerEntry) -> str:
+    """Return the entry in words. A grant is shown as positive, though the ledger has what is owed."""
     amount = -entry.amount_nanodollars if entry.kind == Kind.GRANT else entry.amount_nanodollars
-    return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {entry.request_id or entry.organization}"
+    subject = entry.request_id or entry.organization
+    return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {subject}"
 
 
 def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
@@ -103,7 +96,7 @@ def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) 
         with transaction.atomic():
             return _book_once(organization, kind, nanodollars, note)
     except IntegrityError as error:
-        # Two bookings of one reference for different organizations, at the same moment.
+        # Two bookings of one reference for different organizations happened at the same time.
         raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
 
 
@@ -114,22 +107,18 @@ def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: N
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
         if (known.organization_id, known.kind, known.amount_nanodollars) != (organization.pk, kind, owed):
-            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {told(known)}.")
+            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {describe(known)}.")
         return Booking(known, is_new=False)
     if kind == Kind.REFUND:
-        _check_available(organization, nanodollars)
+        # Requests that are being admitted wait for the budget's lock, and then see the lower credit.
+        budgets.ensure([_budget_id(organization)])
+        Budget.objects.select_for_update().get(id=_budget_id(organization))
+        available = balance(organization).available_nanodollars
+        if nanodollars > available:
+            raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
     credit.credited_nanodollars -= owed
     credit.save(update_fields=["credited_nanodollars"])
     return Booking(_entry(organization, kind, owed, note), is_new=True)
-
-
-def _check_available(organization: Organization, nanodollars: int) -> None:
-    """Requests that are being admitted wait for the budget's lock, so that they see the lower credit."""
-    budgets.ensure([_budget_id(organization)])
-    Budget.objects.select_for_update().get(id=_budget_id(organization))
-    available = balance(organization).available_nanodollars
-    if nanodollars > available:
-        raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
 
 
 def _entry(organization: Organization, kind: Kind, owed_nanodollars: int, note: Note) -> LedgerEntry:
@@ -147,4 +136,4 @@ def _entry(organization: Organization, kind: Kind, owed_nanodollars: int, note: 
 
 
 def _budget_id(organization: Organization) -> str:
-    return f"{Scope.ORGANIZATION.value}/{organization.pk}/{Period.EVER.value}/{budgets.EVER}"
+    return str(BudgetKey(Scope.ORGANIZATION.value, organization.pk, Period.EVER.value, budgets.EVER))

@@ -3,15 +3,15 @@
     admit ──► admitted ──claim──► running ──settle──► settled
                   └──────────── take_over (the reaper) ──┘
 
-Each function serves a batch of items inside one transaction of the caller (`usage/database/group_commit.py`)
-and answers one result per item, in order; an item's own failure is an exception object in its place and
-leaves the others alone. `now` is the database's clock. Every claim raises the fence; whoever holds an older
-one can do nothing any more.
+Each function serves a batch inside one transaction of the caller (`usage/database/group_commit.py`). It
+returns one result per item, in order; the failure of an item is an exception object in its place and does not
+affect the others. `now` is the database's clock. Every claim raises the fence, and an older fence opens
+nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,23 +21,23 @@ from django.db import connection
 from usage import pricing
 from usage.books import budgets, idempotency
 from usage.books.idempotency import Idempotency
-from usage.books.settlement import Settled, Settlement, settle
+from usage.books.settlement import Charge, Settlement, settle
 from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all, insert, rows_of_values, to_uuid
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State, UsageSource
-from usage.pricing import Price, Tokens
+from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
-    "Admission", "Beat", "Claim", "Claimed", "Orphan", "Orphans", "Pulse", "Settled", "Settlement", "TakeOver", "Withdrawal",
-    "admit", "beat", "claim", "settle", "take_over", "withdraw",
+    "Admission", "Beat", "Charge", "Claim", "Claimed", "Orphan", "Pulse", "Settlement", "TakeOver",
+    "Withdrawal", "admit", "beat", "claim", "settle", "take_over", "withdraw",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that wants to run: who asks, for what, at which price, and the most that it can cost."""
+    """A validated request with its caller, its price and the upper bounds of its tokens."""
 
     id: UUID
     organization_id: int
@@ -50,74 +50,65 @@ class Admission:
     dialect: str
     is_stream: bool
     choices_count: int
-    """How many choices the answer has."""
+    """The number of choices in the answer."""
     sampled_count: int
-    """How many are generated and paid for: `best_of` may make more than are shown."""
+    """The number of choices that are generated and paid for: `best_of` may sample more than are returned."""
     max_output_tokens: int
     prompt_tokens_bound: int
     price: Price
     queue_ttl_ms: int
     includes_usage: bool = False
     max_prompt_tokens: int | None = None
-    """What fits the context: more than is held for, as what a server adds to a prompt is not known here.
-    None: nobody knows.
+    """The context window. It may exceed what is held for, because a server adds tokens to the prompt that
+    nobody can predict. None: unknown.
     """
     idempotency: Idempotency | None = None
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that the request can use, prompt and answers together."""
+        """Return the most tokens that the request can use, prompt and answers together."""
         return self.prompt_tokens_bound + self.max_output_tokens * self.sampled_count
 
     @property
     def reserved_nanodollars(self) -> int:
-        """The hold: an upper bound of what the request can cost."""
+        """Return the hold: an upper bound of the request's cost."""
         return pricing.upper_bound(
             self.prompt_tokens_bound, self.max_output_tokens * self.sampled_count, self.price
         )
 
 
 def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
-    """Hold each request's upper bound on its budgets and write its row. Returns its id, or why it was
-    refused.
-    """
+    """Hold each request's upper bound on its budgets and write its row. Return its id, or the refusal."""
     repeated = idempotency.claim(now, items)
     fresh = [item for item in items if item.id not in repeated]
-    results: dict[UUID, UUID | BudgetExceeded] = {}
+    results: dict[UUID, UUID | BudgetExceeded | AlreadyAdmitted] = {}
     if fresh:
-        results = dict(zip([item.id for item in fresh], _admit(now, fresh), strict=True))
-    return [
-        _repeated(repeated[item.id], results) if item.id in repeated else results[item.id] for item in items
-    ]
-
-
-def _repeated(
-    known: AlreadyAdmitted, results: Mapping[UUID, UUID | BudgetExceeded]
-) -> BudgetExceeded | AlreadyAdmitted:
-    """Refused like the request that it repeats, when that one is refused in the same batch: there is no row
-    to attach to then.
-    """
-    first = results.get(known.generation_id)
-    return first if isinstance(first, BudgetExceeded) and known.is_same_request else known
+        results |= zip([item.id for item in fresh], _admit(now, fresh), strict=True)
+    for id_, known in repeated.items():
+        first = results.get(known.generation_id)
+        # A first request that is refused in this batch leaves no row to attach to: refuse its repetition too.
+        results[id_] = first if isinstance(first, BudgetExceeded) and known.is_same_request else known
+    return [results[item.id] for item in items]
 
 
 def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
-    # When one of them does not fit, or a budget's first request is among them: each for itself.
+    # If one does not fit, or a budget has no row yet, decide about each request separately.
     results: list[UUID | BudgetExceeded] = (
         [item.id for item in items] if _hold(now, items) else _hold_what_fits(now, items)
     )
     fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
     if fitting:
         insert("usage_generation", _COLUMNS, [_row(now, item) for item in fitting])
-    idempotency.release(
-        item.id for item, result in zip(items, results, strict=True) if item.idempotency and item.id != result
-    )
+    refused = [
+        item for item, result in zip(items, results, strict=True) if isinstance(result, BudgetExceeded)
+    ]
+    idempotency.release(item.id for item in refused if item.idempotency)
     failpoint("admit.before_commit")
     return results
 
 
 def _hold(now: datetime, items: Sequence[Admission]) -> bool:
-    """Hold what all of them may cost, or nothing; whether it is held."""
+    """Hold the upper bounds of all items, or nothing. Return whether they are held."""
     amounts: defaultdict[str, int] = defaultdict(int)
     for item in items:
         if reserved := item.reserved_nanodollars:
@@ -127,14 +118,14 @@ def _hold(now: datetime, items: Sequence[Admission]) -> bool:
 
 
 def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
-    """In as many statements for a crowd that is refused as for one request."""
-    rooms = budgets.rooms({budget_id for item in items for budget_id in _budget_ids(now, item)})
+    """Decide in memory which requests fit: a batch of refusals costs a constant number of statements."""
+    headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
     results: list[UUID | BudgetExceeded] = []
     for item in items:
-        refused = budgets.take(rooms, _budget_ids(now, item), item.reserved_nanodollars)
+        refused = budgets.reserve(headroom, _budget_ids(now, item), item.reserved_nanodollars)
         results.append(refused or item.id)
     is_held = _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
-    # A limit that was lowered since we looked: look again.
+    # If a limit was lowered since the headroom was read, read it again.
     return results if is_held else _hold_what_fits(now, items)
 
 
@@ -145,15 +136,13 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream", "includes_usage",
-    "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens", "input_per_mtok_nanodollars",
-    "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars", "reserved_nanodollars",
-    "budget_day", "lease_expires_at", "admitted_at",
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect",
+    "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens",
+    *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
 
 def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
-    """The values of `_COLUMNS`."""
     return (
         item.id,
         item.organization_id,
@@ -169,10 +158,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.sampled_count,
         item.max_output_tokens,
         item.max_prompt_tokens,
-        item.price.input_per_mtok_nanodollars,
-        item.price.cached_input_per_mtok_nanodollars,
-        item.price.output_per_mtok_nanodollars,
-        item.price.reasoning_per_mtok_nanodollars,
+        *item.price.columns().values(),
         item.reserved_nanodollars,
         local_day(now, item.time_zone),
         now + timedelta(milliseconds=item.queue_ttl_ms),
@@ -182,7 +168,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker wants to run this generation and promises to beat before the lease ends."""
+    """A worker's claim of a generation; it must beat before the lease ends."""
 
     id: UUID
     worker: str
@@ -191,7 +177,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What the holder of the fence needs to know of its generation."""
+    """What a worker needs to know of a generation that it has claimed."""
 
     id: UUID
     fence: int
@@ -202,55 +188,52 @@ class Claimed:
     organization_id: int
     sampled_count: int | None = None
     max_prompt_tokens: int | None = None
-    """None of both: admitted by code that kept none."""
+    """This and `sampled_count` are None in rows that older versions wrote."""
     reserved_nanodollars: int = 0
     price: Price = pricing.FREE
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "Claimed":
-        """The values of `_CLAIMED` as the database has them."""
+        """Return the values of `_CLAIMED`, converted from the database's types."""
         known = dict(zip(_CLAIMED, row, strict=True))
-        price = Price(*(known.pop(name) for name in _PRICE))
+        price = Price(*(known.pop(name) for name in PRICE_COLUMNS))
         return cls(**known | {"id": to_uuid(known["id"]), "is_test": bool(known["is_test"]), "price": price})
 
 
-_PRICE = (
-    "input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars",
-)  # fmt: skip
 _CLAIMED = (
-    "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id", "sampled_count", "max_prompt_tokens",
-    "reserved_nanodollars", *_PRICE,
+    "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id",
+    "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
 )  # fmt: skip
 
 
 def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolved]:
-    """Take admitted generations; one that is not admitted any more was someone else's."""
+    """Claim admitted generations; `AlreadyResolved` for one that is no longer admitted."""
     values, parameters = rows_of_values(
         "claim",
         ["target", "holder", "lease"],
         [(item.id, item.worker, now + timedelta(milliseconds=item.lease_ms)) for item in items],
     )
     rows = fetch_all(
-        f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1, worker = claim.holder,
-        claimed_at = %s, lease_expires_at = claim.lease FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
+        f"""{values} UPDATE usage_generation AS g SET state = 'running', fence = g.fence + 1,
+        worker = claim.holder, claimed_at = %s, lease_expires_at = claim.lease
+        FROM claim WHERE g.id = claim.target AND g.state = 'admitted'
         RETURNING {", ".join(_CLAIMED)}""",  # noqa: S608
         [*parameters, db_value(now)],
     )
     taken = {claimed.id: claimed for claimed in map(Claimed.of, rows)}
-    # Popped: a message that was delivered twice may have both its claims in one batch.
+    # `pop`, because a message that was delivered twice may have both its claims in one batch.
     return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
 
 CLAIM_FENCE = 1
-"""Whoever claims gets this one, for nothing before a claim raises it."""
+"""The fence that every first claim gets: nothing raises it before a claim."""
 
 
 def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
-    """What that worker has claimed and still holds; None when somebody else has claimed it, or taken it over
-    since.
+    """Return what the worker has claimed and still holds; None if another worker has it, or the reaper took
+    it over.
     """
-    # Its name does not tell: one that was taken over keeps it, and the new holder's fence must not get to the
-    # old one.
+    # The worker's name alone proves nothing: a generation that was taken over keeps it. The fence does.
     found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker, fence=CLAIM_FENCE)
     row = found.values_list(*_CLAIMED).first()
     return Claimed.of(row) if row else None
@@ -258,25 +241,28 @@ def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """A running generation is alive and has produced this many completion tokens so far."""
+    """One running generation in a heartbeat, with its completion tokens so far."""
 
     id: UUID
     fence: int
     completion_tokens: int
     deployment: str = ""
-    """The one that it is on; empty: none has been asked yet."""
+    """The deployment that it runs on; empty before the first one is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One process's heartbeat for all that it runs; at least one pulse."""
+    """The heartbeat of one process; it has at least one pulse."""
 
     pulses: Sequence[Pulse]
     lease_ms: int
 
 
 def beat(now: datetime, items: Sequence[Beat]) -> list[set[UUID]]:
-    """Prolong leases, one update a process; answers what is still this process's. Stop working on the rest."""
+    """Prolong the leases, with one update per process.
+
+    Return the ids that are still the process's; it must stop working on the others.
+    """
     return [_beat(now, item) for item in items]
 
 
@@ -287,7 +273,8 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
         [(pulse.id, pulse.fence, pulse.completion_tokens, pulse.deployment) for pulse in item.pulses],
     )
     rows = fetch_all(
-        f"""{values} UPDATE usage_generation AS g SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
+        f"""{values} UPDATE usage_generation AS g
+        SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
         FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )
@@ -296,11 +283,10 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """The reaper asks for up to `limit` generations whose lease had run out at `asked_at`, by the database's
-    clock.
+    """The reaper's request for up to `limit` generations whose lease had run out at `asked_at`.
 
-    Not by the transaction's `now`: it may have waited for a lock, and the heartbeats still wait for the same
-    one.
+    `asked_at` is the database's time before the transaction. The transaction may wait for a lock that the
+    heartbeats also wait for; by its own `now`, their leases would have run out.
     """
 
     limit: int
@@ -310,34 +296,26 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A generation that the reaper now holds: whoever had it before is fenced off."""
+    """A generation that the reaper holds now; the fence shuts out its former worker."""
 
     id: UUID
     fence: int
     was_started: bool
     completion_tokens: int
-    """As of the last heartbeat: what is left to charge when Redis has lost the deltas too."""
+    """As of the last heartbeat: the basis of the charge if Redis has lost the deltas too."""
     completion_tokens_cap: int
-    """The most that it was asked for, over all choices."""
+    """The most that the request allows, over all choices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Orphans:
-    """What one take-over found."""
-
-    rows: list[Orphan] = field(default_factory=list)
-
-
-def take_over(now: datetime, items: Sequence[TakeOver]) -> list[Orphans]:
+def take_over(now: datetime, items: Sequence[TakeOver]) -> list[list[Orphan]]:
     """Raise the fence of open generations whose lease has run out; two reapers never get the same one.
 
-    A run that was started keeps its worker's name, which tells an operator who was lost: what protects it is
-    the fence.
+    A generation that had started keeps its worker's name, which tells operators which worker was lost.
     """
     return [_take_over(now, item) for item in items]
 
 
-def _take_over(now: datetime, item: TakeOver) -> Orphans:
+def _take_over(now: datetime, item: TakeOver) -> list[Orphan]:
     skip_locked = "FOR UPDATE SKIP LOCKED" if connection.features.has_select_for_update_skip_locked else ""
     rows = fetch_all(
         f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', lease_expires_at = %s,
@@ -349,24 +327,22 @@ def _take_over(now: datetime, item: TakeOver) -> Orphans:
     )
     if rows:
         failpoint("reaper.in_tx")
-    # Multiplied here: to PostgreSQL the product of two such columns is no larger number than they are, and
-    # one too large an error for all.
-    return Orphans(
-        [Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4] * row[5]) for row in rows]
-    )
+    # Multiplied in Python: PostgreSQL computes the product in the columns' type, and an overflow would fail
+    # the whole statement.
+    return [Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4] * row[5]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """An admitted request that could not be queued: void it, unless a worker has it already."""
+    """An admitted request that could not be queued: settled at nothing, unless a worker has it."""
 
     id: UUID
     error_code: str
     error_message: str
 
 
-def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Settled | AlreadyResolved]:
-    """Settle admitted generations that never ran at nothing; a claimed one is `AlreadyResolved`."""
+def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | AlreadyResolved]:
+    """Settle admitted generations that never ran at nothing; `AlreadyResolved` for a claimed one."""
     rows = Generation.objects.filter(id__in=[item.id for item in items], state=State.ADMITTED)
     fences = dict(rows.order_by("id").values_list("id", "fence"))
     changed = {

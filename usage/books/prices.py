@@ -1,4 +1,4 @@
-"""Which price is in effect for whom, and setting a new one."""
+"""Prices and discounts in effect, and setting new ones."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -11,13 +11,13 @@ from usage.models import Discount, Price
 
 
 def current() -> dict[str, pricing.Price]:
-    """The price in effect now for each priced model, before any discount."""
+    """Return the price in effect of each priced model, before any discount."""
     rows = Price.objects.filter(effective_from__lte=database_now()).order_by("model", "effective_from")
     return {row.model: row.value for row in rows}  # the latest one of a model comes last and stays
 
 
 def current_discounts() -> dict[int, int]:
-    """The basis points that organizations pay less now, by their id; `pricing.discounted` applies them."""
+    """Return the discounts in effect, in basis points by organization id (`pricing.discounted`)."""
     rows = Discount.objects.filter(effective_from__lte=database_now()).order_by(
         "organization_id", "effective_from"
     )
@@ -25,33 +25,32 @@ def current_discounts() -> dict[int, int]:
 
 
 def change(model: str, price: pricing.Price, effective_from: datetime | None = None) -> bool:
-    """Give the model this price from that moment (now by default) on; False when it is its price already."""
-    start = effective_from or database_now()
-    last = Price.objects.filter(model=model, effective_from__lte=start).order_by("-effective_from").first()
-    if last is not None and last.value == price:
+    """Give the model a price from that time on (default: now). Return False if it has that price then
+    already.
+    """
+    row = Price(model=model, effective_from=effective_from or database_now(), **price.columns())
+    if not is_change(row):
         return False
-    Price.objects.create(
-        model=model,
-        effective_from=start,
-        input_per_mtok_nanodollars=price.input_per_mtok_nanodollars,
-        cached_input_per_mtok_nanodollars=price.cached_input_per_mtok_nanodollars,
-        output_per_mtok_nanodollars=price.output_per_mtok_nanodollars,
-        reasoning_per_mtok_nanodollars=price.reasoning_per_mtok_nanodollars,
-    )
+    row.save()
     return True
 
 
+def is_change(row: Price) -> bool:
+    """Return whether an unsaved price differs from the one in effect when it begins."""
+    earlier = Price.objects.filter(model=row.model, effective_from__lte=row.effective_from)
+    last = earlier.order_by("-effective_from").first()
+    return last is None or last.value != row.value
+
+
 def discount(organization: Organization, basis_points: int, effective_from: datetime | None = None) -> None:
-    """Let the organization pay so much less from that moment (now by default) on, until the next discount; 0
-    ends it.
-    """
+    """Give the organization a discount from that time on (default: now) until the next; 0 ends it."""
     Discount.objects.create(
         organization=organization, basis_points=basis_points, effective_from=effective_from or database_now()
     )
 
 
 class History:
-    """All prices that a model ever had and all discounts, as the rows say today."""
+    """All prices of a model and all discounts, as the rows are today."""
 
     def __init__(self, model: str) -> None:
         rows = Price.objects.filter(model=model).order_by("effective_from")
@@ -63,7 +62,7 @@ class History:
             self._discounts[organization_id].append((start, points))
 
     def at(self, moment: datetime, organization_id: int) -> pricing.Price | None:
-        """What the model costs the organization at that moment; None before its first price."""
+        """Return the organization's price at that time; None before the model's first price."""
         position = bisect_right(self._prices, moment, key=lambda row: row[0])
         if not position:
             return None

@@ -1,6 +1,4 @@
-"""A generation's receipt: what it is charged for, line by line, what was corrected later, and how long each
-part took.
-"""
+"""Receipts: the line items, corrections and timings of a generation."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -12,43 +10,39 @@ from usage.pricing import LineItem, Tokens
 
 
 def line_items(row: Generation) -> list[LineItem]:
-    """The lines that add up to the generation's amount, at its own price: none while it is open or when it is
+    """Return the lines that add up to the generation's amount, at its own price; none if it is open or
     waived.
     """
     if row.state != State.SETTLED or row.is_waived:
         return []
-    return pricing.line_items(
-        Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens), row.price
-    )
+    return pricing.line_items(Tokens.of(row), row.price)
 
 
 def attempts(row: Generation) -> list[tuple[int, Attempt]]:
-    """Each attempt with its number, the last ones where there were many; none where no attempt has failed."""
+    """Return the logged attempts with their numbers; none if no attempt failed."""
     log = [Attempt(**each) for each in row.attempt_log or ()]
     return list(enumerate(log, start=row.attempts - len(log) + 1))
 
 
 def corrections(row: Generation) -> list[LedgerEntry]:
-    """What was corrected since, in order. The generation's amount, and so its line items, stay as its client
-    was told.
-    """
+    """Return the corrections in order. The generation's own amount stays what its client was told."""
     if row.state != State.SETTLED:
         return []
     return list(LedgerEntry.objects.filter(generation=row, kind=Kind.CORRECTION).order_by("id"))
 
 
 def net_nanodollars(row: Generation, corrected: Iterable[LedgerEntry]) -> int:
-    """What the generation costs with its corrections."""
+    """Return the generation's cost with its corrections."""
     return row.amount_nanodollars + sum(entry.amount_nanodollars for entry in corrected)
 
 
 def queue_ms(row: Generation) -> int | None:
-    """How long it waited for a worker; None before it was claimed."""
+    """Return how long it waited for a worker; None before the claim."""
     return _between_ms(row.admitted_at, row.claimed_at)
 
 
 def total_ms(row: Generation) -> int | None:
-    """From its admission to its settlement; None while it is open."""
+    """Return the time from admission to settlement; None while it is open."""
     return _between_ms(row.admitted_at, row.settled_at)
 
 

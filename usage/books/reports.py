@@ -1,4 +1,4 @@
-"""Reads of the books: what a generation used and cost, and how it ended."""
+"""Reads of generations: what they used and cost, where they stand, how they ended."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,24 +21,23 @@ class End:
     error_code: str
     error_message: str
     finish_reasons: list[str]
-    """One for each choice."""
+    """One per choice."""
     has_finished: bool
-    """Whether those who listened were told that it has finished: not when their client had left."""
+    """Whether a finish was sent to the stream; not if the client had left."""
     tokens: Tokens
     settled_ms_ago: int
 
 
 def waiting_since(min_age_ms: int, limit: int) -> list[UUID]:
-    """Returns the generations that no worker has claimed `min_age_ms` after their admission, the oldest
-    first.
+    """Return the generations that no worker has claimed `min_age_ms` after admission, the oldest first.
 
-    Generations whose time in the queue is over are left out: the reaper closes them.
+    Leaves out those whose time in the queue is over: the reaper settles them.
     """
     return list(_waiting_since(min_age_ms).order_by("lease_expires_at").values_list("id", flat=True)[:limit])
 
 
 def is_waiting_since(min_age_ms: int, generation_id: UUID) -> bool:
-    """Whether no worker has claimed the generation `min_age_ms` after its admission."""
+    """Return whether no worker has claimed the generation `min_age_ms` after admission."""
     return _waiting_since(min_age_ms).filter(id=generation_id).exists()
 
 
@@ -50,34 +49,32 @@ def _waiting_since(min_age_ms: int) -> QuerySet[Generation]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a generation stands, for whoever hears nothing of it."""
+class GenerationStatus:
+    """Where a generation stands, for a web process that receives no deltas of it."""
 
     state: str
     fence: int
     worker: str
     was_claimed: bool
     overdue_ms: int
-    """For how long its lease, or its time in the queue, is over; negative before."""
+    """Time since its lease, or its time in the queue, ended; negative before."""
 
 
-def standings(ids: Sequence[UUID]) -> dict[UUID, Standing]:
-    """Return how those of the generations stand that there are."""
+def statuses(ids: Sequence[UUID]) -> dict[UUID, GenerationStatus]:
+    """Return the status of each of the generations that exists."""
     rows = Generation.objects.filter(id__in=ids)
     found = list(rows.values_list("id", "state", "fence", "worker", "claimed_at", "lease_expires_at"))
     now = database_now()
     return {
-        generation_id: Standing(
+        generation_id: GenerationStatus(
             state, fence, worker, claimed_at is not None, _ms_between(lease_expires_at, now)
         )
         for generation_id, state, fence, worker, claimed_at, lease_expires_at in found
     }
 
 
-def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
-    """Those generations whose key may not be used any more: revoked, expired, or its project or organization
-    switched off.
-    """
+def with_revoked_keys(ids: Sequence[UUID]) -> set[UUID]:
+    """Return the generations whose key is no longer usable: revoked, expired, or of an inactive owner."""
     return set(
         Generation.objects.filter(id__in=ids)
         .exclude(api_key__in=access.usable_keys())
@@ -86,7 +83,7 @@ def unwelcome_among(ids: Sequence[UUID]) -> set[UUID]:
 
 
 def settled_ms_ago(ids: Collection[UUID]) -> dict[UUID, int]:
-    """Those that are settled, and for how long."""
+    """Return the settled ones among them, with the time since their settlement."""
     settled = Generation.objects.filter(id__in=ids, state=State.SETTLED).values_list("id", "settled_at")
     now = database_now()
     return {
@@ -95,11 +92,11 @@ def settled_ms_ago(ids: Collection[UUID]) -> dict[UUID, int]:
 
 
 def end_of(generation_id: UUID) -> End | None:
-    """How the generation ended; None while it is open."""
+    """Return how the generation ended; None while it is open."""
     row = Generation.objects.filter(id=generation_id, state=State.SETTLED).first()
     if row is None or row.settled_at is None:
         return None
-    tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+    tokens = Tokens.of(row)
     age_ms = _ms_between(row.settled_at, database_now())
     return End(
         row.outcome,

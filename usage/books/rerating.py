@@ -1,14 +1,11 @@
-"""Re-rating: a period's charges at the prices and discounts that the rows name for it today; the difference
-is a correction each.
+"""Re-rating: a period's charges at today's price and discount rows; each difference becomes a correction.
 
-The price rows say what should have been charged; nobody's price changes by itself. What people corrected by
-hand stays as it is.
+The price rows say what should have been charged. Corrections made by hand stay as they are.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Sum
@@ -25,12 +22,12 @@ from usage.pricing import Tokens
 from usage.rollups import retention_horizon
 
 PAGE = 500
-"""Charges a transaction: settlements of the same budgets wait meanwhile."""
+"""Charges per transaction. Settlements of the same budgets wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rerating:
-    """How many charges were looked at and corrected, and by how much in sum."""
+    """How many charges were compared and corrected, and the sum of the corrections."""
 
     charges: int = 0
     corrected: int = 0
@@ -45,10 +42,8 @@ class Rerating:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Which charges to re-rate: a model's, written from `since` up to, and not including, `until`; and who
-    asked for it.
-    """
+class ReratingSpec:
+    """Which charges to re-rate: a model's, written from `since` up to, not including, `until`."""
 
     model: str
     since: datetime
@@ -56,61 +51,63 @@ class Order:
     recorded_by: str
 
 
-def is_known(model: str) -> bool:
-    """Whether the model ever had a price or a charge."""
+def has_history(model: str) -> bool:
+    """Return whether the model ever had a price or a charge."""
     return (
         Price.objects.filter(model=model).exists()
         or LedgerEntry.objects.filter(kind=Kind.CHARGE, model=model).exists()
     )
 
 
-def rerate(order: Order, *, is_dry_run: bool = False) -> Rerating:
-    """Correct what the order names; done twice, there is nothing left to correct. A dry run only counts.
+def rerate(spec: ReratingSpec, *, is_dry_run: bool = False) -> Rerating:
+    """Correct the charges; a second run finds nothing left to correct. A dry run only counts.
 
-    Raises `Dropped` for a period whose generations are not all there, or dropped meanwhile: what is corrected
-    by then stays.
+    Raises `Dropped` if generations of the period were dropped, before or meanwhile. Corrections made by then
+    stay.
     """
-    retention_horizon.refuse_before(order.since)
-    history = History(order.model)
+    retention_horizon.refuse_before(spec.since)
+    history = History(spec.model)
     charges = LedgerEntry.objects.filter(
         kind=Kind.CHARGE,
-        model=order.model,
-        created_at__gte=order.since,
-        created_at__lt=order.until,
+        model=spec.model,
+        created_at__gte=spec.since,
+        created_at__lt=spec.until,
         generation__is_test=False,
     )
     done = Rerating()
     for page in pages(charges, PAGE):
         with transaction.atomic():
-            found = _differences(history, order, page)
+            found = _differences(history, spec, page)
             if found and not is_dry_run:
                 corrections.write(database_now(), found)
-                _record(order, found)
+                _record(spec, found)
         done += Rerating(len(page), len(found), sum(each.amount_nanodollars for each in found))
-    # What is dropped between two pages is on neither.
-    retention_horizon.refuse_before(order.since)
+    # Rows that were dropped between two pages are on neither page.
+    retention_horizon.refuse_before(spec.since)
     return done
 
 
-def _record(order: Order, found: Sequence[Correction]) -> None:
-    """In the audit log, of the last price that was in effect by then: without one nothing is re-rated."""
-    price = Price.objects.filter(model=order.model, effective_from__lt=order.until).latest("effective_from")
-    told = {
+def _record(spec: ReratingSpec, found: Sequence[Correction]) -> None:
+    """Write an audit entry on the newest price in effect by then: without a price nothing is re-rated."""
+    price = Price.objects.filter(model=spec.model, effective_from__lt=spec.until).latest("effective_from")
+    facts = {
         "charges": len(found),
         "difference_nanodollars": sum(each.amount_nanodollars for each in found),
-        "from": order.since,
-        "to": order.until,
+        "from": spec.since,
+        "to": spec.until,
     }
-    recorder.record("re-rated charges", price, {name: [None, value] for name, value in told.items()})
+    recorder.record("re-rated charges", price, {name: [None, value] for name, value in facts.items()})
 
 
-def _differences(history: History, order: Order, charges: Sequence[LedgerEntry]) -> list[Correction]:
+def _differences(history: History, spec: ReratingSpec, charges: Sequence[LedgerEntry]) -> list[Correction]:
     ids = sorted(charge.generation_id for charge in charges if charge.generation_id)
-    # Locked in id order, as by settlements: two re-ratings at once don't correct the same charge.
+    # Locked in id order, as settlements do: two re-ratings at once do not correct the same charge.
     rows = {row.id: row for row in Generation.objects.select_for_update().filter(id__in=ids).order_by("id")}
-    # Asked again: the horizon moves before anything is dropped, and what is locked here waits for us.
-    retention_horizon.refuse_before(order.since)
-    before, left = _rerated(ids), corrections.charged_of(ids)
+    # Checked again: the horizon moves before anything is dropped, and dropping waits for these locks.
+    retention_horizon.refuse_before(spec.since)
+    rerated = LedgerEntry.objects.filter(generation_id__in=ids, is_rerating=True).order_by()
+    before = dict(rerated.values_list("generation_id").annotate(Sum("amount_nanodollars")))
+    left = corrections.charged_of(ids)
     found: list[Correction] = []
     for charge in charges:
         assert charge.generation_id is not None
@@ -118,17 +115,11 @@ def _differences(history: History, order: Order, charges: Sequence[LedgerEntry])
         price = history.at(row.admitted_at, row.organization_id)
         if price is None or row.is_waived:
             continue
-        tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+        tokens = Tokens.of(row)
         difference = pricing.amount(tokens, price) - row.amount_nanodollars - before.get(row.id, 0)
-        # What somebody has taken back already can't be taken once more.
+        # An amount that was already given back by hand cannot be given back again.
         if difference := max(difference, -left[row.id]):
             found.append(
-                Correction(charge, difference, f"{order.model} re-rated", order.recorded_by, is_rerating=True)
+                Correction(charge, difference, f"{spec.model} re-rated", spec.recorded_by, is_rerating=True)
             )
     return found
-
-
-def _rerated(ids: Sequence[UUID]) -> dict[UUID, int]:
-    """By how much earlier re-ratings have corrected each generation."""
-    entries = LedgerEntry.objects.filter(generation_id__in=ids, is_rerating=True).order_by()
-    return dict(entries.values_list("generation_id").annotate(Sum("amount_nanodollars")))

@@ -1,6 +1,6 @@
-"""Settling: what ended generations used becomes money, in one transaction for a whole batch.
+"""Settling: the usage of ended generations becomes money, in one transaction for a whole batch.
 
-The generation's row, its ledger entry, its budgets and its hour are written together or not at all.
+The generation's row, its ledger entries, its budgets and its hour are written together or not at all.
 """
 
 import json
@@ -19,17 +19,17 @@ from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_val
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
-from usage.pricing import Price, Tokens
+from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
 MAX_LOGGED_ATTEMPTS = 8
-"""The last ones are kept: among them is the one that answered."""
+"""The last attempts are kept, because the one that answered is among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One deployment that was asked, and for how long; the code is empty where it did not fail, whatever else
-    ended the attempt.
+    """One deployment that was asked. The error code is empty if the deployment did not fail, however the
+    attempt ended.
     """
 
     deployment: str
@@ -39,7 +39,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a generation ended, as the holder of its fence tells it."""
+    """How a generation ended, written by the holder of its fence."""
 
     id: UUID
     fence: int
@@ -50,47 +50,54 @@ class Settlement:
     error_code: str = ""
     error_message: str = ""
     deployment: str = ""
-    """Empty where it is not known: the last heartbeat may have told it."""
+    """Empty if unknown: the row then keeps the deployment of the last heartbeat."""
     attempts: int = 0
     attempt_log: Sequence[Attempt] = ()
     first_token_ms: int | None = None
     last_token_ms: int | None = None
     usage_note: UsageNote | None = None
     is_final: bool = False
-    """Of a failure: the same request would fail again, or is not wanted again."""
+    """Whether the same request would fail again, or is not wanted again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What was written: the tokens and the money that the client may now be told."""
+class Charge:
+    """What was written: the tokens and the amount that the client may be told now."""
 
     id: UUID
     tokens: Tokens
     amount_nanodollars: int
 
 
-def settle(now: datetime, items: Sequence[Settlement]) -> list[Settled | AlreadyResolved]:
-    """Settle each generation once; `AlreadyResolved` for one that is settled or held by a newer fence."""
+def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyResolved]:
+    """Settle each generation once; `AlreadyResolved` for one that is settled or has a newer fence."""
     rows = _lock_open([item.id for item in items])
-    results: list[Settled | AlreadyResolved] = []
-    charges: list[_Charge] = []
+    results: list[Charge | AlreadyResolved] = []
+    postings: list[_Posting] = []
     for item in items:
         row = rows.get(item.id)
         if row is None or row.fence != item.fence:
             results.append(AlreadyResolved(str(item.id)))
             continue
         del rows[item.id]  # the same generation twice in one batch is settled once
-        charge = _Charge.of(row, item)
-        charges.append(charge)
-        results.append(Settled(item.id, item.tokens, charge.amount_nanodollars))
-    if charges:
-        _write(now, charges)
-        failpoint("settle.in_tx")
+        posting = _Posting.of(row, item)
+        postings.append(posting)
+        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars))
+    if not postings:
+        return results
+    _update_generations(now, postings)
+    entries = [entry for posting in postings for entry in _entries(now, posting)]
+    insert("usage_ledgerentry", Entry._fields, entries)
+    _update_budgets(now, postings)
+    rollups.add(entries)
+    # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
+    idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)
+    failpoint("settle.in_tx")
     return results
 
 
 class _Open(NamedTuple):
-    """What settling needs of a running generation's row."""
+    """The columns of a running generation that settling needs."""
 
     id: UUID
     fence: int
@@ -100,19 +107,7 @@ class _Open(NamedTuple):
     model: str
     budget_day: date
     reserved_nanodollars: int
-    input_per_mtok_nanodollars: int
-    cached_input_per_mtok_nanodollars: int
-    output_per_mtok_nanodollars: int
-    reasoning_per_mtok_nanodollars: int | None
-
-    @property
-    def price(self) -> Price:
-        return Price(
-            self.input_per_mtok_nanodollars,
-            self.cached_input_per_mtok_nanodollars,
-            self.output_per_mtok_nanodollars,
-            self.reasoning_per_mtok_nanodollars,
-        )
+    price: Price
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
@@ -120,51 +115,43 @@ class _Open(NamedTuple):
 
 
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
-    """The running ones among them, locked in id order."""
+    """Lock the running generations among them in id order, and return their rows."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
+    own = _Open._fields[:-1]
     rows = fetch_all(
-        f"SELECT {', '.join(_Open._fields)} FROM usage_generation "  # noqa: S608  the text is ours
+        f"SELECT {', '.join((*own, *PRICE_COLUMNS))} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
         [db_value(generation_id) for generation_id in ids],
     )
-    found = [_Open(*row)._replace(id=to_uuid(row[0]), budget_day=to_date(row[6])) for row in rows]
+    found = [_Open._make([*row[: len(own)], Price(*row[len(own) :])]) for row in rows]
+    found = [row._replace(id=to_uuid(row.id), budget_day=to_date(row.budget_day)) for row in found]
     return {row.id: row for row in found}
 
 
 MAY_FARE_BETTER = {Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST}
-"""Not a cancelled one: that is what someone has asked for."""
+"""Outcomes after which the same request may succeed. A cancelled request is not repeated for its client."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Charge:
+class _Posting:
+    """A settlement with its row and what it costs."""
+
     row: _Open
     item: Settlement
     is_waived: bool
     amount_nanodollars: int
 
     @classmethod
-    def of(cls, row: _Open, item: Settlement) -> "_Charge":
+    def of(cls, row: _Open, item: Settlement) -> "_Posting":
         # The zero-completion rule, kept as data: no output and not completed costs nothing.
         is_waived = item.outcome != Outcome.COMPLETED and item.tokens.completion_tokens == 0
         return cls(row, item, is_waived, 0 if is_waived else pricing.amount(item.tokens, row.price))
 
     @property
     def frees_its_key(self) -> bool:
-        """It came to nothing, and the same request may fare better: its idempotency key must not repeat the
-        failure.
-        """
+        """Return whether its idempotency key is released: it cost nothing, and a retry may succeed."""
         return self.is_waived and self.item.outcome in MAY_FARE_BETTER and not self.item.is_final
-
-
-def _write(now: datetime, charges: Sequence[_Charge]) -> None:
-    _update_generations(now, charges)
-    entries = [entry for charge in charges for entry in _entries(now, charge)]
-    insert("usage_ledgerentry", Entry._fields, entries)
-    _update_budgets(now, charges)
-    rollups.add(entries)
-    # Last: a repeated request that waits for this row waits for no budget's meanwhile.
-    idempotency.release(charge.row.id for charge in charges if charge.frees_its_key)
 
 
 _COLUMNS = {
@@ -178,39 +165,41 @@ _COLUMNS = {
     "deployment": "VARCHAR(128)",
     "attempts": "INTEGER",
     "attempt_log": "JSON",
-    "prompt_tokens": "INTEGER",
-    "cached_tokens": "INTEGER",
-    "completion_tokens": "INTEGER",
-    "reasoning_tokens": "INTEGER",
+    **dict.fromkeys(TOKEN_COLUMNS, "INTEGER"),
     "amount_nanodollars": "BIGINT",
     "first_token_ms": "INTEGER",
     "last_token_ms": "INTEGER",
 }
 _JSON = {"sqlite": "TEXT", "postgresql": "JSONB"}
-"""JSON's type in each database: to SQLite a type of that name is numeric."""
+"""The type of JSON columns in each database. SQLite gives a type named JSON numeric affinity."""
 
 
-def _update_generations(now: datetime, charges: Sequence[_Charge]) -> None:
+def _update_generations(now: datetime, postings: Sequence[_Posting]) -> None:
     values, parameters = rows_of_values(
-        "charge", ["id", "is_waived", *_COLUMNS], [_values(charge) for charge in charges]
+        "charge", ["id", "is_waived", *_COLUMNS], [_values(posting) for posting in postings]
     )
     types = {"JSON": _JSON[connection.vendor]}
-    told = {name: f"CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items()}
-    # Who settles for a lost worker does not know where it ran.
-    told["deployment"] = f"COALESCE(NULLIF({told['deployment']}, ''), g.deployment)"
-    columns = ", ".join(f"{name} = {value}" for name, value in told.items())
+    new = {name: f"CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items()}
+    # The reaper does not know the deployment of a lost worker; the last heartbeat's stays.
+    new["deployment"] = f"COALESCE(NULLIF({new['deployment']}, ''), g.deployment)"
+    columns = ", ".join(f"{name} = {value}" for name, value in new.items())
     execute(
-        f"""{values} UPDATE usage_generation AS g SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
+        f"""{values} UPDATE usage_generation AS g
+        SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
         FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters
         [*parameters, db_value(now)],
     )
 
 
-def _values(charge: _Charge) -> list[object]:
-    item, tokens = charge.item, charge.item.tokens
+def _values(posting: _Posting) -> list[object]:
+    item = posting.item
+    # NULL if no attempt failed: the row already says all about one success.
+    log = None
+    if any(attempt.error_code for attempt in item.attempt_log):
+        log = json.dumps([asdict(attempt) for attempt in item.attempt_log[-MAX_LOGGED_ATTEMPTS:]])
     return [
         item.id,
-        charge.is_waived,
+        posting.is_waived,
         item.outcome.value,
         item.usage_source.value,
         item.usage_note and item.usage_note.value,
@@ -219,35 +208,25 @@ def _values(charge: _Charge) -> list[object]:
         item.error_message[:500],
         item.deployment,
         item.attempts,
-        _logged(item.attempt_log),
-        tokens.prompt_tokens,
-        tokens.cached_tokens,
-        tokens.completion_tokens,
-        tokens.reasoning_tokens,
-        charge.amount_nanodollars,
+        log,
+        *item.tokens.columns().values(),
+        posting.amount_nanodollars,
         item.first_token_ms,
         item.last_token_ms,
     ]
 
 
-def _logged(attempts: Sequence[Attempt]) -> str | None:
-    """As JSON; None unless one failed: of the others the row has all that there is to tell."""
-    if not any(attempt.error_code for attempt in attempts):
-        return None
-    return json.dumps([asdict(attempt) for attempt in attempts[-MAX_LOGGED_ATTEMPTS:]])
-
-
-def _entries(now: datetime, charge: _Charge) -> list[Entry]:
-    """The charge, up to what was held; what goes beyond is an entry of its own."""
-    covered = min(charge.amount_nanodollars, charge.row.reserved_nanodollars)
-    entries = [_entry(now, charge, Kind.CHARGE, covered, charge.item.tokens)]
-    if charge.amount_nanodollars > covered:
-        entries.append(_entry(now, charge, Kind.OVERAGE, charge.amount_nanodollars - covered, Tokens()))
+def _entries(now: datetime, posting: _Posting) -> list[Entry]:
+    """Return the charge up to the hold, and an overage for the amount beyond it."""
+    covered = min(posting.amount_nanodollars, posting.row.reserved_nanodollars)
+    entries = [_entry(now, posting, Kind.CHARGE, covered, posting.item.tokens)]
+    if posting.amount_nanodollars > covered:
+        entries.append(_entry(now, posting, Kind.OVERAGE, posting.amount_nanodollars - covered, Tokens()))
     return entries
 
 
-def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, tokens: Tokens) -> Entry:
-    row = charge.row
+def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int, tokens: Tokens) -> Entry:
+    row = posting.row
     return Entry(
         kind=kind.value,
         generation_id=row.id,
@@ -255,35 +234,33 @@ def _entry(now: datetime, charge: _Charge, kind: Kind, amount_nanodollars: int, 
         project_id=row.project_id,
         api_key_id=row.api_key_id,
         model=row.model,
-        outcome=charge.item.outcome.value,
+        outcome=posting.item.outcome.value,
         budget_day=row.budget_day,
         created_at=now,
-        prompt_tokens=tokens.prompt_tokens,
-        cached_tokens=tokens.cached_tokens or 0,
-        completion_tokens=tokens.completion_tokens,
-        reasoning_tokens=tokens.reasoning_tokens or 0,
+        **{name: count or 0 for name, count in tokens.columns().items()},
         amount_nanodollars=amount_nanodollars,
     )
 
 
-def _update_budgets(now: datetime, charges: Sequence[_Charge]) -> None:
-    moving = [charge for charge in charges if charge.row.reserved_nanodollars or charge.amount_nanodollars]
+def _update_budgets(now: datetime, postings: Sequence[_Posting]) -> None:
+    moving = [
+        posting for posting in postings if posting.row.reserved_nanodollars or posting.amount_nanodollars
+    ]
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for charge in moving:
-        for budget_id in charge.row.budget_ids:
+    for posting in moving:
+        for budget_id in posting.row.budget_ids:
             released, amount = changes[budget_id]
             changes[budget_id] = (
-                released + charge.row.reserved_nanodollars,
-                amount + charge.amount_nanodollars,
+                released + posting.row.reserved_nanodollars,
+                amount + posting.amount_nanodollars,
             )
-    # What held nothing may cost something, when its upstream makes more than it was asked for; its budgets
-    # may not be there.
+    # A free hold may cost something if the upstream exceeded the cap; its budgets may have no row.
     budgets.ensure(
         {
-            budget_id
-            for charge in moving
-            if not charge.row.reserved_nanodollars
-            for budget_id in charge.row.budget_ids
+            each
+            for posting in moving
+            if not posting.row.reserved_nanodollars
+            for each in posting.row.budget_ids
         }
     )
-    budgets.settle(now, changes)
+    budgets.post(now, changes)

@@ -1,4 +1,4 @@
-"""How much of the budgets that a key counts in is spent and held now."""
+"""What is spent and held of the budgets that can refuse a key."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -6,6 +6,7 @@ from datetime import date
 from django.db.models import Q
 
 from usage.books import budgets
+from usage.books.budgets import BudgetKey
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Scope
 
@@ -14,7 +15,7 @@ _Group = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """One budget in its current period; `limit_nanodollars` is None where nothing limits it."""
+    """One budget in its current period; `limit_nanodollars` is None without a limit."""
 
     scope: str
     period: str
@@ -25,10 +26,9 @@ class Spending:
 
 
 def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: str) -> list[Spending]:
-    """The key's own budgets, and those of its project and organization that have a limit: all that can refuse
-    it.
+    """Return the key's own budgets, and the limited ones of its project and organization.
 
-    What others of the organization spend is told only where it limits this key.
+    Spending of others in the organization appears only where it limits this key.
     """
     ids = budgets.ids_for(organization_id, project_id, api_key_id, local_day(database_now(), time_zone))
     known = Budget.objects.in_bulk(ids)
@@ -51,12 +51,12 @@ def _limits(organization_id: int, project_id: int, api_key_id: int) -> dict[_Gro
 
 
 def _spending(budget_id: str, row: Budget | None, limits: dict[_Group, int]) -> Spending:
-    scope, scope_id, period, start = budget_id.split("/")
+    key = BudgetKey.parse(budget_id)
     return Spending(
-        scope=scope,
-        period=period,
-        period_start=date.fromisoformat(start),
-        limit_nanodollars=limits.get((scope, int(scope_id), period)),
+        scope=key.scope,
+        period=key.period,
+        period_start=key.period_start,
+        limit_nanodollars=limits.get(key[:3]),
         posted_nanodollars=row.posted_nanodollars if row else 0,
         pending_nanodollars=row.pending_nanodollars if row else 0,
     )

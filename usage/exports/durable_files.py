@@ -1,6 +1,4 @@
-"""Files that are on the disk when they are said to be written, whatever happens to the machine the moment
-after.
-"""
+"""Files that are on the disk when the call returns, even if the machine fails right after."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +9,9 @@ from typing import IO
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[str]]:
-    """A new text file in UTF-8, lines as they are; what it was before is gone. On the disk at the end."""
+    """Yield a new UTF-8 text file that replaces the old one, with line ends as written. On the disk at the
+    end.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
@@ -19,7 +19,7 @@ def writing(path: Path) -> Iterator[IO[str]]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """The file, with that content, on the disk."""
+    """Write the file and wait until its content is on the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -27,8 +27,8 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk know the names of the folder's files: a file that is on the disk can still be without its
-    name.
+    """Write the folder's names to the disk: without it, a file that is on the disk may still lack
+    its name.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,10 +1,10 @@
 """Exports: the ledger's entries of a period as a file, with a signed manifest that says what is in it.
 
-usage.csv or usage.ndjson   one line an entry, in the order of their time
-generations.ndjson          where they are wished for: one line a generation that was settled in the period
-manifest.json               period, whether it was over, columns, counts, sums, the files' SHA-256, the ledger's newest seal
+usage.csv or usage.ndjson   one line per entry, in the order of time
+generations.ndjson          optional: one line per generation that was settled in the period
+manifest.json               period, columns, counts, sums, SHA-256 of the files, the ledger's newest seal
 manifest.json.sig           its Ed25519 signature, 64 bytes
-public-key.pem              what checks the signature; compare it with one that you had before
+public-key.pem              the key that checks the signature; compare it with a copy from elsewhere
 """
 
 import csv
@@ -30,24 +30,21 @@ Format = Literal["csv", "ndjson"]
 FORMAT = "chatapi usage export 1"
 MANIFEST, SIGNATURE, PUBLIC_KEY = "manifest.json", "manifest.json.sig", "public-key.pem"
 COLUMNS = (
-    "entry", "kind", "created_at", "generation", "organization_id", "organization", "project_id", "project", "api_key_id", "api_key",
-    "model", "outcome", "budget_day", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
-    "amount_nanodollars", "amount_usd", "corrects", "reason", "recorded_by", "reference",
+    "entry", "kind", "created_at", "generation", "organization_id", "organization", "project_id", "project",
+    "api_key_id", "api_key", "model", "outcome", "budget_day", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "reasoning_tokens", "amount_nanodollars", "amount_usd", "corrects", "reason",
+    "recorded_by", "reference",
 )  # fmt: skip
-OPEN_AFTER = timedelta(minutes=1)
-"""How long after its end a period may still get entries, of transactions that began within it: none is open
-for so long.
-"""
-TYPED = ("organization", "project", "api_key", "model", "reason", "recorded_by", "reference")
-"""Columns with what people have typed."""
+LATE_ENTRIES_WITHIN = timedelta(minutes=1)
+"""How long after its end a period may still get entries, from transactions that began within it."""
+USER_TEXT_COLUMNS = ("organization", "project", "api_key", "model", "reason", "recorded_by", "reference")
+"""Columns with text that people have typed."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to export: entries from `since` up to, and not including, `until`, of one organization or all;
-    with their generations?
-    """
+class ExportSpec:
+    """Which entries to export: from `since` up to, not including, `until`, of one organization or all."""
 
     since: datetime
     until: datetime
@@ -57,103 +54,95 @@ class Wish:
 
     @property
     def entries(self) -> "QuerySet[LedgerEntry]":
-        """The entries, in no order."""
+        """Return the entries, in no order."""
         found = LedgerEntry.objects.filter(created_at__gte=self.since, created_at__lt=self.until)
         return found if self.organization is None else found.filter(organization=self.organization)
 
 
-class NotAnExport(Exception):
-    """The folder is not an export as it was written; the text says what is wrong."""
+class InvalidExport(Exception):
+    """The folder is not an export as it was signed; the text says what is wrong."""
 
 
-def write(wish: Wish, folder: Path) -> dict[str, Any]:
-    """Write the export into the folder, a page in memory at once; returns the manifest, when all of it is on
-    the disk.
+def write(spec: ExportSpec, folder: Path) -> dict[str, Any]:
+    """Write the export into the folder, one page in memory at a time. Return the manifest when all is on the
+    disk.
 
     Raises `FileExistsError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / MANIFEST).exists():
         raise FileExistsError(f"{folder} holds an export already")
-    path = folder / f"usage.{wish.format}"
+    path = folder / f"usage.{spec.format}"
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     with snapshot():
-        now = database_now()  # before the first read, so that what is missing was written later
+        now = database_now()  # before the first read, so that missing entries were written later
         with durable_files.writing(path) as file:
-            _WRITERS[wish.format](file, _counted(_rows(wish), counts, sums))
-        manifest = _manifest(wish, now, path.name) | {"entries": counts, "amount_nanodollars": sums}
-        if wish.has_generations:
-            manifest["generations"] = generations.write(folder / generations.NAME, wish.entries)
+            found = pages(spec.entries.select_related("organization", "project", "api_key"))
+            _WRITERS[spec.format](
+                file, _counted((row(entry) for page in found for entry in page), counts, sums)
+            )
+        manifest = _manifest(spec, now, path.name) | {"entries": counts, "amount_nanodollars": sums}
+        if spec.has_generations:
+            manifest["generations"] = generations.write(folder / generations.NAME, spec.entries)
     for part in _parts(manifest):
         part |= {"bytes": (folder / part["name"]).stat().st_size, "sha256": sha256(folder / part["name"])}
-    _sign(folder, json.dumps(manifest, indent=2).encode() + b"\n")
+    text = json.dumps(manifest, indent=2).encode() + b"\n"
+    durable_files.write(folder / PUBLIC_KEY, signature.public_key())
+    durable_files.write(folder / SIGNATURE, signature.sign(text))
+    # The manifest comes last: a folder without it is not an export.
+    durable_files.write(folder / MANIFEST, text)
+    durable_files.sync_folder(folder)
     return manifest
 
 
-def _sign(folder: Path, manifest: bytes) -> None:
-    durable_files.write(folder / PUBLIC_KEY, signature.public_key())
-    durable_files.write(folder / SIGNATURE, signature.sign(manifest))
-    # The last one: a folder without it is no export.
-    durable_files.write(folder / MANIFEST, manifest)
-    durable_files.sync_folder(folder)
-
-
 def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
-    """The manifest of an export that is what was signed with our key, or with that one; raises `NotAnExport`."""
+    """Return the manifest of an export that was signed with this key (default: ours); raises
+    `InvalidExport`.
+    """
     try:
         manifest = _signed_manifest(folder, signature.public_key() if public_key is None else public_key)
         for part in _parts(manifest):
             if sha256(folder / part["name"]) != part["sha256"]:
-                raise NotAnExport(f"{part['name']} is not the file that was signed")
-    except signature.NotAKey as error:
-        raise NotAnExport("the public key given is none of Ed25519 in PEM") from error
+                raise InvalidExport(f"{part['name']} is not the file that was signed")
+    except signature.InvalidPublicKey as error:
+        raise InvalidExport("the public key is not an Ed25519 key in PEM") from error
     except OSError as error:
-        raise NotAnExport(f"can't read {error.filename}: {error.strerror}") from error
+        raise InvalidExport(f"can't read {error.filename}: {error.strerror}") from error
     name = manifest["file"]["name"]
     counts, sums = _recount(folder / name)
     if (dict(counts), dict(sums)) != (manifest["entries"], manifest["amount_nanodollars"]):
-        raise NotAnExport(
+        raise InvalidExport(
             f"{name} holds {dict(counts)} entries of {dict(sums)} n$, its manifest says otherwise"
         )
     if "generations" in manifest:
-        _check_generations(
-            folder / manifest["generations"]["name"], counts[Kind.CHARGE], sum(sums[kind] for kind in CHARGED)
-        )
+        expected = (counts[Kind.CHARGE], sum(sums[kind] for kind in CHARGED))
+        path = folder / manifest["generations"]["name"]
+        if (found := generations.recount(path)) != expected:
+            raise InvalidExport(
+                f"{path.name} holds {found[0]} generations of {found[1]} n$, "
+                f"its ledger has {expected[0]} charges of {expected[1]} n$"
+            )
     return manifest
 
 
 def _signed_manifest(folder: Path, public_key: bytes) -> dict[str, Any]:
     text, signed = (folder / MANIFEST).read_bytes(), (folder / SIGNATURE).read_bytes()
     if not signature.is_signed(text, signed, public_key):
-        raise NotAnExport(f"{MANIFEST} is not signed with this key")
+        raise InvalidExport(f"{MANIFEST} is not signed with this key")
     manifest = json.loads(text)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise NotAnExport(f"{MANIFEST} is not of the format {FORMAT!r}: another version has written it")
+        raise InvalidExport(f"{MANIFEST} is not of the format {FORMAT!r}: another version wrote it")
     return manifest
 
 
-def _check_generations(path: Path, count: int, amount: int) -> None:
-    """They are as many as the charges, and amount to what was charged for them."""
-    found = generations.recount(path)
-    if found != (count, amount):
-        raise NotAnExport(
-            f"{path.name} holds {found[0]} generations of {found[1]} n$, its ledger has {count} charges of {amount} n$"
-        )
-
-
 def _parts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the manifest says of each file."""
+    """Return the manifest's description of each file."""
     return [manifest[part] for part in ("file", "generations") if part in manifest]
 
 
-def _rows(wish: Wish) -> Iterator[Row]:
-    for page in pages(wish.entries.select_related("organization", "project", "api_key")):
-        yield from map(row, page)
-
-
 def row(entry: LedgerEntry) -> Row:
-    """The entry's values by `COLUMNS`; its organization, project and key are read already."""
+    """Return the entry's values by `COLUMNS`; its organization, project and key have been read already."""
     project, api_key = entry.project, entry.api_key
     values = (
         entry.pk, entry.kind, entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
@@ -174,15 +163,15 @@ def _counted(rows: Iterable[Row], counts: Counter[str], sums: Counter[str]) -> I
         yield row
 
 
-def _manifest(wish: Wish, now: datetime, name: str) -> dict[str, Any]:
+def _manifest(spec: ExportSpec, now: datetime, name: str) -> dict[str, Any]:
     seal = LedgerSeal.objects.order_by("-id").first()
     return {
         "format": FORMAT,
-        "from": wish.since.isoformat(),
-        "to": wish.until.isoformat(),
-        "organization": wish.organization and wish.organization.name,
+        "from": spec.since.isoformat(),
+        "to": spec.until.isoformat(),
+        "organization": spec.organization and spec.organization.name,
         "exported_at": now.isoformat(),
-        "is_over": wish.until <= now - OPEN_AFTER,
+        "is_over": spec.until <= now - LATE_ENTRIES_WITHIN,
         "columns": COLUMNS,
         "newest_seal": seal and {"last_entry": seal.last_id, "digest": seal.digest},
         "file": {"name": name},
@@ -192,11 +181,11 @@ def _manifest(wish: Wish, now: datetime, name: str) -> dict[str, Any]:
 def _write_csv(file: IO[str], rows: Iterable[Row]) -> None:
     writer = csv.DictWriter(file, COLUMNS)
     writer.writeheader()
-    writer.writerows(row | {name: harmless(row[name]) for name in TYPED} for row in rows)
+    writer.writerows(row | {name: without_formula(row[name]) for name in USER_TEXT_COLUMNS} for row in rows)
 
 
-def harmless(text: str | None) -> str | None:
-    """Not a formula when a spreadsheet opens it (OWASP, "CSV Injection"; the last four are full-width)."""
+def without_formula(text: str | None) -> str | None:
+    """Return the text such that a spreadsheet does not run it as a formula (OWASP, "CSV Injection")."""
     return f"'{text}" if text and text.startswith(_FORMULAS) else text
 
 
@@ -225,6 +214,6 @@ def _recount(path: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def sha256(path: Path) -> str:
-    """The file's digest, in hexadecimal."""
+    """Return the file's digest in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

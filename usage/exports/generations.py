@@ -1,9 +1,6 @@
-"""The generations of an export: one JSON line each with all columns of its row, in the order in which they
-were settled.
-"""
+"""The generations of an export: one JSON line each with all columns, in the order of settlement."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,23 +16,24 @@ COLUMNS = tuple(field.attname for field in Generation._meta.concrete_fields)
 
 
 def write(path: Path, entries: "QuerySet[LedgerEntry]") -> dict[str, Any]:
-    """Write the generations that these entries charge for, a page in memory at once; returns what the
-    manifest says of them.
+    """Write the generations that these entries charge for, one page in memory at a time; return their part of
+    the manifest.
 
-    Raises `LookupError` where one of them is not there.
+    Raises `LookupError` if a generation is missing.
     """
     count = amount = 0
     with durable_files.writing(path) as file:
-        for row in _rows(entries.filter(kind=Kind.CHARGE)):
-            count, amount = count + 1, amount + row.amount_nanodollars
-            file.write(
-                json.dumps({name: _plain(getattr(row, name)) for name in COLUMNS} | {"id": str(row)}) + "\n"
-            )
+        for page in pages(entries.filter(kind=Kind.CHARGE)):
+            rows = Generation.objects.in_bulk([charge.generation_id for charge in page])
+            for row in (rows[charge.generation_id] for charge in page if charge.generation_id):
+                count, amount = count + 1, amount + row.amount_nanodollars
+                values = {name: _json_value(getattr(row, name)) for name in COLUMNS}
+                file.write(json.dumps(values | {"id": str(row)}) + "\n")
     return {"name": path.name, "columns": COLUMNS, "count": count, "amount_nanodollars": amount}
 
 
 def recount(path: Path) -> tuple[int, int]:
-    """How many generations the file holds, and what they amount to in nanodollars."""
+    """Return the number of generations in the file, and their amount in nanodollars."""
     count = amount = 0
     with path.open(encoding="utf-8") as file:
         for line in file:
@@ -43,13 +41,7 @@ def recount(path: Path) -> tuple[int, int]:
     return count, amount
 
 
-def _rows(charges: "QuerySet[LedgerEntry]") -> Iterator[Generation]:
-    for page in pages(charges):
-        rows = Generation.objects.in_bulk([charge.generation_id for charge in page])
-        yield from (rows[charge.generation_id] for charge in page if charge.generation_id)
-
-
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="microseconds")

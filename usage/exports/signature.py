@@ -1,8 +1,7 @@
-"""The signature under what leaves the house: Ed25519 (RFC 8032), with a key derived from the service's
-secret.
+"""Ed25519 signatures (RFC 8032) of exports, with a key derived from the service's secret.
 
-Not an HMAC: who can check one can also forge one, so an auditor would need the service's secret. This is
-checked with the public key alone, and with nothing but `openssl`.
+Not an HMAC, because checking an HMAC requires the secret that also forges one. An auditor needs only the
+public key, and `openssl` can check the signature.
 """
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -11,22 +10,22 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from django.utils.crypto import salted_hmac
 
 
-class NotAKey(Exception):
-    """This is no public key of Ed25519 in PEM."""
+class InvalidPublicKey(Exception):
+    """The text is not an Ed25519 public key in PEM."""
 
 
 def sign(message: bytes) -> bytes:
-    """The 64 bytes of the signature."""
+    """Return the 64 bytes of the signature."""
     return _key().sign(message)
 
 
 def public_key() -> bytes:
-    """Our public key, in PEM."""
+    """Return our public key in PEM."""
     return _key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def is_signed(message: bytes, signature: bytes, pem: bytes) -> bool:
-    """Whether the owner of that public key has signed exactly this; raises `NotAKey`."""
+    """Return whether the owner of the public key signed exactly this message; raises `InvalidPublicKey`."""
     key = _loaded(pem)
     try:
         key.verify(signature, message)
@@ -39,9 +38,9 @@ def _loaded(pem: bytes) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise NotAKey from error
+        raise InvalidPublicKey from error
     if not isinstance(key, Ed25519PublicKey):
-        raise NotAKey
+        raise InvalidPublicKey
     return key
 
 

@@ -1,4 +1,4 @@
-"""What several commands about the books ask for."""
+"""Arguments that several commands share."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -15,12 +15,11 @@ from usage.books.credit import Note
 
 
 def moment(text: str) -> datetime:
-    """A date or time as in ISO 8601, in UTC; without a time zone it is UTC."""
+    """Parse an ISO 8601 date or time into UTC; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(
-            UTC
-        )  # before the year 1 and after 9999 there is none
+        # Overflows before the year 1 and after 9999.
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(
             f"{text!r} is not a date such as 2026-11-01 or a time such as 2026-11-01T06:00:00Z"
@@ -28,32 +27,32 @@ def moment(text: str) -> datetime:
 
 
 def day(text: str) -> datetime:
-    """The first moment of a day in UTC."""
+    """Parse a day, and return its start in UTC."""
     with suppress(ArgumentTypeError):
         if (found := moment(text)).time() == time.min:
             return found
     raise ArgumentTypeError(
-        f"{text!r} is not the start of a day in UTC: bills are compared by whole days, such as 2026-11-01"
+        f"{text!r} is not the start of a day in UTC, such as 2026-11-01: bills are compared by whole days"
     )
 
 
 def text(max_chars: int) -> Callable[[str], str]:
-    """A text that its column can hold, on every database."""
+    """Return a parser for texts that fit their column in every database."""
 
     def checked(value: str) -> str:
         if len(value) > max_chars:
             raise ArgumentTypeError(
-                f"{value[:20]!r}… has {len(value)} characters; at most {max_chars} are kept"
+                f"{value[:20]!r}… has {len(value)} characters; at most {max_chars} are stored"
             )
         if (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)) or "\0" in value:
-            raise ArgumentTypeError(f"{value!r} is not a text in UTF-8")
+            raise ArgumentTypeError(f"{value!r} is not UTF-8 text")
         return value
 
     return checked
 
 
 def folder(max_chars: int) -> Callable[[str], Path]:
-    """A folder, complete, whose name is kept."""
+    """Return a parser for folders, as absolute paths that fit their column."""
 
     def checked(value: str) -> Path:
         return Path(text(max_chars)(str(Path(value).absolute())))
@@ -62,14 +61,14 @@ def folder(max_chars: int) -> Callable[[str], Path]:
 
 
 def digest(text: str) -> str:
-    """A SHA-256 as it is printed, in either case."""
+    """Parse a printed SHA-256 digest, in either case."""
     if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
-        raise ArgumentTypeError(f"{text[:70]!r} is not a digest: it has 64 hexadecimal digits")
+        raise ArgumentTypeError(f"{text[:70]!r} is not a digest, which has 64 hexadecimal digits")
     return text.lower()
 
 
 def usd(text: str) -> int:
-    """US dollars in nanodollars."""
+    """Parse US dollars into nanodollars."""
     try:
         return pricing.from_usd(text.removeprefix("$"))
     except ValueError as error:
@@ -77,14 +76,14 @@ def usd(text: str) -> int:
 
 
 def add_period(parser: CommandParser) -> None:
-    """`--from` and `--to`: from a moment up to, and not including, another."""
+    """Add `--from` and `--to`, a period whose end is not included."""
     parser.add_argument(
         "--from",
         dest="since",
         required=True,
         type=moment,
         metavar="TIME",
-        help="first moment; a date is its start in UTC",
+        help="start of the period; a date means its start in UTC",
     )
     parser.add_argument(
         "--to",
@@ -92,12 +91,12 @@ def add_period(parser: CommandParser) -> None:
         required=True,
         type=moment,
         metavar="TIME",
-        help="first moment that is not meant any more",
+        help="end of the period, not included",
     )
 
 
 def add_days(parser: CommandParser) -> None:
-    """`--from` and `--to`: from a day in UTC up to, and not including, another."""
+    """Add `--from` and `--to` as days in UTC; the last one is not included."""
     parser.add_argument(
         "--from", dest="since", required=True, type=day, metavar="DAY", help="first day, in UTC"
     )
@@ -107,46 +106,50 @@ def add_days(parser: CommandParser) -> None:
         required=True,
         type=day,
         metavar="DAY",
-        help="first day that is not meant any more",
+        help="day after the last one",
     )
 
 
 def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
-    """The period of `add_period`; raises `CommandError` where it is none."""
+    """Return the period of `add_period`; raises `CommandError` if it is empty."""
     since, until = options["since"], options["until"]
     if since >= until:
         raise CommandError(
-            f"The period from {since.isoformat()} to {until.isoformat()} is none: --from comes before --to."
+            f"The period from {since.isoformat()} to {until.isoformat()} is empty: --from must be before "
+            "--to."
         )
     return since, until
 
 
 def add_booking(parser: CommandParser) -> None:
-    """Who gets or gives how much credit, and why."""
+    """Add the arguments of a grant or refund."""
     parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
     parser.add_argument("--usd", required=True, type=usd, metavar="AMOUNT", help="US dollars, such as 10.00")
     parser.add_argument(
-        "--reason", required=True, type=text(500), metavar="TEXT", help="why; it is kept in the ledger"
+        "--reason", required=True, type=text(500), metavar="TEXT", help="why; written to the ledger"
     )
     parser.add_argument(
-        "--by", default="manage.py", type=text(150), metavar="NAME", help="who books it (default: manage.py)"
+        "--by",
+        default="manage.py",
+        type=text(150),
+        metavar="NAME",
+        help="the person who books it (default: manage.py)",
     )
     parser.add_argument(
         "--reference",
         default="",
         type=text(128),
         metavar="ID",
-        help="such as a payment's id: what has it is booked once, however often it is asked for",
+        help="such as a payment's id: an entry with this reference is booked only once",
     )
 
 
 def note(options: dict[str, str]) -> Note:
-    """The note of `add_booking`."""
     return Note(options["reason"], options["by"], options["reference"])
 
 
 def organization(name: str) -> Organization:
-    """The organization of that name; raises `CommandError`."""
+    """Return the organization; raises `CommandError` if it does not exist."""
     found = Organization.objects.filter(name=name).first()
     if found is None:
         raise CommandError(f"There is no organization {name!r}.")

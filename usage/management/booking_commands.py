@@ -1,4 +1,4 @@
-"""What the commands about credit book, with its entry in the audit log, in one transaction."""
+"""Bookings of the credit commands: ledger entry and audit entry in one transaction."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +19,10 @@ from usage.models import Credit
 def book(
     verb: str, how: Callable[[Organization, int, Note], Booking], options: dict[str, Any]
 ) -> tuple[Booking, Balance]:
-    """Book what the options of `arguments.add_booking` say, and require credit if they do; returns the
-    balance after it too.
+    """Book the options of `arguments.add_booking`, and require credit if they say so. Return the new balance
+    too.
 
-    What has the reference of an earlier booking is not booked, nor recorded, again. Raises `CommandError`.
+    A reference that was booked before is neither booked nor recorded again. Raises `CommandError`.
     """
     organization = arguments.organization(options["organization"])
     with transaction.atomic():
@@ -32,7 +32,7 @@ def book(
             raise CommandError(str(error)) from error
         after = credit.balance(organization)
         if booking.is_new:
-            # Not read before: somebody else may have booked until this one had the row for itself. Grants are
+            # Computed, because a balance read before the row's lock may miss another booking. Grants are
             # negative in the ledger.
             before_nanodollars = after.nanodollars + booking.entry.amount_nanodollars
             moved: Changes = {

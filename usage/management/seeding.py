@@ -1,9 +1,8 @@
-"""Made-up usage in bulk: tenants, and months of their requests with all that the books keep of them. For
-trials and measurements.
+"""Made-up usage in bulk: tenants, and months of their requests with everything that the books keep.
 
-The same seed makes the same requests. Some organizations, keys and models are used far more than others, days
-have their nights and weeks their ends; some requests fail, are cancelled or cost more than was held, some
-keys are test keys.
+The same seed makes the same requests. Some organizations, keys and models are used far more than others;
+nights and weekends are quieter; some requests fail, are cancelled or cost more than was held; some keys are
+test keys.
 """
 
 import json
@@ -11,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -20,10 +19,11 @@ from django.db import connection, transaction
 from accounts.models import APIKey, Organization, Project
 from usage import pricing, rollups
 from usage.books import prices
+from usage.books.budgets import BudgetKey
 from usage.books.settlement import Attempt
 from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
-from usage.pricing import Price, Tokens
+from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.verification import sums
 
 ORGANIZATIONS, KEYS_EACH = 20, 10
@@ -34,18 +34,18 @@ MODELS = {
     "seed-large": Price(2_500_000_000, 1_250_000_000, 10_000_000_000),
 }
 MAX_SEED = 99_999
-"""What the public part of a key has room for."""
+"""The public part of a key has room for five digits."""
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-"""No UUIDv7 is of an earlier time."""
+"""No UUIDv7 has an earlier time."""
 _EPOCH, _MILLISECOND, _HOUR = datetime(1970, 1, 1), timedelta(milliseconds=1), timedelta(hours=1)
 _SLOWEST = timedelta(minutes=2)
-"""Longer than any of them takes: what is admitted so long before the end is settled by then."""
+"""Longer than any request takes: what was admitted so long before the end is settled by then."""
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many requests, in the days before which moment, by which seed."""
+    """How many requests to make up, over how many days before which time."""
 
     generations: int
     days: int
@@ -54,25 +54,25 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What the organizations' names begin with."""
+        """Return the prefix of the organizations' names."""
         return f"Seed {self.seed}"
 
     @property
     def begin(self) -> datetime:
-        """Before the first of the requests."""
+        """Return a time before the first request."""
         return self.until - _SLOWEST - timedelta(days=self.days)
 
 
-def sow(plan: Plan, progress: Progress) -> None:
-    """Write it all in one transaction: tenants, prices, generations, ledger entries, budgets and rollups.
-    Seals are left to the caller.
+def seed(plan: Plan, progress: Progress) -> None:
+    """Write tenants, prices, generations, ledger entries, budgets and rollups in one transaction, without
+    seals.
 
-    `progress` is told how many generations there are, after each part.
+    `progress` receives the number of generations written so far.
     """
-    with transaction.atomic(), _in_a_hurry():
+    with transaction.atomic(), _without_time_limits():
         keys = _keys(plan)
         done = 0
-        with _indexed_afterwards():
+        with _indexes_built_afterwards():
             for generations, entries in batches(plan, keys):
                 _insert("usage_generation", GENERATION, generations)
                 _insert("usage_ledgerentry", ENTRY, entries)
@@ -83,7 +83,7 @@ def sow(plan: Plan, progress: Progress) -> None:
 
 
 def analyze() -> None:
-    """Let PostgreSQL's planner know how much there is, as autovacuum would in a minute."""
+    """Update PostgreSQL's planner statistics, as autovacuum would within a minute."""
     if connection.vendor == "postgresql":
         with transaction.atomic():
             execute("SET LOCAL statement_timeout = 0", [])
@@ -91,8 +91,8 @@ def analyze() -> None:
 
 
 @contextmanager
-def _in_a_hurry() -> Iterator[None]:
-    """Lift PostgreSQL's time limits for this transaction, and where we may its checks of foreign keys, which
+def _without_time_limits() -> Iterator[None]:
+    """Lift PostgreSQL's time limits in this transaction, and for superusers its foreign key checks, which
     cost half of the time.
     """
     if connection.vendor != "postgresql":
@@ -114,8 +114,8 @@ def _replicate(role: str) -> None:
 
 
 @contextmanager
-def _indexed_afterwards() -> Iterator[None]:
-    """On PostgreSQL, fill empty tables first and index them then: half of the time again."""
+def _indexes_built_afterwards() -> Iterator[None]:
+    """On PostgreSQL, fill empty tables before building their indexes, which halves the time again."""
     if connection.vendor != "postgresql" or Generation.objects.exists() or LedgerEntry.objects.exists():
         yield
         return
@@ -137,7 +137,7 @@ def _indexed_afterwards() -> Iterator[None]:
 
 
 class Key(NamedTuple):
-    """Who asks."""
+    """An API key with its owners and prices."""
 
     id: int
     project_id: int
@@ -147,8 +147,8 @@ class Key(NamedTuple):
 
 
 def _keys(plan: Plan) -> list[Key]:
-    """Organizations with a project and keys each, which nobody can use: their digest is no secret's. Every
-    fourth has a discount.
+    """Create organizations with a project and keys. Nobody can use the keys: their digest belongs to no
+    secret.
     """
     first = plan.until - timedelta(days=plan.days)
     for model, price in MODELS.items():
@@ -175,18 +175,18 @@ def _key(plan: Plan, project: Project, number: int, own: dict[str, Price]) -> Ke
     return Key(row.pk, project.pk, project.organization_id, is_test, free if is_test else own)
 
 
-# ---- requests: some thousands are made up in full, and repeated at other times, which is several times as fast
+# ---- requests: thousands are made up in full and repeated at other times, which is several times as fast
 
 GENERATION = (
-    "id", "budget_day", "admitted_at", "claimed_at", "settled_at", "lease_expires_at", "organization_id", "project_id", "api_key_id",
-    "is_test", "model", "endpoint", "dialect", "is_stream", "max_output_tokens", "input_per_mtok_nanodollars",
-    "cached_input_per_mtok_nanodollars", "output_per_mtok_nanodollars", "reserved_nanodollars", "state", "fence", "worker", "outcome",
-    "error_code", "finish_reason", "deployment", "attempts", "attempt_log", "usage_source", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
+    "id", "budget_day", "admitted_at", "claimed_at", "settled_at", "lease_expires_at",
+    "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect", "is_stream",
+    "max_output_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "state", "fence", "worker", "outcome",
+    "error_code", "finish_reason", "deployment", "attempts", "attempt_log", "usage_source", *TOKEN_COLUMNS,
+    "is_waived", "amount_nanodollars", "first_token_ms", "last_token_ms",
 )  # fmt: skip
 ENTRY = (
-    "generation_id", "budget_day", "created_at", "kind", "organization_id", "project_id", "api_key_id", "model", "outcome",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars",
+    "generation_id", "budget_day", "created_at", "kind", "organization_id", "project_id", "api_key_id",
+    "model", "outcome", *TOKEN_COLUMNS, "amount_nanodollars",
 )  # fmt: skip
 _CREATED_AT = ENTRY.index("created_at")
 _TEMPLATES = 20_000
@@ -201,7 +201,7 @@ Row = tuple[Any, ...]
 
 
 class _Template(NamedTuple):
-    """A request without its id and times: what follows those in the rows of `GENERATION` and `ENTRY`."""
+    """A request without its id and times: the columns after those in `GENERATION` and `ENTRY`."""
 
     length: timedelta
     is_claimed: bool
@@ -210,9 +210,7 @@ class _Template(NamedTuple):
 
 
 def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[Row]]]:
-    """Generations and their ledger entries, some thousands at a time, in the order of their admission and
-    settlement.
-    """
+    """Yield generations and their ledger entries by thousands, in the order of admission and settlement."""
     chance = random.Random(plan.seed)  # noqa: S311  it makes no secrets
     templates = [_template(chance, keys) for _ in range(min(_TEMPLATES, 10 * plan.generations))]
     generations: list[Row] = []
@@ -230,8 +228,8 @@ def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[R
 
 
 def _moments(plan: Plan) -> Iterator[datetime]:
-    """When each request begins, in UTC without saying so: fewer at night and at weekends, more from week to
-    week.
+    """Yield the start of each request in naive UTC: fewer at night and on weekends, more from week
+    to week.
     """
     first = plan.begin.astimezone(UTC).replace(tzinfo=None)
     starts = [first + number * _HOUR for number in range(plan.days * 24)]
@@ -256,20 +254,21 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     tokens = Tokens(prompt, completion, prompt // 3 if draw() < 0.4 else 0)
     price = key.prices[model]
     amount = pricing.amount(tokens, price)
-    # One in a thousand costs more than was held: an upstream that does not keep to its cap.
+    # One in a thousand costs more than was held: its upstream exceeded the cap.
     held = amount // 2 if draw() < 0.001 else pricing.upper_bound(4 * prompt + 40, _MAX_OUTPUT_TOKENS, price)
     first_token_ms = int(80 * 20 ** draw()) if has_answer else None
     last_token_ms = first_token_ms + 30 * completion if first_token_ms is not None else None
     failed = has_answer and outcome == "failed"
     generation = (
-        key.organization_id, key.project_id, key.id, key.is_test, model, "chat.completions", "openai", True, _MAX_OUTPUT_TOKENS,
-        price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars, price.output_per_mtok_nanodollars, held, "settled", 1,
-        "worker-1", outcome, _ERRORS.get(outcome, ""), "stop" if outcome == "completed" else "", "seed" if has_answer else "",
-        int(has_answer), _FAILED_ATTEMPT if failed else None, "upstream" if has_answer else "none", prompt, tokens.cached_tokens,
-        completion, not completion, amount, first_token_ms, last_token_ms,
+        key.organization_id, key.project_id, key.id, key.is_test, model, "chat.completions", "openai", True,
+        _MAX_OUTPUT_TOKENS, *price.columns().values(), held, "settled", 1, "worker-1", outcome,
+        _ERRORS.get(outcome, ""), "stop" if outcome == "completed" else "", "seed" if has_answer else "",
+        int(has_answer), _FAILED_ATTEMPT if failed else None, "upstream" if has_answer else "none",
+        *tokens.columns().values(), not completion, amount, first_token_ms, last_token_ms,
     )  # fmt: skip
     shared = (key.organization_id, key.project_id, key.id, model, outcome)
-    entries = [("charge", *shared, prompt, tokens.cached_tokens, completion, 0, min(amount, held))]
+    counts = [count or 0 for count in tokens.columns().values()]
+    entries = [("charge", *shared, *counts, min(amount, held))]
     entries += [("overage", *shared, 0, 0, 0, 0, amount - held)] if amount > held else []
     length = timedelta(milliseconds=5 + (last_token_ms or 1_000))
     return _Template(
@@ -281,36 +280,40 @@ _NULL = {"sqlite": None, "postgresql": "\\N"}
 
 
 def _adapted(row: Row) -> Row:
-    """As the database takes it: PostgreSQL's COPY is given text, in which nothing here needs an escape."""
+    """Return the row as the database takes it: PostgreSQL's COPY takes text, and no value here needs an
+    escape.
+    """
     if connection.vendor != "postgresql":
         return row
     return tuple(_NULL["postgresql"] if value is None else str(value) for value in row)
 
 
 def _id(moment: datetime, chance: random.Random) -> str:
-    """A UUIDv7 of that moment (RFC 9562, section 5.7), in hexadecimal."""
+    """Return a UUIDv7 of that time (RFC 9562, section 5.7) in hexadecimal."""
     bits = chance.getrandbits(74)
     return f"{(moment - _EPOCH) // _MILLISECOND:012x}7{bits >> 62:03x}{2 << 62 | bits & ((1 << 62) - 1):016x}"
 
 
-# ---- what follows from them
+# ---- budgets and limits
 
 
 def _fill_budgets(plan: Plan) -> None:
-    """The budgets of the new organizations, and limits that some of them come near to."""
+    """Write the budgets of the new organizations, and limits that some of them have nearly reached."""
     spent = LedgerEntry.objects.filter(
         organization__name__startswith=f"{plan.name} organization", kind__in=SPENT
     )
     posted = sums.by_budget(spent, "amount_nanodollars")
-    rows = [_budget(name, amount) for name, amount in sorted(posted.items()) if amount]
+    rows = [
+        Budget(id=each, posted_nanodollars=amount, **BudgetKey.parse(each)._asdict())
+        for each, amount in sorted(posted.items())
+        if amount
+    ]
     Budget.objects.bulk_create(rows, batch_size=500)
     _limit([row for row in rows if row.period == Period.MONTH])
 
 
 def _limit(months: Sequence[Budget]) -> None:
-    """For each organization, project and key a limit that it has not reached in any month, and some have
-    nearly.
-    """
+    """Give each organization, project and key a monthly limit that it has not reached; some are close."""
     most: dict[tuple[str, int], int] = {}
     for row in months:
         owner = (row.scope, row.scope_id)
@@ -326,21 +329,8 @@ def _limit(months: Sequence[Budget]) -> None:
     )
 
 
-def _budget(name: str, amount: int) -> Budget:
-    scope, scope_id, period, start = name.split("/")
-    start_day = date.fromisoformat(start)
-    return Budget(
-        id=name,
-        scope=scope,
-        scope_id=int(scope_id),
-        period=period,
-        period_start=start_day,
-        posted_nanodollars=amount,
-    )
-
-
 def _insert(table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """The fastest way into each database."""
+    """Insert in the fastest way of each database."""
     names = ", ".join(columns)
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":

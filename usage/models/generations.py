@@ -5,7 +5,6 @@ from django.db.models import Q
 
 from accounts.models import APIKey, Organization, Project
 from usage.models.outcomes import Outcome
-from usage.models.prices import price_of
 from usage.pricing import Price as PriceValue
 
 
@@ -139,7 +138,7 @@ class Generation(models.Model):
     @property
     def price(self) -> PriceValue:
         """The price at its admission, less the organization's discount."""
-        return price_of(self)
+        return PriceValue.of(self)
 
 
 class IdempotencyKey(models.Model):

@@ -1,31 +1,10 @@
 """What served models cost, and the discounts of organizations; rows are added, never changed."""
 
-from typing import Protocol
-
 from django.db import models
 from django.db.models import Q
 
 from accounts.models import Organization
 from usage.pricing import Price as PriceValue
-
-
-class PriceColumns(Protocol):
-    """A row that has a price in its columns."""
-
-    input_per_mtok_nanodollars: int
-    cached_input_per_mtok_nanodollars: int
-    output_per_mtok_nanodollars: int
-    reasoning_per_mtok_nanodollars: int | None
-
-
-def price_of(row: PriceColumns) -> PriceValue:
-    """Return the price in the row's columns as a pure value."""
-    return PriceValue(
-        row.input_per_mtok_nanodollars,
-        row.cached_input_per_mtok_nanodollars,
-        row.output_per_mtok_nanodollars,
-        row.reasoning_per_mtok_nanodollars,
-    )
 
 
 class Price(models.Model):
@@ -65,7 +44,7 @@ class Price(models.Model):
     @property
     def value(self) -> PriceValue:
         """The price as a pure value."""
-        return price_of(self)
+        return PriceValue.of(self)
 
 
 class Discount(models.Model):

@@ -135,7 +135,7 @@ def _correcting(entry: LedgerEntry, form: CorrectionForm, recorded_by: str) -> A
 
     return Act(
         verb="corrected",
-        book=lambda: corrections.book(entry.pk, form.amount_nanodollars, form.note(recorded_by)),
+        book=lambda: corrections.correct(entry.pk, form.amount_nanodollars, form.note(recorded_by)),
         amounts=amounts,
         owed=frozenset({"Charge of this request", "Spent by the organization"}),
         row=lambda: Generation.objects.get(pk=generation_id),

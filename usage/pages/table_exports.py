@@ -20,7 +20,7 @@ from django.http import Http404, HttpRequest, StreamingHttpResponse
 
 from accounts.audit import recorder
 from usage.database.time_limit import time_limit
-from usage.exports.exporting import harmless
+from usage.exports.exporting import without_formula
 from usage.pricing import to_usd
 
 Record = dict[str, Any]
@@ -109,7 +109,7 @@ def _cell(value: Any) -> Any:
     """Text that can't be a formula; numbers stay numbers."""
     match value:
         case str():
-            return harmless(value)
+            return without_formula(value)
         case bool():
             return "true" if value else "false"
         case Decimal():

@@ -28,7 +28,7 @@ from usage.database.sql import db_value
 from usage.database.sqlite_write_lock import WriteTurn, database_file
 from usage.errors import NotDropped
 from usage.exports import durable_files, exporting
-from usage.exports.exporting import Wish
+from usage.exports.exporting import ExportSpec
 from usage.models import Generation, Kind, LedgerEntry, RetentionHorizon
 from usage.retention.readiness import MIN_AGE, reasons_against
 from usage.rollups.closed_days import midnight
@@ -53,7 +53,7 @@ class Order:
 class Preparation:
     """What would be exported, and how much of it dropped."""
 
-    wish: Wish
+    spec: ExportSpec
     generations: int
     entries: int
 
@@ -77,14 +77,14 @@ def prepare(order: Order) -> Preparation | None:
     if order.day <= after:
         return None
     _check_folder(order.folder)
-    wish = Wish(midnight(after), midnight(order.day), None, "ndjson", has_generations=True)
+    spec = ExportSpec(midnight(after), midnight(order.day), None, "ndjson", has_generations=True)
     with snapshot():
-        generations = wish.entries.filter(kind=Kind.CHARGE).count()
+        generations = spec.entries.filter(kind=Kind.CHARGE).count()
         if not generations:
             return None
-        if against := list(reasons_against(wish)):
+        if against := list(reasons_against(spec)):
             raise NotDropped("\n".join(["Nothing was dropped:", *against]))
-        return Preparation(wish, generations, wish.entries.count())
+        return Preparation(spec, generations, spec.entries.count())
 
 
 def _check_folder(folder: Path) -> None:
@@ -94,57 +94,57 @@ def _check_folder(folder: Path) -> None:
         raise NotDropped(f"{folder} is in use: give a folder that is not there yet.")
 
 
-def export(wish: Wish, folder: Path) -> dict[str, Any]:
+def export(spec: ExportSpec, folder: Path) -> dict[str, Any]:
     """Write the export and check it, or check the one that an earlier run has written; returns its manifest.
 
     Raises `NotDropped` when the folder has anything else, or the file is not what the books say.
     """
     try:
         if not (folder / exporting.MANIFEST).exists():
-            _write(wish, folder)
+            _write(spec, folder)
         manifest = exporting.check(folder)
-    except (OSError, exporting.NotAnExport) as error:
+    except (OSError, exporting.InvalidExport) as error:
         raise NotDropped(f"The export failed: {error}") from error
-    if not _is_of(wish, manifest):
+    if not _is_of(spec, manifest):
         raise NotDropped(f"{folder} holds another export: choose another folder.")
     return manifest
 
 
-def _write(wish: Wish, folder: Path) -> None:
+def _write(spec: ExportSpec, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     if not (partial / exporting.MANIFEST).exists():
-        exporting.write(wish, partial)
+        exporting.write(spec, partial)
     # The system itself refuses to put it in the place of a folder that is not empty.
     partial.rename(folder)
     durable_files.sync_folder(folder.parent)
 
 
-def _is_of(wish: Wish, manifest: dict[str, Any]) -> bool:
+def _is_of(spec: ExportSpec, manifest: dict[str, Any]) -> bool:
     """Whether it is an export of just that, and has what the books have: entries never change, and their
     generations follow them.
     """
-    wished = (wish.since.isoformat(), wish.until.isoformat(), None, True)
+    specified = (spec.since.isoformat(), spec.until.isoformat(), None, True)
     with snapshot():
         by_kind = list(
-            wish.entries.order_by().values_list("kind").annotate(Count("id"), Sum("amount_nanodollars"))
+            spec.entries.order_by().values_list("kind").annotate(Count("id"), Sum("amount_nanodollars"))
         )
     counts, sums = {kind: count for kind, count, _ in by_kind}, {kind: amount for kind, _, amount in by_kind}
-    is_wished = (
+    is_as_specified = (
         manifest["from"],
         manifest["to"],
         manifest["organization"],
         "generations" in manifest,
-    ) == wished
-    return is_wished and (manifest["entries"], manifest["amount_nanodollars"]) == (counts, sums)
+    ) == specified
+    return is_as_specified and (manifest["entries"], manifest["amount_nanodollars"]) == (counts, sums)
 
 
-def record(order: Order, wish: Wish, manifest: dict[str, Any]) -> RetentionHorizon:
+def record(order: Order, spec: ExportSpec, manifest: dict[str, Any]) -> RetentionHorizon:
     """Write the horizon down, and in the audit log who moved it; raises `NotDropped` when another run has
     just done so.
     """
     row = RetentionHorizon(
         day=order.day,
-        after=wish.since.date(),
+        after=spec.since.date(),
         generations_count=manifest["generations"]["count"],
         export=str(order.folder),
         export_digest=exporting.sha256(order.folder / exporting.MANIFEST),

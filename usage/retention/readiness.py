@@ -5,7 +5,7 @@ from datetime import timedelta
 from itertools import islice
 
 from usage import verification
-from usage.exports.exporting import Wish
+from usage.exports.exporting import ExportSpec
 from usage.models import OPEN, ClosedDay, Generation, Kind, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
@@ -17,18 +17,18 @@ bill to reconcile or a correction, is done by then. No lease, idempotency key or
 MAX_SHOWN = 3
 
 
-def reasons_against(wish: Wish) -> Iterator[str]:
+def reasons_against(spec: ExportSpec) -> Iterator[str]:
     """What must be put right first, the cheapest to find out first; nothing: what was settled in the period
     may be dropped.
     """
-    yield from _open(wish)
-    yield from _not_added_up(wish)
-    yield from _not_sealed(wish)
+    yield from _open(spec)
+    yield from _not_added_up(spec)
+    yield from _not_sealed(spec)
     yield from _differences()
 
 
-def _open(wish: Wish) -> Iterator[str]:
-    rows = Generation.objects.filter(OPEN, admitted_at__lt=wish.until)
+def _open(spec: ExportSpec) -> Iterator[str]:
+    rows = Generation.objects.filter(OPEN, admitted_at__lt=spec.until)
     if count := rows.count():
         first = rows.order_by("admitted_at")[0]
         yield (
@@ -37,24 +37,24 @@ def _open(wish: Wish) -> Iterator[str]:
         )
 
 
-def _not_added_up(wish: Wish) -> Iterator[str]:
+def _not_added_up(spec: ExportSpec) -> Iterator[str]:
     charges = LedgerEntry.objects.filter(
-        kind=Kind.CHARGE, created_at__gte=wish.since, created_at__lt=wish.until
+        kind=Kind.CHARGE, created_at__gte=spec.since, created_at__lt=spec.until
     )
     first = charges.order_by("created_at").first()
     if first is None:
         return
     counted = ClosedDay.objects.filter(has_first_tokens=True)
     for start, end in islice(
-        closed_days.spans(midnight(first.created_at.date()), wish.until, counted).open, MAX_SHOWN
+        closed_days.spans(midnight(first.created_at.date()), spec.until, counted).open, MAX_SHOWN
     ):
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
         yield f"{days}: not added up by day yet, times to first token included. A running reaper does it, or `manage.py rollup`."
 
 
-def _not_sealed(wish: Wish) -> Iterator[str]:
+def _not_sealed(spec: ExportSpec) -> Iterator[str]:
     seal = LedgerSeal.objects.order_by("-id").first()
-    if LedgerEntry.objects.filter(created_at__lt=wish.until, id__gt=seal.last_id if seal else 0).exists():
+    if LedgerEntry.objects.filter(created_at__lt=spec.until, id__gt=seal.last_id if seal else 0).exists():
         yield "Not all ledger entries of before are sealed yet. A running reaper seals them within minutes."
 
 

@@ -137,7 +137,7 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
     posted = Subquery(charges.annotate(total=Sum("amount_nanodollars")).values("total"))
     rows = generations(since).filter(state=State.SETTLED).annotate(posted=Coalesce(posted, Value(0)))
     for row in rows.iterator(chunk_size=2_000):
-        tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
+        tokens = Tokens.of(row)
         expected = 0 if row.is_waived else pricing.amount(tokens, row.price)
         if not expected == row.amount_nanodollars == row.posted:
             yield Difference(

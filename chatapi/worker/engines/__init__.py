@@ -1,4 +1,4 @@
-"""Engines: code that produces a generation's deltas. An engine is one async method; adding one: README.md."""
+"""Engines, which produce the deltas of a generation. README.md says how to add one."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from chatapi.wire.requests import ChatRequest, TextRequest
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an upstream may take, each in ms."""
+    """The time limits of an upstream."""
 
     connect_ms: int = 5_000
     first_delta_ms: int = 120_000
@@ -20,7 +20,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One way to serve a model, as an engine needs to know it: a deployment's values without the database."""
+    """A deployment as an engine needs it, without the database."""
 
     engine: str
     name: str = ""
@@ -29,29 +29,29 @@ class Target:
     api_key_env: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_parameters: frozenset[str] = frozenset()
-    """Request parameters beyond OpenAI's that this deployment may receive."""
+    """Request parameters outside OpenAI's reference that this deployment may receive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What an engine is asked to do: one request (so many bytes of JSON), for one target, at most
-    `max_output_tokens` per choice.
-    """
+    """One request for one target."""
 
     generation_id: str
     request: ChatRequest | TextRequest
     target: Target
     max_output_tokens: int
+    """For each choice."""
     request_bytes: int = 0
+    """Of the request as JSON."""
     max_prompt_tokens: int | None = None
-    """What fits the model's context, where that is known."""
+    """What the model's context has room for, if that is known."""
 
 
 class EngineError(Exception):
     """The engine could not go on.
 
-    `failure` is what the client is told (never an upstream's own HTML, key or address);
-    `is_retryable` says that another deployment may be tried, as long as nothing was published yet.
+    `failure` is for the client, without an upstream's HTML, key or URL. If `is_retryable`, another deployment
+    may be tried as long as nothing was published.
     """
 
     def __init__(self, failure: Failed, *, is_retryable: bool = False) -> None:
@@ -61,19 +61,21 @@ class EngineError(Exception):
 
 
 class Engine(Protocol):
-    """Produces the deltas of one call.
-
-    Yields batches (all that one read gave), in this order: `Started` once, first; content; one `Finished` per
-    choice; then, when the upstream told it, one `Usage`. Raises `EngineError` for every failure, an end
-    without `Finished` among them. Cancelling the consumer closes the upstream at once.
-    """
+    """Produces the deltas of calls."""
 
     def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The call's batches of deltas, as they come. The caller closes the generator, which closes the
-        upstream.
+        """Yield the call's deltas, all of one read in a batch, in this order:
+
+        1. one `Started`,
+        2. content,
+        3. one `Finished` for each choice,
+        4. one `Usage` if the upstream sent it.
+
+        Raises `EngineError` for every failure, such as an end without `Finished`. The caller closes the
+        generator, which closes the upstream at once.
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections; called once when the process ends."""
+        """Close connections; called once when the process ends."""
         ...

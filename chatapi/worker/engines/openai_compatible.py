@@ -1,8 +1,8 @@
 """The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
 chatapi.
 
-Only I/O is here: what the bytes mean is decided in `chatapi.wire`. Always asks for a stream, so that a cap
-can be enforced and a disconnect stops the upstream.
+Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine always asks for a stream, so that a
+cap can be enforced and a disconnect stops the upstream.
 """
 
 import asyncio
@@ -32,25 +32,19 @@ from usage.failpoints import failpoint
 MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
-"""How long to wait for usage and `[DONE]` when every choice has ended: some upstreams send neither and keep
-the connection.
-"""
+"""The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither."""
 ERROR_GRACE_S = 5.0
-"""How long to wait for the words of an error whose status is known."""
+"""The wait for the body of an error."""
 WATCH_S = 1.0
-"""How late a timeout, or a connection that broke without a word, may be told, at most."""
+"""The most by which a timeout, or a connection that broke silently, is noticed late."""
 TURN_BYTES = 64 << 10
-"""How much to read at most before others run, too: what an upstream has compressed well is there at once,
-however much it is.
-"""
+"""Bytes that are read before other tasks run: data that is there already never makes a read wait."""
 READ_BYTES = 16 << 10
 """The most that is read at once; its deltas are in memory while they wait for their turn."""
 READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
-"""What may wait of one answer, here and in the kernel (which takes twice as much)."""
+"""Bytes of one answer that may wait here, and in the kernel (which takes twice as much)."""
 REUSE_GRACE_S = 0.05
-"""How long to wait for the end of the body after `[DONE]`; cheaper than a new TLS connection, and nobody
-waits long for it.
-"""
+"""The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection."""
 
 
 class OpenAICompatibleEngine:
@@ -60,8 +54,8 @@ class OpenAICompatibleEngine:
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The call's batches, one per read of the socket; see `Engine.stream`. Closing the generator closes
-        the connection.
+        """Yield the call's batches, one per read of the socket; see `Engine.stream`. Closing the generator
+        closes the connection.
         """
         if self._session is None:
             self._session = _new_session()
@@ -112,20 +106,17 @@ class _Exchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to read."""
         return self._has_ended or self.reader.is_done or self.reader.failure is not None
 
     async def open(self) -> None:
-        """Send the request and read the answer's head; raises `UpstreamError` unless it promises a
-        completion.
-        """
+        """Send the request and read the answer's head; raise `UpstreamError` if it promises no completion."""
         try:
             response = self._response = await self._post()
         except (
             aiohttp.ClientError,
             TimeoutError,
             UnicodeError,
-        ) as error:  # the last one: no DNS has such a name
+        ) as error:  # a UnicodeError is a bad host name
             _raise_upstream_error(error)
         self._watch(response)
         if response.status != 200:
@@ -136,7 +127,7 @@ class _Exchange:
         self._is_document = response.content_type == "application/json"
 
     async def read(self) -> list[AnyDelta]:
-        """The deltas that came since the last read, waiting for some bytes; maybe none."""
+        """Return the deltas that came since the last read, after waiting for some bytes; maybe none."""
         assert self._response is not None
         if self._is_document:
             body = await self._read_body(MAX_ANSWER_BYTES)
@@ -154,13 +145,13 @@ class _Exchange:
         events = self._events(data)
         if events is None:
             return self.reader.read_rest(self._parser.close())
-        # Only an event that came in several reads is larger than one.
+        # Only the first event can be larger than one read: it began in an earlier one.
         if events and len(events[0].data) > TURN_BYTES:
             return await aside(self.reader.read, events)
         return self.reader.read(events)
 
     def restart_clock(self) -> None:
-        """The time the consumer took for a batch is not the upstream's."""
+        """Leave out the time that the consumer took for a batch: it is not the upstream's."""
         self._waiting_since = loop_clock.monotonic()
 
     async def drain(self) -> None:
@@ -174,17 +165,16 @@ class _Exchange:
                     await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Close the connection at once, unless the answer was read to its end and the connection given back."""
+        """Close the connection at once, unless the answer was read to its end and the connection returned."""
         if self._watchdog is not None:
             self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
-        # They refer to this object too; garbage in circles has to be collected, and every stream waits
-        # meanwhile.
+        # They refer to this object too; a cycle costs a garbage collection, which stops all streams.
         self._watchdog = self._response = None
 
     def _events(self, data: bytes) -> list[sse.Event] | None:
-        """Returns the events that `data` completes, or None at the end of the stream."""
+        """Return the events that `data` completes, or None at the end of the stream."""
         if not data:
             self._has_ended = True
             return None
@@ -194,8 +184,8 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE) from None
 
     async def _post(self) -> aiohttp.ClientResponse:
-        """The answer's head. Asks again as long as pooled connections turn out to be dead; a new one that
-        dies got our request.
+        """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
+        that dies got our request.
         """
         body = (
             _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
@@ -206,7 +196,7 @@ class _Exchange:
                 return await self._post_once(body)
             except aiohttp.ConnectionTimeoutError:
                 if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
-                    raise  # else it was our loop that was late, and nothing has been sent yet
+                    raise  # otherwise the event loop was late, and nothing has been sent yet
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not self.has_old_connection:
                     raise
@@ -223,7 +213,7 @@ class _Exchange:
             )
 
     async def _read_error(self) -> bytes:
-        """The body of an error, empty where it cannot be had: the status alone says enough then."""
+        """Return the body of an error, empty if it can't be read: then the status alone says enough."""
         try:
             async with loop_clock.timeout(ERROR_GRACE_S):
                 return await self._read_body(MAX_ERROR_BYTES)
@@ -231,7 +221,7 @@ class _Exchange:
             return b""
 
     async def _read_body(self, max_bytes: int) -> bytes:
-        """The whole body; raises `UpstreamError` for one over `max_bytes`."""
+        """Return the whole body; raise `UpstreamError` for one over `max_bytes`."""
         assert self._response is not None
         body = bytearray()
         while data := await self._receive(self._response):
@@ -241,10 +231,10 @@ class _Exchange:
         return bytes(body)
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
-        """What has come, or the next bytes to come; empty at the end."""
+        """Return what has come, or wait for the next bytes; empty at the end."""
         self._is_waiting = True
         try:
-            if loop_clock.monotonic() >= self._deadline():  # of an upstream that never lets us wait
+            if loop_clock.monotonic() >= self._deadline():  # an upstream may never let a read wait
                 raise TimeoutError
             data = await response.content.read(READ_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -258,8 +248,8 @@ class _Exchange:
         return data
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """End a wait that lasts too long. Looks now and then: a timer for each read costs more than all else
-        that a read does.
+        """End a wait that lasts too long. Runs at intervals: a timer for each read would cost more than all
+        else that a read does.
         """
         if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
@@ -272,8 +262,8 @@ class _Exchange:
         self._watchdog = self._loop.call_later(min(WATCH_S, shortest_s / 4), self._watch, response)
 
     def _deadline(self) -> float:
-        """Until when to wait now. Bytes without a delta do not put it off: an upstream may send comments for
-        ever.
+        """Return the time until which to wait. Bytes without a delta do not extend it: an upstream may send
+        comments for ever.
         """
         timeouts = self._timeouts
         if self.reader.is_complete:
@@ -286,10 +276,10 @@ class _Exchange:
 
 
 class _Connector(aiohttp.TCPConnector):
-    # aiohttp has no public place for this. A test sees whether it is still called.
+    # aiohttp has no public hook for this. A test notices if it is no longer called.
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """A connection to use again, but none on which something came that nobody asked for: it would answer
-        the next request.
+        """Return a connection to use again, but none on which unrequested bytes came: they would answer the
+        next request.
         """
         while (connection := await super()._get(key, traces)) is not None:
             if connection.protocol is not None and not connection.protocol.should_close:
@@ -299,9 +289,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _new_session() -> aiohttp.ClientSession:
-    """Connections without cookies, proxies, netrc and a limit: how much runs at once is decided before an
-    engine is called.
-    """
+    """Return a session without cookies, proxies, netrc or limit: the worker limits how much runs at once."""
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_note_old_connection)
     tracing.on_connection_create_start.append(_note_new_connection)
@@ -315,8 +303,8 @@ def _new_session() -> aiohttp.ClientSession:
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that takes little in advance: an upstream may be far faster than its client, and one read
-    takes all that has come.
+    """Return a socket that takes little in advance: an upstream may be far faster than its client, and one
+    read takes all that has come.
     """
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
@@ -333,7 +321,9 @@ async def _note_new_connection(_: aiohttp.ClientSession, context: SimpleNamespac
 
 
 def _is_broken(response: aiohttp.ClientResponse) -> bool:
-    """Whether its connection is gone and its body was not told: aiohttp closes one with broken framing so."""
+    """Return whether the connection is gone without an end of the body: aiohttp closes one with broken
+    framing so.
+    """
     connection = response.connection
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
@@ -344,7 +334,7 @@ def _url(call: Call) -> str:
 
 
 def _reader(request: ChatRequest | TextRequest, max_output_tokens: int) -> ChunkReader:
-    """Cuts a choice after as many chunks as it may have tokens, for each has one at least.
+    """Return a reader that cuts a choice after as many chunks as it may have tokens: each has one at least.
 
     A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
     bytes.
@@ -370,7 +360,7 @@ def _body(call: Call) -> bytes:
 
 
 def _headers(target: Target) -> dict[str, str]:
-    """All that the upstream is told beside the body: nothing of the client's own headers."""
+    """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
@@ -386,9 +376,7 @@ def _headers(target: Target) -> dict[str, str]:
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
-    """Raises the `UpstreamError` for what aiohttp raised, whose own words (addresses, headers) are left
-    behind.
-    """
+    """Raise the `UpstreamError` for what aiohttp raised; its own words (URLs, headers) are left behind."""
     if isinstance(error, TimeoutError):
         failure = upstream_errors.TIMED_OUT
     elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError):

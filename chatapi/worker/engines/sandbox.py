@@ -1,7 +1,8 @@
-"""The embedded engine: deterministic, scriptable, needs no network. What client teams integrate against.
+"""The embedded engine: deterministic, scriptable, without a network. docs/sandbox.md is the manual.
 
-`sandbox_script` reads what was asked for, `sandbox_answer` says it without a clock, and this module plays it
-in time. docs/sandbox.md is the manual.
+1. `sandbox_script` reads the model's name and the markers in the prompt.
+2. `sandbox_request` reads the request, `sandbox_answer` makes the answer without a clock.
+3. This module plays the answer in time.
 """
 
 import asyncio
@@ -10,16 +11,24 @@ from itertools import islice
 from typing import NoReturn
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
-from chatapi.wire.requests import ChatRequest
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
-from chatapi.worker.engines.sandbox_answer import Answer, UnusableSchemaError, scripting_text
+from chatapi.worker.engines.sandbox_answer import Answer
+from chatapi.worker.engines.sandbox_request import (
+    answer_spec,
+    may_have_schema,
+    scripting_param,
+    scripting_text,
+)
+from chatapi.worker.engines.sandbox_schema import SchemaError
 from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
 from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"
 BATCH_DELTAS = 64
-"""About so many go out at once when there is no delay, and then the loop may turn."""
+"""About as many go out at once when there is no delay; then the event loop may turn."""
+MAX_PARAM_CHARS = 200
+"""Of a path into a JSON schema, which the client has made."""
 
 
 class SandboxEngine:
@@ -30,25 +39,27 @@ class SandboxEngine:
     """
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The call's batches of deltas; raises `EngineError` for a bad marker, and for the failures a script
-        asks for.
+        """Yield the call's batches of deltas.
+
+        Raises `EngineError` for a marker or schema that is not understood, and for the script's own failure.
         """
+        is_light = _is_light(call)
         # A prompt may be megabytes long, and a small schema may take long to fill.
-        script, answer = _answer_to(call) if _is_light(call) else await heavy_work.aside(_answer_to, call)
+        script, answer = _answer_to(call) if is_light else await heavy_work.aside(_answer_to, call)
         prompt_tokens = await heavy_work.count_prompt(call.request, call.request_bytes)
-        if (
-            call.max_prompt_tokens is not None
-        ):  # it refuses no prompt, but a model would have seen no more of it
+        if call.max_prompt_tokens is not None:
+            # The sandbox refuses no prompt, but a model would have seen no more of it.
             prompt_tokens = min(prompt_tokens, call.max_prompt_tokens)
-        playing = _Playing(script, call.target.timeouts, is_light=_is_light(call))
+        playing = _Playing(script, call.target.timeouts, is_light=is_light)
         await playing.first_delay()
         yield [Started(FINGERPRINT)]
         async for batch in playing.batches(answer):
             yield batch
         if script.breaks_after is not None:
             await playing.break_off()
+        reasoning_tokens = answer.reasoning_tokens
         usage = Usage(
-            prompt_tokens, answer.completion_tokens, cached_tokens=0, reasoning_tokens=answer.reasoning_tokens
+            prompt_tokens, answer.completion_tokens, cached_tokens=0, reasoning_tokens=reasoning_tokens
         )
         yield [*answer.finished, usage]
 
@@ -57,12 +68,10 @@ class SandboxEngine:
 
 
 class _Playing:
-    """One answer's place in time: token n of each choice is due at a fixed moment, however late the ones
-    before were.
-    """
+    """One answer in time: token n of each choice is due at a fixed moment, even if others were late."""
 
     def __init__(self, script: Script, timeouts: Timeouts, *, is_light: bool) -> None:
-        """`is_light`: what the answer says is made in little time."""
+        """`is_light`: the answer's deltas are made in little time."""
         self._script = script
         self._timeouts = timeouts
         self._is_light = is_light
@@ -71,9 +80,7 @@ class _Playing:
         self._round = 0
 
     async def first_delay(self) -> None:
-        """Wait as the script asks, at most as long as an upstream may take; then fail, if that is to happen
-        here.
-        """
+        """Wait as the script says, at most until the timeout; raise the failure that is due then, if any."""
         if self._script.first_delay_ms > self._timeouts.first_delta_ms:
             await self._stall(self._timeouts.first_delta_ms)
         await self._until(self._script.first_delay_ms)
@@ -82,9 +89,7 @@ class _Playing:
             raise EngineError(failure)
 
     async def batches(self, answer: Answer) -> AsyncGenerator[Sequence[AnyDelta], None]:
-        """The answer, up to where the script breaks it off: a round at a time when there is a delay, else
-        many together.
-        """
+        """Yield the answer up to where the script breaks it off, a round at a time if there is a delay."""
         rounds = islice(answer.rounds(), self._script.breaks_after)
         batch_rounds = 1 if self._script.delay_ms else max(1, BATCH_DELTAS // answer.choices_count)
         while batch := await self._next(rounds, batch_rounds):
@@ -93,19 +98,15 @@ class _Playing:
             yield [delta for deltas in batch for delta in deltas]
 
     async def _next(self, rounds: Iterator[list[AnyDelta]], count: int) -> list[list[AnyDelta]]:
-        return (
-            list(islice(rounds, count))
-            if self._is_light
-            else await heavy_work.aside(list, islice(rounds, count))
-        )
+        taken = islice(rounds, count)
+        return list(taken) if self._is_light else await heavy_work.aside(list, taken)
 
     async def break_off(self) -> NoReturn:
-        """End as the script asks: by a stall that runs into the deployment's timeout, or by an error at once."""
+        """Raise the script's failure, after the deployment's timeout if the script stalls."""
         failure = self._script.failure
         if failure is None or self._script.stalls:
-            await self._stall(
-                self._timeouts.between_deltas_ms if self._round else self._timeouts.first_delta_ms
-            )
+            timeouts = self._timeouts
+            await self._stall(timeouts.between_deltas_ms if self._round else timeouts.first_delta_ms)
         raise EngineError(failure)
 
     async def _until(self, due_ms: int) -> None:
@@ -120,26 +121,18 @@ class _Playing:
 
 
 def _answer_to(call: Call) -> tuple[Script, Answer]:
-    """Who asks for what can't be understood gets a 400 that says so, before anything else happens."""
+    """Raises `EngineError` with a 400 for a marker or schema that the sandbox does not understand."""
     request = call.request
-    text_param = "messages" if isinstance(request, ChatRequest) else "prompt"
     try:
         script = read(call.target.upstream_model or request.model, scripting_text(request))
-        return script, Answer(request, script, call.max_output_tokens)
+        return script, Answer(answer_spec(request, script), script, call.max_output_tokens)
     except MarkerError as error:
-        failure = Failed(
-            f"{error}.", "invalid_request_error", "invalid_sandbox_marker", text_param, status=400
-        )
-    except UnusableSchemaError as error:
-        failure = Failed(str(error), "invalid_request_error", "unsupported_schema", error.param, status=400)
-    raise EngineError(failure)
+        code, message, param = "invalid_sandbox_marker", f"{error}.", scripting_param(request)
+    except SchemaError as error:
+        code, message, param = "unsupported_schema", f"The sandbox can't answer: {error}.", error.path
+    raise EngineError(Failed(message, "invalid_request_error", code, param[:MAX_PARAM_CHARS], status=400))
 
 
 def _is_light(call: Call) -> bool:
-    """Whether the request is small and asks for no instance of a schema: answering it takes little time."""
-    request = call.request
-    if call.request_bytes > heavy_work.LIGHT_BYTES:
-        return False
-    return not isinstance(request, ChatRequest) or not (
-        request.response_format or request.tools or request.functions
-    )
+    """Return whether answering takes little time: the request is small and needs no instance of a schema."""
+    return call.request_bytes <= heavy_work.LIGHT_BYTES and not may_have_schema(call.request)

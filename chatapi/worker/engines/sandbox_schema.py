@@ -1,52 +1,23 @@
-"""The smallest instance of a JSON schema, the same each time: what the sandbox says for `response_format` and
-tool arguments. Pure.
+"""The smallest instance of a JSON schema, the same each time, for `response_format` and tool arguments. Pure.
 
-Covers what structured outputs and tools use: types, enum, const, default, properties, items, bounds, formats,
-anyOf, oneOf, allOf and local `$ref`. It knows nothing of `pattern`, `uniqueItems` and `not`. Values are
-proposed, and the first one that fits is taken; all schemas that hold for it at once are kept side by side as
-"parts" (see `sandbox_constraints`).
+Covers what OpenAI documents for strict structured outputs ("Supported schemas" in its guide), without
+`pattern`. Any other keyword is refused and not ignored, so that an instance always fits its schema.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from chatapi.worker.engines.sandbox_constraints import (
-    Digest,
-    Schema,
-    admits,
-    at_least,
-    at_most,
-    digest,
-    enumerated,
-    item_schemas,
-    known_keywords,
-    numbers,
-    property_schemas,
-    types,
-)
-
 MAX_SCHEMA_BYTES = 65_536
-"""Of one schema as JSON."""
 MAX_DEPTH = 32
+"""Schemas inside each other, references and alternatives among them."""
 MAX_VALUES = 1_000
-"""Looks at a part of the schema, of which each value takes one at least; one for each KiB of the part
-(`digest`).
-"""
-MAX_STRING_CHARS = 1_000
-MAX_CPU_S = 0.25
-"""More than any schema takes that we know of. A bound of the thread's own time, so that a busy machine
-refuses nothing.
-"""
+"""Values of an instance; a value whose schema is larger counts as one more for each KiB."""
 
-_TOO_LARGE = f"the JSON schema needs more than {MAX_DEPTH} levels or {MAX_VALUES} values"
-_NOTHING_FITS = "no value fits the JSON schema"
-
-_FORMATS = {
+FORMATS: Final = {
     "date-time": "2024-01-01T00:00:00Z",
     "date": "2024-01-01",
     "time": "00:00:00Z",
@@ -55,212 +26,244 @@ _FORMATS = {
     "hostname": "example.com",
     "ipv4": "192.0.2.1",
     "ipv6": "2001:db8::1",
-    "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
+KEYWORDS: Final = (
+    *("type", "enum", "const", "anyOf", "$ref", "properties", "required", "additionalProperties"),
+    *("items", "minItems", "maxItems", "format"),
+    *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"),
+)
+# These make no value invalid.
+_ANNOTATIONS = {
+    *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description"),
+    *("default", "examples", "deprecated", "readOnly", "writeOnly"),
+}
+_ALLOWED_BESIDE = {
+    "$ref": {"$ref"},
+    "anyOf": {"anyOf"},
+    "enum": {"enum", "const", "type"},
+    "const": {"enum", "const", "type"},
+}
+"""What may stand beside these keywords: the rest would have to hold for the same value."""
+
+_TYPES = {
+    dict: {"object"},
+    list: {"array"},
+    str: {"string"},
+    bool: {"boolean"},
+    type(None): {"null"},
+    int: {"integer", "number"},
+    float: {"number"},
+}
+
+_NOTHING_FITS = "no value fits the JSON schema"
+
+Schema = dict[str, Any]
 
 
 class SchemaError(ValueError):
-    """No instance was found: no value fits, the schema never ends, is too large, or is not one."""
+    """A schema without an instance that the sandbox can make; `path` leads to the part that is at fault."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class _DeadEndError(SchemaError):
-    """No instance was found here, but an alternative may have one, or the value may be left out."""
+    """This part has no instance, but an alternative may have one, or the property may be left out."""
 
 
-def instance(schema: object, words: Iterator[str]) -> object:
-    """A value that fits the schema, its strings taken from the endless `words`; raises `SchemaError`.
+def instance(schema: object, words: Iterator[str], path: str) -> object:
+    """Return a value that fits the schema, its strings taken from the endless `words`.
 
-    Takes up to `MAX_CPU_S`, so call it in a thread; no step of it keeps the interpreter from other threads.
+    `path` is where the request has the schema; raises `SchemaError` with the path from there on. Takes some
+    10 ms at most, without keeping the interpreter from other threads.
     """
     if len(msgspec.json.encode(schema)) > MAX_SCHEMA_BYTES:
-        raise SchemaError(f"the JSON schema has more than {MAX_SCHEMA_BYTES} bytes")
-    try:
-        return _Builder(schema, words).build([schema], depth=0)
-    except SchemaError:
-        raise
-    except (TypeError, AttributeError, ArithmeticError, LookupError, ValueError, RecursionError) as error:
-        # Nobody has checked the schema: `properties` may be a list, `enum` an object, `multipleOf` zero.
-        raise SchemaError("the JSON schema is not valid") from error
+        raise SchemaError(f"the JSON schema has more than {MAX_SCHEMA_BYTES} bytes", path)
+    return _Builder(schema, words, path).build(schema, path)
 
 
 class _Builder:
     """One walk over one schema; `_left` bounds it, as references and alternatives can multiply."""
 
-    def __init__(self, root: object, words: Iterator[str]) -> None:
+    def __init__(self, root: Any, words: Iterator[str], root_path: str) -> None:
         self._root = root
+        self._root_path = root_path
         self._words = words
         self._left = MAX_VALUES
-        self._ends_at = time.thread_time() + MAX_CPU_S
-        self._digests: dict[int, tuple[Digest, Schema]] = {}
-        """By the part's identity; the part is kept, so that no other one gets its identity."""
-        self._path: list[list[bytes]] = []
-        self._by_type: dict[str, Callable[[list[Schema], int], Iterable[object]]] = {
-            "object": self._objects,
-            "array": self._arrays,
-            "string": self._strings,
-            "integer": lambda parts, _depth: numbers(parts, 1),
-            "number": lambda parts, _depth: numbers(parts),
-            "boolean": lambda _parts, _depth: [True, False],
-            "null": lambda _parts, _depth: [None],
-        }
+        self._open: list[int] = []
+        """The identities of the schemas that the current one is part of, outermost first."""
 
-    def build(self, schemas: list[object], depth: int) -> object:
-        """The smallest value for which all `schemas` hold."""
-        return self._entered([part for schema in schemas for part in self._parts(schema, depth)], depth)
-
-    def _parts(self, schema: object, depth: int) -> Iterator[Schema]:
-        """What the schema itself says, and what its `allOf` and `$ref` say."""
-        if isinstance(schema, bool):
-            schema = {} if schema else {"enum": []}
-        if not isinstance(schema, dict):
-            raise SchemaError("a JSON schema must be an object")
-        part = known_keywords(schema)
-        self._spend(self._digest(part).weight)
-        if depth > MAX_DEPTH:
-            raise _DeadEndError(_TOO_LARGE)
-        yield part
-        for other in [
-            *(schema.get("allOf") or []),
-            *([self._resolve(schema["$ref"])] if "$ref" in schema else []),
-        ]:
-            yield from self._parts(other, depth + 1)
-
-    def _spend(self, cost: int) -> None:
-        self._left -= cost
+    def build(self, schema: Any, path: str) -> object:
+        """Return the smallest instance of the schema, which is at `path`."""
+        self._left -= 1 + len(msgspec.json.encode(schema)) // 1024
         if self._left < 0:
-            raise SchemaError(_TOO_LARGE)
-        if time.thread_time() > self._ends_at:
-            raise SchemaError("the JSON schema takes too long")
-
-    def _digest(self, part: Schema) -> Digest:
-        if id(part) not in self._digests:
-            self._digests[id(part)] = digest(part), part
-        return self._digests[id(part)][0]
-
-    def _weight(self, parts: list[Schema]) -> int:
-        return sum(self._digest(part).weight for part in parts)
-
-    def _resolve(self, reference: object) -> Any:
-        """What a JSON pointer into the same document points at (RFC 6901)."""
-        found = self._root
-        path = str(reference).removeprefix("#").removeprefix("/")
-        for step in path.split("/") if path else []:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or key not in found:
-                raise SchemaError(f"the JSON schema has no {str(reference)[:80]!r}")
-            found = found[key]
-        return found
-
-    def _entered(self, parts: list[Schema], depth: int) -> object:
-        """A value inside one of the same kind can't be part of the smallest one: there must be another
-        alternative further up.
-        """
-        distinct: dict[bytes, Schema] = {}
-        for part in filter(None, parts):
-            distinct.setdefault(self._digest(part).sha256, part)
-        parts, digests = list(distinct.values()), list(distinct)
-        if digests in self._path:
-            raise _DeadEndError("the JSON schema never ends")
-        self._path.append(digests)
+            raise SchemaError(f"the JSON schema needs more than {MAX_VALUES} values", path)
+        if len(self._open) >= MAX_DEPTH:
+            raise _DeadEndError(f"the JSON schema needs more than {MAX_DEPTH} levels", path)
+        if id(schema) in self._open:
+            # The smallest instance of a schema contains no other instance of the same schema.
+            raise _DeadEndError("the JSON schema never ends", path)
+        self._open.append(id(schema))
         try:
-            return _first_fitting(parts, self._proposed(parts, depth))
+            _check_keywords(schema, path)
+            return self._value(schema, path)
+        except SchemaError:
+            raise
+        except (TypeError, AttributeError, ArithmeticError, LookupError, ValueError) as error:
+            # Nobody has checked the schema: `properties` may be a list, `enum` an object, `multipleOf` zero.
+            raise SchemaError("the JSON schema is not valid", path) from error
         finally:
-            self._path.pop()
+            self._open.pop()
 
-    def _proposed(self, parts: list[Schema], depth: int) -> Iterator[object]:
-        """A default, though nobody compares it with alternatives beside it; then what these, the named values
-        or the types lead to.
-        """
-        yield from (part["default"] for part in parts if "default" in part)
-        alternatives = _alternatives(parts)
-        values = enumerated(parts)
-        if alternatives is not None:
-            others, schemas = alternatives
-            yield _first_made(partial(self._alternative, others, schema, depth + 1) for schema in schemas)
-        elif values is not None:
-            yield from self._counted(values, self._weight(parts))
-        else:
-            yield _first_made(partial(self._of_type, name, parts, depth) for name in types(parts))
+    def _value(self, schema: Schema, path: str) -> object:
+        if "$ref" in schema:
+            return self.build(*self._resolve(schema["$ref"], path))
+        if "enum" in schema or "const" in schema:
+            return _named_value(schema, path)
+        if "anyOf" in schema:
+            alternatives = enumerate(schema["anyOf"])
+            attempts = (partial(self.build, each, f"{path}.anyOf[{index}]") for index, each in alternatives)
+            return _first_made(attempts, path)
+        types = sorted(_types(schema), key=lambda name: name == "null")
+        return _first_made((partial(self._of_type, name, schema, path) for name in types), path)
 
-    def _counted(self, values: list[object], cost: int) -> Iterator[object]:
-        """The values; all but the first one cost something, as each is compared with everything else."""
-        yield from values[:1]
-        for value in values[1:]:
-            self._spend(cost)
-            yield value
+    def _of_type(self, name: str, schema: Schema, path: str) -> object:
+        match name:
+            case "object":
+                return self._object(schema, path)
+            case "array":
+                return self._array(schema, path)
+            case "string":
+                return self._string(schema, path)
+            case "integer" | "number":
+                return _number(schema, path, is_integer=name == "integer")
+            case "boolean":
+                return True
+            case "null":
+                return None
+        raise SchemaError(f"{str(name)[:80]!r} is not a type", path)
 
-    def _alternative(self, others: list[Schema], schema: object, depth: int) -> object:
-        self._spend(self._weight(others))
-        return self._entered([*others, *self._parts(schema, depth)], depth)
+    def _resolve(self, reference: str, path: str) -> tuple[Any, str]:
+        """Return what a JSON pointer into this schema points at (RFC 6901), and its path."""
+        found, path_found = self._root, self._root_path
+        pointer, *steps = reference.split("/")
+        try:
+            if pointer != "#":
+                raise LookupError
+            for key in [step.replace("~1", "/").replace("~0", "~") for step in steps]:
+                found, path_found = found[key], f"{path_found}.{key}"
+        except (LookupError, TypeError):
+            raise SchemaError(f"the JSON schema has no {reference[:80]!r}", path) from None
+        return found, path_found
 
-    def _of_type(self, name: str, parts: list[Schema], depth: int) -> object:
-        return _first_fitting(parts, self._by_type[name](parts, depth))
+    def _object(self, schema: Schema, path: str) -> object:
+        """Return the required properties; all of them if none is required, so that a tool call has some."""
+        properties, required = schema.get("properties", {}), dict.fromkeys(schema.get("required", []))
+        if undeclared := [name for name in required if name not in properties]:
+            raise SchemaError(f"'properties' does not have the required {str(undeclared[0])[:80]!r}", path)
+        made = {}
+        for name in [name for name in properties if name in required] or properties:
+            try:
+                made[name] = self.build(properties[name], f"{path}.properties.{name}")
+            except _DeadEndError:
+                if required:
+                    raise
+        return made
 
-    def _objects(self, parts: list[Schema], depth: int) -> Iterator[object]:
-        """The required properties; all of them when none is required, so that a tool call shows its
-        arguments.
-        """
-        required = dict.fromkeys(name for part in parts for name in part.get("required", []))
-        made = {name: self.build(property_schemas(parts, name), depth + 1) for name in required}
-        fewest = at_least(parts, "minProperties")
-        wanted = fewest if required else at_most(parts, "maxProperties")
-        self._add(made, (name for part in parts for name in part.get("properties", {})), wanted, parts, depth)
-        self._add(made, (f"property_{index}" for index in range(1, fewest + 1)), fewest, parts, depth)
-        yield made
+    def _array(self, schema: Schema, path: str) -> object:
+        size = schema.get("minItems", 0)
+        if size > schema.get("maxItems", size):
+            raise _DeadEndError(_NOTHING_FITS, path)
+        return [self.build(schema.get("items", {}), f"{path}.items") for _ in range(size)]
 
-    def _add(
-        self, made: dict[str, object], names: Iterable[str], wanted: int, parts: list[Schema], depth: int
-    ) -> None:
-        """Optional properties, up to `wanted` in all, without those that can't have a value."""
-        for name in names:
-            if len(made) >= wanted:
-                return
-            if name not in made:
-                with suppress(_DeadEndError):
-                    made[name] = self.build(property_schemas(parts, name), depth + 1)
-
-    def _arrays(self, parts: list[Schema], depth: int) -> Iterator[object]:
-        """As few items as may be, but those that have a schema of their own."""
-        fewest = at_least(parts, "minItems")
-        own = max((len(part.get("prefixItems", [])) for part in parts), default=0)
-        made = [self.build(item_schemas(parts, index), depth + 1) for index in range(fewest)]
-        with suppress(_DeadEndError):
-            for index in range(fewest, min(own, at_most(parts, "maxItems"))):
-                made.append(self.build(item_schemas(parts, index), depth + 1))
-        yield made
-
-    def _strings(self, parts: list[Schema], _depth: int) -> Iterator[object]:
-        yield from (_FORMATS[part["format"]] for part in parts if part.get("format") in _FORMATS)
-        shortest = at_least(parts, "minLength")
-        if shortest > MAX_STRING_CHARS:
-            raise _DeadEndError(f"the JSON schema needs a string of more than {MAX_STRING_CHARS} characters")
-        yield next(self._words).ljust(shortest, "-")[: at_most(parts, "maxLength")]
-
-
-def _alternatives(parts: list[Schema]) -> tuple[list[Schema], list[object]] | None:
-    """The first `anyOf` or `oneOf`, after all that holds beside it."""
-    for index, part in enumerate(parts):
-        for keyword in ("anyOf", "oneOf"):
-            if keyword in part:
-                rest = {name: said for name, said in part.items() if name != keyword}
-                return [*parts[:index], *([rest] if rest else []), *parts[index + 1 :]], part[keyword]
-    return None
+    def _string(self, schema: Schema, path: str) -> object:
+        if "format" not in schema:
+            return next(self._words)
+        if schema["format"] not in FORMATS:
+            raise SchemaError(f"a 'format' can be {', '.join(FORMATS)}", path)
+        return FORMATS[schema["format"]]
 
 
-def _first_fitting(parts: list[Schema], proposed: Iterable[object]) -> object:
-    for value in proposed:
-        if admits(parts, value):
-            return value
-    raise _DeadEndError(_NOTHING_FITS)
+def _check_keywords(schema: Schema, path: str) -> None:
+    """Raise `SchemaError` for the first keyword that is not supported, or not beside another one."""
+    if not isinstance(schema, dict):
+        raise SchemaError("a JSON schema must be an object", path)
+    keywords = [name for name in schema if name not in _ANNOTATIONS]
+    for name in keywords:
+        if name not in KEYWORDS:
+            allowed = ", ".join(KEYWORDS)
+            raise SchemaError(f"it does not support {name[:80]!r} in a JSON schema, only {allowed}", path)
+    for keyword, allowed_beside in _ALLOWED_BESIDE.items():
+        if keyword in schema and (others := [name for name in keywords if name not in allowed_beside]):
+            raise SchemaError(f"it does not support {others[0]!r} beside {keyword!r} in a JSON schema", path)
 
 
-def _first_made(attempts: Iterable[Callable[[], object]]) -> object:
-    """What the first attempt makes that ends; in a recursive type that is often the second one, `null`."""
-    failure = _DeadEndError(_NOTHING_FITS)
+def _types(schema: Schema) -> list[str]:
+    declared = schema.get("type", "object")
+    return [declared] if isinstance(declared, str) else list(declared)
+
+
+def _named_value(schema: Schema, path: str) -> object:
+    """Return the first value of `enum` or `const` that fits both and the type."""
+    values = schema["enum"] if "enum" in schema else [schema["const"]]
+    if not isinstance(values, list):
+        raise TypeError("enum is not a list")
+    if "const" in schema:
+        const = msgspec.json.encode(schema["const"])
+        values = [value for value in values if msgspec.json.encode(value) == const]
+    if "type" in schema:
+        allowed = set(_types(schema))
+        values = [value for value in values if _TYPES[type(value)] & allowed]
+    if not values:
+        raise _DeadEndError(_NOTHING_FITS, path)
+    return values[0]
+
+
+def _first_made(attempts: Iterable[Callable[[], object]], path: str) -> object:
+    """Return what the first attempt makes that ends; in a recursive type that is often the second, `null`."""
+    failure = _DeadEndError(_NOTHING_FITS, path)
     for attempt in attempts:
         try:
             return attempt()
         except _DeadEndError as error:
             failure = error
     raise failure
+
+
+def _number(schema: Schema, path: str, *, is_integer: bool) -> float:
+    """Return the simplest number that fits: next to zero, next to a bound, or between the bounds."""
+    lowest = [_exact(schema[name]) for name in ("minimum", "exclusiveMinimum") if name in schema]
+    highest = [_exact(schema[name]) for name in ("maximum", "exclusiveMaximum") if name in schema]
+    step = _exact(schema.get("multipleOf", 1))
+    if is_integer:
+        step = Fraction(step.numerator)  # the smallest integer that is a multiple
+    ends = [*lowest, *highest]
+    candidates = [(end // step + offset) * step for end in [Fraction(0), *ends] for offset in (-1, 0, 1)]
+    if not is_integer and "multipleOf" not in schema:
+        candidates += ends
+        candidates += [(low + high) / 2 for low in lowest for high in highest]
+    for number in map(_plain, sorted(candidates, key=abs)):
+        if _is_within_bounds(number, schema):
+            return number
+    raise _DeadEndError(_NOTHING_FITS, path)
+
+
+def _is_within_bounds(number: float, schema: Schema) -> bool:
+    return (
+        ("minimum" not in schema or number >= schema["minimum"])
+        and ("maximum" not in schema or number <= schema["maximum"])
+        and ("exclusiveMinimum" not in schema or number > schema["exclusiveMinimum"])
+        and ("exclusiveMaximum" not in schema or number < schema["exclusiveMaximum"])
+    )
+
+
+def _exact(number: float) -> Fraction:
+    """Return the number as it was written: 0.1 is a tenth."""
+    return Fraction(str(number))
+
+
+def _plain(number: Fraction) -> float:
+    """Return an integer where it is one, but not 300 digits of it."""
+    return int(number) if number.denominator == 1 and abs(number) < 2**63 else float(number)

@@ -1,8 +1,6 @@
-"""What the sandbox shall do: a behaviour chosen by model name, refined by markers in the last user message.
-Pure.
+"""The sandbox's scripts: a behaviour chosen by the model's name, refined by markers in the prompt. Pure.
 
-A marker is `[sandbox name=value ...]`, for example `[sandbox tokens=64 delay_ms=20]`. docs/sandbox.md lists
-them all.
+A marker is `[sandbox name=value ...]`, for example `[sandbox tokens=64 delay_ms=20]`; see docs/sandbox.md.
 """
 
 import re
@@ -18,7 +16,7 @@ from chatapi.wire.deltas import Failed, FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How one answer goes. `None` means: not at all, or as the request has it."""
+    """How one answer goes. `None` means: not at all, or as the request says."""
 
     says: Literal["prose", "echo", "refusal"] = "prose"
     tokens: int = 32
@@ -37,7 +35,7 @@ class Script:
 
     @property
     def failure(self) -> Failed | None:
-        """What `error` stands for."""
+        """The failure that `error` names, if any."""
         if self.error is None:
             return None
         known = ERRORS[self.error]
@@ -45,13 +43,13 @@ class Script:
 
     @property
     def breaks_after(self) -> int | None:
-        """After so many tokens of each choice the answer breaks off; None: never."""
+        """The number of tokens of each choice after which the answer breaks off; None: never."""
         points = [point for point in (self.stall_after, self.after) if point is not None]
         return min(points, default=None)
 
     @property
     def stalls(self) -> bool:
-        """Whether it is a stall that breaks the answer off."""
+        """Whether the answer breaks off by a stall."""
         return self.stall_after is not None and self.stall_after == self.breaks_after
 
 
@@ -102,19 +100,20 @@ _WORDS = {"finish": ("stop", "length", "tool_calls", "content_filter"), "error":
 
 MARKERS: Final = (*_INTEGERS, *_WORDS)
 
-# Possessive, and no bracket inside: a prompt of megabytes that opens markers and closes none is read once,
-# not once for each.
+# Possessive, and without brackets inside: otherwise a prompt of markers that are never closed takes quadratic
+# time.
 _MARKER = re.compile(r"\[sandbox(?:\s([^\[\]]*+))?\]")
 _INTEGER = re.compile(r"[0-9]{1,9}")
 
 
 class MarkerError(ValueError):
-    """A marker that the sandbox does not understand; the message names it and says what would do."""
+    """A marker that the sandbox does not understand; the message names it and says what is allowed."""
 
 
 def read(behaviour: str, text: str) -> Script:
-    """The script of a behaviour (an unknown name means `sandbox`), refined by the text's markers; raises
-    `MarkerError`.
+    """Return the script of a behaviour (an unknown name means `sandbox`), refined by the text's markers.
+
+    Raises `MarkerError`.
     """
     settings: dict[str, int | str] = {}
     for marker in _MARKER.finditer(text):
@@ -130,31 +129,22 @@ def read(behaviour: str, text: str) -> Script:
 
 
 def without_markers(text: str) -> str:
-    """The text as a person meant it."""
+    """Return the text without its markers."""
     return _MARKER.sub("", text).strip()
 
 
 def _setting(setting: str) -> tuple[str, int | str]:
     name, equals, value = setting.partition("=")
     if not equals or name not in MARKERS:
-        raise MarkerError(
-            f"sandbox marker {setting[:80]!r} is unknown: use name=value with one of {', '.join(MARKERS)}"
-        )
+        names = ", ".join(MARKERS)
+        raise MarkerError(f"sandbox marker {setting[:80]!r} is unknown: use name=value with one of {names}")
     if name in _WORDS:
-        return name, _word(name, value)
-    return name, _integer(name, value)
-
-
-def _word(name: str, value: str) -> str:
-    if value not in _WORDS[name]:
-        raise MarkerError(f"sandbox marker {name}={value[:80]!r} must be one of {', '.join(_WORDS[name])}")
-    return value
-
-
-def _integer(name: str, value: str) -> int:
+        if value not in _WORDS[name]:
+            words = ", ".join(_WORDS[name])
+            raise MarkerError(f"sandbox marker {name}={value[:80]!r} must be one of {words}")
+        return name, value
     allowed = _INTEGERS[name]
     if not _INTEGER.fullmatch(value) or int(value) not in allowed:
-        raise MarkerError(
-            f"sandbox marker {name}={value[:80]!r} must be a whole number from {allowed[0]} to {allowed[-1]}"
-        )
-    return int(value)
+        bounds = f"from {allowed[0]} to {allowed[-1]}"
+        raise MarkerError(f"sandbox marker {name}={value[:80]!r} must be a whole number {bounds}")
+    return name, int(value)

@@ -1,8 +1,6 @@
-"""What the sandbox says: prose whose every word is one token, made-up log probabilities, and stop strings.
-Pure.
+"""The sandbox's text: prose with one token a word, invented log probabilities, and stop strings. Pure.
 
-A piece is a pair of text and tokens, as `tokens.split` gives; a text is an iterable of pieces, endless ones
-among them.
+A piece is a text and its number of tokens, as `tokens.split` returns them; pieces may be endless.
 """
 
 from collections import deque
@@ -15,70 +13,20 @@ from chatapi.wire.deltas import TokenLogprob, TopLogprob
 
 Piece = tuple[str, int]
 
+
+def _spaced(text: str) -> tuple[str, ...]:
+    return tuple(f" {word}" for word in text.split())
+
+
 _STARTS = ("The", "This", "That", "Every", "Some", "One", "Our", "Their")
-_ARTICLES = (" the", " this", " that", " every", " some", " one", " our", " their")
-_ADJECTIVES = (
-    " silver",
-    " golden",
-    " copper",
-    " quiet",
-    " gentle",
-    " bright",
-    " early",
-    " simple",
-    " narrow",
-    " distant",
+_ARTICLES = _spaced("the this that every some one our their")
+_ADJECTIVES = _spaced("silver golden copper quiet gentle bright early simple narrow distant")
+_NOUNS = _spaced(
+    "morning river harbor light stone garden window letter summer winter "
+    "market bridge road forest island paper music story kitchen table"
 )
-_NOUNS = (
-    *(
-        " morning",
-        " river",
-        " harbor",
-        " light",
-        " stone",
-        " garden",
-        " window",
-        " letter",
-        " summer",
-        " winter",
-    ),
-    *(
-        " market",
-        " bridge",
-        " road",
-        " forest",
-        " island",
-        " paper",
-        " music",
-        " story",
-        " kitchen",
-        " table",
-    ),
-)
-_VERBS = (
-    " carries",
-    " follows",
-    " finds",
-    " keeps",
-    " opens",
-    " turns",
-    " brings",
-    " leaves",
-    " watches",
-    " remembers",
-)
-_PREPOSITIONS = (
-    " over",
-    " under",
-    " beyond",
-    " between",
-    " before",
-    " after",
-    " near",
-    " with",
-    " without",
-    " across",
-)
+_VERBS = _spaced("carries follows finds keeps opens turns brings leaves watches remembers")
+_PREPOSITIONS = _spaced("over under beyond between before after near with without across")
 _SENTENCE = (
     *(_STARTS, _ADJECTIVES, _NOUNS, _VERBS),
     *(_ARTICLES, _ADJECTIVES, _NOUNS, _PREPOSITIONS, _ARTICLES, _NOUNS),
@@ -89,9 +37,7 @@ REFUSAL = "I'm sorry, but I can't help with that."
 
 
 def prose(seed: int) -> Iterator[Piece]:
-    """Endless sentences; each piece is exactly one token in o200k_base and cl100k_base, and so is the joined
-    text.
-    """
+    """Yield endless sentences; a piece is one token in o200k_base and cl100k_base, alone and in the text."""
     for position in count():
         place = position % len(_SENTENCE)
         word = _choose(_SENTENCE[place], seed, position)
@@ -99,12 +45,12 @@ def prose(seed: int) -> Iterator[Piece]:
 
 
 def words(seed: int) -> Iterator[str]:
-    """Endless single words, for the strings inside JSON."""
+    """Yield endless single words, for the strings inside JSON."""
     return (_choose(_NOUNS, seed, position).strip() for position in count())
 
 
 def at_most(tokens: int, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces that fit into so many tokens."""
+    """Yield the pieces that fit into this number of tokens."""
     for text, cost in pieces:
         tokens -= cost
         if tokens < 0:
@@ -113,7 +59,7 @@ def at_most(tokens: int, pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def until_stop(stops: Sequence[str], pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces before the first of the stop strings; one that it cuts is shortened.
+    """Yield the pieces before the first of the stop strings; a piece that contains its begin is shortened.
 
     Pieces are held back as long as their text could be the beginning of a stop string.
     """
@@ -136,8 +82,9 @@ def until_stop(stops: Sequence[str], pieces: Iterable[Piece]) -> Iterator[Piece]
 
 
 def logprob(token: str, top: int) -> TokenLogprob:
-    """A plausible log probability, always the same for a token, with `top` alternatives, the token itself
-    first.
+    """Return a plausible log probability, always the same for a token.
+
+    It has `top` alternatives, the token itself first.
     """
     chosen = -(1 + crc32(token.encode()) % 500) / 1000
     ranked = [TopLogprob(token, chosen, _bytes(token))]

@@ -54,7 +54,7 @@ async def _count_first_tokens(commits: GroupCommit) -> None:
 
 
 async def _forget_old(commits: GroupCommit) -> None:
-    await commits.write(idempotency.forget_old, None)
+    await commits.write(idempotency.delete_expired, None)
     await commits.write(refused_requests.forget_old, None)
 
 

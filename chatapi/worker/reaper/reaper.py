@@ -79,8 +79,8 @@ class Reaper:
         finally:
             if not is_prompt:
                 self._was_blind_at = time.monotonic()
-        self._looked_at = None if orphans.rows else asked_at
-        return orphans.rows
+        self._looked_at = None if orphans else asked_at
+        return orphans
 
     def _has_leapt(self, asked_at: datetime) -> bool:
         """Whether so much time has passed since the last look that leases may have run out which nobody could
@@ -134,7 +134,7 @@ class Reaper:
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Settle, and tell who is waiting although this process ends: nobody comes back to what is settled."""
+        """Settle, then tell the client even if this process ends: no other reaper returns to a settled row."""
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning(

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from chatapi import identity
-from chatapi.web.completions import Asked
-from chatapi.web.consumers import ChatCompletions
+from chatapi.web.responses import respond_later
+from chatapi.wire.dialects import DIALECTS
+from tests.chatapi.web.exchange_by_hand import Client
 from usage.books.idempotency import Idempotency
 
 KEY = Idempotency("a" * 64, "b" * 64)
@@ -26,27 +26,19 @@ class Services:
         self.given_up.append(generation_id)
 
 
-@pytest.fixture
-def asked() -> Asked:
-    return cast(Asked, SimpleNamespace(id=identity.new_id()))
-
-
 @pytest.mark.parametrize(
     ("key", "is_given_up"), [(None, True), (KEY, False)], ids=["nobody can fetch it", "its key can"]
 )
-async def test_what_nobody_can_fetch_is_stopped(
-    asked: Asked, key: Idempotency | None, is_given_up: bool
-) -> None:
-    services, consumer = Services(), ChatCompletions()
-    consumer.is_started = False
-    admission: Any = SimpleNamespace(idempotency=key)
-    starting = asyncio.create_task(asyncio.Event().wait())
+async def test_what_nobody_can_fetch_is_stopped(key: Idempotency | None, is_given_up: bool) -> None:
+    services, exchange = Services(), Client().exchange("chat")
+    admission: Any = SimpleNamespace(id=exchange.id, idempotency=key)
+    admitting: asyncio.Task[Any] = asyncio.create_task(asyncio.Event().wait())
     answering = asyncio.create_task(
-        consumer._respond_later(cast(Any, services), asked, admission, cast(Any, starting))
+        respond_later(exchange, cast(Any, services), admission, DIALECTS["openai"], admitting)
     )
     await asyncio.sleep(0)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await answering
-    assert (services.given_up, starting.cancelled()) == ([asked.id] if is_given_up else [], False)
-    starting.cancel()
+    assert (services.given_up, admitting.cancelled()) == ([exchange.id] if is_given_up else [], False)
+    admitting.cancel()

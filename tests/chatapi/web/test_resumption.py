@@ -16,7 +16,7 @@ from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Line, connect
 from chatapi.web import resumption, silence
-from chatapi.web.generations import GenerationStream
+from chatapi.web.failures import send_failure
 from chatapi.web.inbox import Inbox
 from chatapi.web.relay import CLOSING, LOST
 from chatapi.web.resumption import Position
@@ -26,6 +26,7 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, T
 from chatapi.wire.dialects import Answer, OpenAI
 from chatapi.wire.invalid_request import InvalidRequest
 from tests.cast import Person, admit, run
+from tests.chatapi.web.exchange_by_hand import Client
 from tests.chatapi.worker.processes import Valkey
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
@@ -142,16 +143,11 @@ async def test_a_stream_whose_row_is_open_waits(services: Any, waiting: Generati
 
 
 async def test_what_nobody_foresaw_is_told_inside_a_stream_that_has_begun() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    stream = GenerationStream()
-    stream.base_send, stream.is_started, stream.is_complete = send, True, False
-    stream.encoder = OpenAI(Answer("0" * 32, 1, "small"))
-    await stream.handle_error(ValueError("a bug"))
-    (message,) = sent
+    client = Client()
+    exchange = client.exchange("resume", is_started=True)
+    exchange.encoder = OpenAI(Answer("0" * 32, 1, "small"))
+    await send_failure(exchange, ValueError("a bug"))
+    (message,) = client.messages
     error, done, _ = message["body"].split(b"\n\n")
     assert (b'"internal_error"' in error, done, message["more_body"]) == (True, b"data: [DONE]", False)
 

@@ -169,7 +169,7 @@ async def test_a_claim_that_was_taken_over_meanwhile_is_none(
         orphans = await commits.write(
             ledger.take_over, ledger.TakeOver(1, 6_000, await commits.read(database_now))
         )
-        assert [orphan.fence for orphan in orphans.rows] == [2]
+        assert [orphan.fence for orphan in orphans] == [2]
         raise DatabaseUnavailable("the answer to COMMIT was lost, and the next one came late")
 
     monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0,))

@@ -321,21 +321,31 @@ async def test_structured_output_fits_its_schema() -> None:
 
 
 async def test_a_schema_that_is_too_large_is_a_400_that_names_the_parameter() -> None:
-    large = {"allOf": [{"const": "x" * 2_000 + str(last)} for last in range(900)]}
+    large = {"enum": ["x" * 2_000 + str(last) for last in range(900)]}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": large}}
     tool = {"type": "function", "function": {"name": "f", "parameters": large}}
     asked: list[dict[str, Any]] = [{"response_format": wanted}, {"tools": [tool], "tool_choice": "required"}]
-    for parameters, param in zip(asked, ("response_format.json_schema.schema", "tools"), strict=True):
+    params = ("response_format.json_schema.schema", "tools[0].function.parameters")
+    for parameters, param in zip(asked, params, strict=True):
         got, failure = await broken_off(call(**parameters))
         assert (got, failure.status, failure.code, failure.param) == ([], 400, "unsupported_schema", param)
         assert "more than 65536 bytes" in failure.message
 
 
-async def test_an_unusable_schema_is_a_400_that_names_the_parameter() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}
+async def test_an_unsupported_schema_is_a_400_that_names_the_path_and_what_is_supported() -> None:
+    schema = {"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     got, failure = await broken_off(call(response_format=wanted))
     assert (got, failure.status, failure.code) == ([], 400, "unsupported_schema")
-    assert failure.param == "response_format.json_schema.schema"
+    assert failure.param == "response_format.json_schema.schema.properties.zip"
+    assert "does not support 'pattern' in a JSON schema, only type, enum," in failure.message
+
+
+async def test_an_unsupported_schema_of_a_function_names_the_function() -> None:
+    function = {"name": "f", "parameters": {"properties": {"x" * 1_000: {"not": {}}}}}
+    _, failure = await broken_off(call("[sandbox tool_calls=2]", tools=[CLOCK], functions=[function]))
+    assert (failure.param or "").startswith("functions[0].parameters.properties.xxx")
+    assert len(failure.param or "") == 200
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chatapi.worker.engines.sandbox_schema import FORMATS, KEYWORDS
 from chatapi.worker.engines.sandbox_script import (
     BEHAVIOURS,
     ERRORS,
@@ -66,7 +67,17 @@ def test_a_bad_marker_is_named_with_what_would_do(marker: str, named: str) -> No
         read("sandbox", f"Hi [sandbox {marker}]")
 
 
+MANUAL = Path(__file__).parents[3] / "docs" / "sandbox.md"
+
+
 def test_the_manual_lists_every_model_marker_and_error() -> None:
-    manual = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text()
+    manual = MANUAL.read_text()
     rows = {line.split("`")[1] for line in manual.splitlines() if line.startswith("| `")}
     assert rows == {*BEHAVIOURS, *MARKERS, *ERRORS}
+
+
+def test_the_manual_lists_every_keyword_and_format_of_a_schema() -> None:
+    section = MANUAL.read_text().partition("## JSON schemas")[2].partition("All other schemas")[0]
+    rows = "".join(line for line in section.splitlines() if line.startswith("| "))
+    words = {word for word in re.findall(r"`([^`]+)`", rows) if not word.startswith("#/")}
+    assert words == {*KEYWORDS, *FORMATS}

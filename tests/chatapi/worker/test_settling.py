@@ -215,7 +215,7 @@ async def test_what_somebody_else_has_settled_is_theirs_to_tell(
         taken = await commits.write(
             ledger.take_over, ledger.TakeOver(1, 10_000, await commits.read(database_now))
         )
-        (orphan,) = taken.rows
+        (orphan,) = taken
         lost = ledger.Settlement(orphan.id, orphan.fence, Outcome.WORKER_LOST, Tokens(), UsageSource.NONE)
         await commits.write(ledger.settle, lost)
 

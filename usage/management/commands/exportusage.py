@@ -15,16 +15,19 @@ from usage.management import arguments
 
 
 class Command(BaseCommand):
-    """Exports ledger entries."""
-
-    help = "Write the ledger entries of a period into a folder, as CSV or NDJSON, with a signed manifest; `verifyexport` checks it."
+    help = (
+        "Write the ledger entries of a period into a folder, as CSV or NDJSON, with a signed manifest. "
+        "`verifyexport` checks it."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and an example below them."""
         parser.epilog = "Example: manage.py exportusage --from 2026-11-01 --to 2026-12-01 --output november"
         arguments.add_period(parser)
         parser.add_argument(
-            "--organization", type=arguments.text(200), metavar="NAME", help="only this one's (default: all)"
+            "--organization",
+            type=arguments.text(200),
+            metavar="NAME",
+            help="only this organization's entries (default: all)",
         )
         parser.add_argument("--format", choices=["csv", "ndjson"], default="csv", help="default: csv")
         parser.add_argument(
@@ -32,18 +35,17 @@ class Command(BaseCommand):
             required=True,
             type=Path,
             metavar="DIR",
-            help="a folder without an export; made if missing",
+            help="a folder without an export; created if missing",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Write it and say what is in it."""
         organization = arguments.organization(options["organization"]) if options["organization"] else None
-        wish = exporting.Wish(*arguments.period(options), organization, options["format"])
+        spec = exporting.ExportSpec(*arguments.period(options), organization, options["format"])
         try:
-            manifest = exporting.write(wish, options["output"])
+            manifest = exporting.write(spec, options["output"])
         except OSError as error:
             raise CommandError(str(error)) from error
-        self._record(wish, options["output"], manifest)
+        self._record(spec, options["output"], manifest)
         counts = (
             ", ".join(
                 f"{count} {kind}{pluralize(count)}" for kind, count in sorted(manifest["entries"].items())
@@ -53,20 +55,22 @@ class Command(BaseCommand):
         self.stdout.write(f"Wrote {options['output'] / manifest['file']['name']}: {counts}.")
         if not manifest["is_over"]:
             self.stdout.write(
-                f"Note: the period is not over. The export has what was written until {manifest['exported_at']}."
+                f"Note: the period is not over. The export has the entries until {manifest['exported_at']}."
             )
 
-    def _record(self, wish: exporting.Wish, folder: Path, manifest: dict[str, Any]) -> None:
-        """In the audit log. Who may only read, such as from a replica, has the export all the same."""
-        told = {
-            "from": wish.since,
-            "to": wish.until,
+    def _record(self, spec: exporting.ExportSpec, folder: Path, manifest: dict[str, Any]) -> None:
+        """Write the audit entry. On a read-only database, such as a replica, the export is kept
+        without it.
+        """
+        facts = {
+            "from": spec.since,
+            "to": spec.until,
             "folder": str(folder.absolute()),
             "sha256": manifest["file"]["sha256"],
         }
-        row = wish.organization or Organization(name="all organizations")
+        row = spec.organization or Organization(name="all organizations")
         try:
             with acting_command("exportusage"), transaction.atomic():
-                recorder.record("exported usage", row, {name: [None, value] for name, value in told.items()})
+                recorder.record("exported usage", row, {name: [None, value] for name, value in facts.items()})
         except DatabaseError as error:
             self.stderr.write(f"The export is not in the audit log: {error}")

@@ -1,4 +1,4 @@
-"""`manage.py grantcredit`: book what an organization has paid in advance."""
+"""`manage.py grantcredit`: book prepaid credit of an organization."""
 
 from typing import Any
 
@@ -11,25 +11,27 @@ from usage.management import arguments, booking_commands
 
 
 class Command(BaseCommand):
-    """Grants credit."""
-
-    help = "Grant an organization prepaid credit: an entry in the ledger. With --require, what it can't cover is refused from now on."
+    help = (
+        "Grant an organization prepaid credit, as a ledger entry. With --require, requests that the credit "
+        "does not cover are refused from now on."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and an example below them."""
-        parser.epilog = 'Example: manage.py grantcredit --organization "Acme Inc" --usd 10.00 --reason "invoice 17" --require'
+        example = '--organization "Acme Inc" --usd 10.00 --reason "invoice 17" --require'
+        parser.epilog = f"Example: manage.py grantcredit {example}"
         arguments.add_booking(parser)
         parser.add_argument(
-            "--require", action="store_true", help="refuse from now on what the balance can't cover"
+            "--require",
+            action="store_true",
+            help="refuse from now on requests that the balance does not cover",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Book it and tell the balance; a reference that was booked before changes nothing."""
         with acting_command("grantcredit", options["by"]):
             (entry, is_new), balance = booking_commands.book("granted credit", credit.grant, options)
-        told = (
+        outcome = (
             f"Granted {usd(-entry.amount_nanodollars)} to"
             if is_new
-            else f"Booked before, as ledger entry {entry.pk}:"
+            else f"Already booked as ledger entry {entry.pk}:"
         )
-        self.stdout.write(f"{told} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")
+        self.stdout.write(f"{outcome} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")

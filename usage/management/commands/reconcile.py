@@ -11,7 +11,7 @@ from django.template.defaultfilters import pluralize
 from usage import pricing
 from usage.bills import statements
 from usage.bills.reconciliation import (
-    Terms,
+    ReconciliationSpec,
     billed_in_period,
     compare,
     has_served,
@@ -26,17 +26,18 @@ from usage.pricing import Price
 
 
 class Command(BaseCommand):
-    """Reconciles the books with a bill."""
-
     help = (
-        "Compare tokens and cost per UTC day and model with an upstream's own bill: a CSV file with the columns date, model and any of "
-        "requests, prompt_tokens, cached_tokens, completion_tokens, cost_usd; or the JSON of OpenAI's GET /v1/organization/costs. "
-        "Exits with 1 and prints each difference beyond the tolerance."
+        "Compare tokens and cost per UTC day and model with an upstream's bill: a CSV file with the columns "
+        "date, model and any of requests, prompt_tokens, cached_tokens, completion_tokens, cost_usd; or the "
+        "JSON of OpenAI's GET /v1/organization/costs. Exits with 1 and prints each difference beyond the "
+        "tolerance."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and an example below them."""
-        parser.epilog = "Example: manage.py reconcile bill.csv --from 2026-11-01 --to 2026-12-01 --deployment openai --tolerance 0.5"
+        parser.epilog = (
+            "Example: manage.py reconcile bill.csv --from 2026-11-01 --to 2026-12-01 --deployment openai "
+            "--tolerance 0.5"
+        )
         parser.add_argument("file", type=Path, metavar="FILE", help="the bill")
         arguments.add_days(parser)
         parser.add_argument(
@@ -44,21 +45,21 @@ class Command(BaseCommand):
             default="",
             type=arguments.text(128),
             metavar="NAME",
-            help="only what ran there (default: all deployments)",
+            help="only requests that ran there (default: all deployments)",
         )
         parser.add_argument(
             "--tolerance",
             type=_percent,
             default=Decimal(0),
             metavar="PERCENT",
-            help="of their amount (default: 0)",
+            help="of the bill's amount (default: 0)",
         )
-        named = "what the bill calls one of our models, if it differs; may be repeated"
+        named = "the bill's name of one of our models, if it differs; may be repeated"
         parser.add_argument(
             "--name", action="append", default=[], type=_pair, metavar="OURS=THEIRS", help=named
         )
         priced = (
-            "the upstream's prices, USD per million tokens, under its own name of the model; may be repeated"
+            "the upstream's prices in USD per million tokens, by its own name of the model; may be repeated"
         )
         parser.add_argument(
             "--price",
@@ -70,50 +71,49 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the differences."""
         names, prices = dict(options["name"]), dict(options["price"])
-        terms = Terms(*arguments.period(options), options["deployment"], names, prices, options["tolerance"])
-        if terms.deployment and not has_served(terms.deployment):
-            raise CommandError(f"No request was ever served by a deployment {terms.deployment!r}.")
+        spec = ReconciliationSpec(
+            *arguments.period(options), options["deployment"], names, prices, options["tolerance"]
+        )
+        if spec.deployment and not has_served(spec.deployment):
+            raise CommandError(f"No request was ever served by a deployment {spec.deployment!r}.")
         try:
             bill = statements.read(options["file"])
-            gaps = list(compare(bill, terms))
-        except (statements.NotABill, Dropped) as error:
+            discrepancies = list(compare(bill, spec))
+        except (statements.InvalidBill, Dropped) as error:
             raise CommandError(str(error)) from error
-        self._tell_of_what_was_not_compared(bill, terms)
-        for gap in gaps:
-            self.stderr.write(str(gap))
-        if gaps:
+        self._note_omissions(bill, spec)
+        for discrepancy in discrepancies:
+            self.stderr.write(str(discrepancy))
+        if discrepancies:
             raise CommandError(
-                f"{len(gaps)} difference{pluralize(len(gaps))} between the books and {options['file']}."
+                f"{len(discrepancies)} difference{pluralize(len(discrepancies))} between the books and "
+                f"{options['file']}."
             )
         self.stdout.write(f"The books and {options['file']} agree.")
 
-    def _tell_of_what_was_not_compared(self, bill: Bill, terms: Terms) -> None:
-        for model in unknown_models(terms.names):
+    def _note_omissions(self, bill: Bill, spec: ReconciliationSpec) -> None:
+        for model in unknown_models(spec.names):
             self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
-        for model in unused_prices(bill, terms):
+        for model in unused_prices(bill, spec):
             self.stderr.write(
-                f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a price."
+                f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a "
+                "price."
             )
-        if bill.lines and not billed_in_period(bill, terms):
+        if bill.lines and not billed_in_period(bill, spec):
             self.stderr.write("Note: the bill has lines, but none for a day of the period.")
-        if terms.deployment:
-            self._tell_of_what_is_left_out(terms)
-
-    def _tell_of_what_is_left_out(self, terms: Terms) -> None:
-        count, nanodollars = without_deployment(terms)
+        count, nanodollars = without_deployment(spec) if spec.deployment else (0, 0)
         if count:
-            left_out = (
+            omitted = (
                 f"{count} request{pluralize(count)} of the period, charged ${pricing.to_usd(nanodollars)}"
             )
-            self.stderr.write(f"Note: without a known deployment, and so not compared: {left_out}.")
+            self.stderr.write(f"Note: without a known deployment, and so not compared: {omitted}.")
 
 
 def _pair(text: str) -> tuple[str, str]:
     left, equals, right = arguments.text(500)(text).partition("=")
     if not (left and equals and right):
-        raise ArgumentTypeError(f"{text!r} is not of the form A=B")
+        raise ArgumentTypeError(f"{text!r} does not have the form A=B")
     return left, right
 
 
@@ -123,7 +123,7 @@ def _price(text: str) -> tuple[str, Price]:
         first, cached, output = map(pricing.from_usd, numbers.split(","))
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is not of the form MODEL=INPUT,CACHED,OUTPUT, such as gpt-4o=2.50,1.25,10"
+            f"{text!r} does not have the form MODEL=INPUT,CACHED,OUTPUT, such as gpt-4o=2.50,1.25,10"
         ) from None
     return model, Price(first, cached, output)
 

@@ -6,22 +6,20 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from accounts.audit.commands import acting_command
-from usage.books.rerating import Order, is_known, rerate
+from usage.books.rerating import ReratingSpec, has_history, rerate
 from usage.errors import Dropped
 from usage.formatting import usd
 from usage.management import arguments
 
 
 class Command(BaseCommand):
-    """Re-rates a model's charges."""
-
     help = (
-        "Compare a period's charges of a model with its price rows and the organizations' discounts as they are now, and correct each "
-        "charge that differs by one more ledger entry. Run twice, the second finds nothing. Corrections made by hand stay."
+        "Compare a period's charges of a model with its price rows and the organizations' discounts as they "
+        "are now, and correct each charge that differs by one more ledger entry. A second run finds nothing "
+        "to correct. Corrections made by hand stay."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and an example below them."""
         parser.epilog = "Example: manage.py rerate --model small --from 2026-11-01 --to 2026-12-01 --dry-run"
         parser.add_argument(
             "--model",
@@ -36,20 +34,19 @@ class Command(BaseCommand):
             default="manage.py",
             type=arguments.text(150),
             metavar="NAME",
-            help="who asks for it (default: manage.py)",
+            help="the name in the ledger and the audit log (default: manage.py)",
         )
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be corrected")
+        parser.add_argument("--dry-run", action="store_true", help="only report what would be corrected")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Correct and say by how much."""
-        order = Order(options["model"], *arguments.period(options), options["by"])
-        if not is_known(order.model):
-            raise CommandError(f"There is no model {order.model!r}: it never had a price or a charge.")
+        spec = ReratingSpec(options["model"], *arguments.period(options), options["by"])
+        if not has_history(spec.model):
+            raise CommandError(f"There is no model {spec.model!r}: it never had a price or a charge.")
         try:
-            with acting_command("rerate", order.recorded_by):
-                done = rerate(order, is_dry_run=options["dry_run"])
+            with acting_command("rerate", spec.recorded_by):
+                done = rerate(spec, is_dry_run=options["dry_run"])
         except Dropped as error:
             raise CommandError(str(error)) from error
-        told = "would be corrected" if options["dry_run"] else "corrected"
+        verb = "would be corrected" if options["dry_run"] else "corrected"
         charges = f"{done.corrected} of {done.charges} charge{pluralize(done.charges)}"
-        self.stdout.write(f"{charges} {told}, by {usd(done.difference_nanodollars)} in sum.")
+        self.stdout.write(f"{charges} {verb}, by {usd(done.difference_nanodollars)} in sum.")

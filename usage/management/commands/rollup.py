@@ -1,4 +1,4 @@
-"""`manage.py rollup`: rebuild the usage by hour and by day from the ledger."""
+"""`manage.py rollup`: rebuild the hourly and daily usage from the ledger."""
 
 from typing import Any
 
@@ -9,15 +9,13 @@ from usage.rollups import daily_first_tokens
 
 
 class Command(BaseCommand):
-    """Rebuilds the rollups."""
-
     help = (
-        "Drop the hourly usage and rebuild it from the ledger, and from it all days that are over, in one transaction; settlements wait "
-        "meanwhile. Then count anew how soon requests of those days began to answer. Safe to repeat."
+        "Rebuild the hourly usage from the ledger, and from it the usage of all past days, in one "
+        "transaction; settlements wait meanwhile. Then count the times to first token of those days anew. "
+        "Safe to repeat."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Rebuild and say how many rows there were and are."""
         done = rollups.rebuild()
         while daily_first_tokens.count_next():
             pass

@@ -20,26 +20,26 @@ EVERY_S = 2.0
 
 
 class Command(BaseCommand):
-    """Makes usage up."""
-
     help = (
-        f"Fill this installation with made-up usage, to try the pages and measure them: {seeding.ORGANIZATIONS} organizations with "
-        f"{seeding.KEYS_EACH} keys each, and their requests of the last days with prices, discounts, failures, ledger entries, seals, "
-        "budgets and rollups. The books stay right: verifyledger finds no difference. Nobody can use the keys. "
-        "There is no command that takes it back: ledger entries are never deleted. So it refuses where there is usage already."
+        "Fill this installation with made-up usage, to try out and measure the pages: "
+        f"{seeding.ORGANIZATIONS} organizations with {seeding.KEYS_EACH} keys each, and their requests of "
+        "the last days, with prices, discounts, failures, ledger entries, seals, budgets and rollups. The "
+        "books stay consistent: verifyledger finds no difference. Nobody can use the keys. Ledger entries "
+        "are never deleted, so this cannot be undone, and the command refuses a database that already has "
+        "usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options, and an example below them."""
         parser.epilog = (
-            "Example: manage.py seedusage --generations 1000000. A million takes a minute or two. When it is interrupted before it seals "
-            "the ledger, nothing stays; after that, the running service seals the rest."
+            "Example: manage.py seedusage --generations 1000000. A million takes a minute or two. If it is "
+            "interrupted before it seals the ledger, nothing is kept; after that, the running service seals "
+            "the rest."
         )
         parser.add_argument(
             "--generations", type=int, default=10_000, metavar="N", help="how many requests (default: 10000)"
         )
         parser.add_argument(
-            "--days", type=int, default=90, metavar="N", help="in the last so many days (default: 90)"
+            "--days", type=int, default=90, metavar="N", help="over how many days (default: 90)"
         )
         parser.add_argument(
             "--until", type=arguments.moment, metavar="TIME", help="when these days end (default: now)"
@@ -49,66 +49,64 @@ class Command(BaseCommand):
             type=int,
             default=1,
             metavar="N",
-            help="the same seed and --until make the same requests (default: 1)",
+            help="the same seed and --until create the same requests (default: 1)",
         )
-        unsealed = "leave the ledger's seals to the running service, which makes them in the background; for very many requests"
+        unsealed = "let the running service seal the ledger in the background; for very many requests"
         parser.add_argument("--unsealed", action="store_true", help=unsealed)
         parser.add_argument(
             "--add",
             action="store_true",
-            help="also where there is usage already: it is in all sums from then on, for ever",
+            help="also if there is usage already; all sums then include the made-up usage for ever",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Write it, seal it, and say what there is."""
         now = database_now()
         plan = Plan(options["generations"], options["days"], options["seed"], options["until"] or now)
         if plan.generations < 1 or plan.days < 1 or plan.until > now:
-            raise CommandError("Give one generation and one day at least, and no end that is still to come.")
+            raise CommandError(
+                "Give at least one generation and one day, and an --until that is not in the future."
+            )
         if not 0 <= plan.seed <= seeding.MAX_SEED:
             raise CommandError(f"Give a --seed from 0 to {seeding.MAX_SEED}.")
         if Generation.objects.order_by("id").first() and not options["add"]:
             raise CommandError(
-                "There is usage in this database already. If made-up requests may be mixed with it for ever, add --add."
+                "This database already has usage. To mix made-up requests with it for ever, add --add."
             )
         if Organization.objects.filter(name__startswith=f"{plan.name} organization").exists():
-            raise CommandError(f"What seed {plan.seed} makes is here already; take another --seed.")
+            raise CommandError(f"The requests of seed {plan.seed} exist already; choose another --seed.")
         _check_begin(plan)
-        self._begin()
-        seeding.sow(plan, lambda done: self._tell(f"{done:,} of {plan.generations:,} generations"))
+        self._began = self._reported = time.monotonic()
+        self.stdout.write(f"Writing to {connection.vendor}, {connection.settings_dict['NAME']}")
+        seeding.seed(plan, lambda done: self._report(f"{done:,} of {plan.generations:,} generations"))
         seeding.analyze()
         entries = LedgerEntry.objects.count()
         while not options["unsealed"] and (sealed := seals.seal(timedelta(0))):
-            self._tell(f"{sealed.last_id:,} of about {entries:,} ledger entries sealed")
+            self._report(f"{sealed.last_id:,} of about {entries:,} ledger entries sealed")
         while day := daily_first_tokens.count_next():
-            self._tell(f"{day} counted")
+            self._report(f"{day} counted")
         seconds = time.monotonic() - self._began
         self.stdout.write(f"Made {plan.generations:,} generations and their books in {seconds:.0f} s.")
 
-    def _begin(self) -> None:
-        self._began = self._told = time.monotonic()
-        where = connection.settings_dict["NAME"]
-        self.stdout.write(f"Writing to {connection.vendor}, {where}")
-
-    def _tell(self, done: str) -> None:
-        """How far it is, every now and then."""
+    def _report(self, done: str) -> None:
+        """Print the progress every few seconds."""
         now = time.monotonic()
-        if now - self._told >= EVERY_S:
-            self._told = now
+        if now - self._reported >= EVERY_S:
+            self._reported = now
             self.stdout.write(f"{now - self._began:5.0f} s  {done}")
             self.stdout.flush()
 
 
 def _check_begin(plan: Plan) -> None:
-    """Rows of a time without ids could be written, and neither be read nor taken back."""
+    """Refuse a period that reaches before the first possible id or before the retention horizon."""
     try:
         retention_horizon.refuse_before(plan.begin)
         is_too_early = plan.begin < seeding.EARLIEST
     except OverflowError:
         is_too_early = True
     except Dropped as error:
-        raise CommandError(f"{error} That is: fewer --days.") from error
+        raise CommandError(f"{error} Give fewer --days.") from error
     if is_too_early:
         raise CommandError(
-            f"Give fewer --days: the id of a request has its time, and none before {seeding.EARLIEST:%Y-%m-%d}."
+            "Give fewer --days: a request's id holds its time, which cannot be before "
+            f"{seeding.EARLIEST:%Y-%m-%d}."
         )

@@ -1,4 +1,4 @@
-"""`manage.py verifyexport`: whether an export is what was signed."""
+"""`manage.py verifyexport`: check that an export is as it was signed."""
 
 from pathlib import Path
 from typing import Any
@@ -10,22 +10,21 @@ from usage.formatting import usd
 
 
 class Command(BaseCommand):
-    """Checks an export."""
-
-    help = "Check an export of `exportusage`: its signature, its file's digest, its counts and sums. Exits with 1 when anything differs."
+    help = (
+        "Check an export of `exportusage`: its signature, the digests of its files, its counts and sums. "
+        "Exits with 1 if anything differs."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options."""
         parser.add_argument("folder", type=Path, metavar="DIR", help="the export")
-        ours = "the public key that it must be signed with, in PEM (default: this installation's)"
-        parser.add_argument("--public-key", type=Path, metavar="FILE", help=ours)
+        key = "the public key of the signature, in PEM (default: this installation's)"
+        parser.add_argument("--public-key", type=Path, metavar="FILE", help=key)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check it and say what is in it."""
         try:
             key = options["public_key"].read_bytes() if options["public_key"] else None
             manifest = exporting.check(options["folder"], key)
-        except (exporting.NotAnExport, OSError) as error:
+        except (exporting.InvalidExport, OSError) as error:
             raise CommandError(str(error)) from error
         counts = sum(manifest["entries"].values())
         generations = (
@@ -36,7 +35,7 @@ class Command(BaseCommand):
         self.stdout.write(
             f"The export is as it was signed: {counts} entries{generations} {period}, {owed} in sum."
         )
-        if not manifest.get("is_over", True):  # those of earlier versions don't tell
+        if not manifest.get("is_over", True):  # exports of earlier versions lack it
             self.stdout.write(
-                f"Note: the period was not over. The export has what was written until {manifest['exported_at']}."
+                f"Note: the period was not over. The export has the entries until {manifest['exported_at']}."
             )

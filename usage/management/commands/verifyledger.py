@@ -16,27 +16,26 @@ from usage.verification.ledger_checks import Found
 
 
 class Command(BaseCommand):
-    """Checks every invariant of the books on the live database."""
-
     help = (
-        "Check the books: one charge per generation, amounts that recompute, budgets, credit and hourly usage equal to the ledger, "
-        "nothing stuck, nothing changed since it was sealed. The Overview shows when, and what was found. "
-        "Safe on a live system. Exits with 1 and prints each difference when anything does not add up."
+        "Check the books: one charge per generation, amounts that recompute, budgets, credit and hourly "
+        "usage equal to the ledger, nothing stuck, nothing changed since it was sealed. The Overview shows "
+        "the time and the result. Safe on a live system. Prints each difference, and exits with 1 if there "
+        "is any."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """For big books, and for a digest that was kept elsewhere."""
-        since = "only what was settled, written or sealed from then on; the budgets of days and months that began since"
+        since = (
+            "only rows settled, written or sealed since then, and budgets of days and months that began since"
+        )
         parser.add_argument("--since", type=arguments.moment, metavar="TIME", help=since)
         parser.add_argument(
             "--seal",
             type=arguments.digest,
             metavar="DIGEST",
-            help="this seal, noted down earlier or found in an export, must still be there: 64 hexadecimal digits",
+            help="a seal noted earlier or found in an export, which must still exist: 64 hexadecimal digits",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the report; raise `CommandError` (exit 1) on a difference."""
         since, now = options["since"], database_now()
         if since is not None and since >= now:
             raise CommandError(f"--since {since.isoformat()} is in the future: nothing would be checked.")
@@ -59,7 +58,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Newest seal: {report.newest_seal}")
 
     def _record(self, now: datetime, since: datetime | None, report: Report) -> None:
-        """For the Overview. Who may only read, or finds the database busy, still gets the report."""
+        """Record the check for the Overview. Without the right to write, or on a busy database, only warn."""
         try:
             generations = report.generations if since is None else ledger_checks.settled_since(since)
             with transaction.atomic():

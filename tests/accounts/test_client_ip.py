@@ -2,7 +2,7 @@
 
 import pytest
 
-from accounts import client_address
+from accounts import client_ip
 
 PROXIES = ["10.0.0.0/8", "192.0.2.7", "2001:db8:1::/48"]
 
@@ -24,11 +24,11 @@ PROXIES = ["10.0.0.0/8", "192.0.2.7", "2001:db8:1::/48"]
     ],
 )
 def test_the_nearest_that_is_no_trusted_proxy(peer: str, forwarded_for: str, expected: str) -> None:
-    assert client_address.of(peer, forwarded_for, PROXIES) == expected
+    assert client_ip.of(peer, forwarded_for, PROXIES) == expected
 
 
 def test_without_trusted_proxies_only_the_socket_counts() -> None:
-    assert client_address.of("10.1.2.3", "198.51.100.1", []) == "10.1.2.3"
+    assert client_ip.of("10.1.2.3", "198.51.100.1", []) == "10.1.2.3"
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_without_trusted_proxies_only_the_socket_counts() -> None:
         ("a socket", "a socket"),
     ],
 )
-def test_a_household_has_an_address_or_a_64(address: str, expected: str) -> None:
-    assert client_address.household(address) == expected
+def test_one_client_has_an_ipv4_address_or_a_64(address: str, expected: str) -> None:
+    assert client_ip.network_of(address) == expected

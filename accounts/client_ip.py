@@ -1,4 +1,4 @@
-"""Which address a request comes from: the socket's peer, or whom a trusted proxy names in `X-Forwarded-For`."""
+"""The IP address of a request's client: the socket's peer, or the one that a trusted proxy names."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -10,10 +10,10 @@ Network = IPv4Network | IPv6Network
 
 
 def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
-    """The nearest address that is no trusted proxy's; `forwarded_for` lists them, each proxy having added its
-    peer at the end.
+    """Return the nearest IP that is not a trusted proxy's.
 
-    A header of anybody else's is not looked at: clients write what they like.
+    `forwarded_for` lists IPs; each proxy appended its peer. Only a trusted proxy's header is believed:
+    clients write what they like.
     """
     if not trusted_proxies:
         return peer
@@ -25,27 +25,27 @@ def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
 
 
 def of_request(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
-    """The address that a request comes from, given its ASGI scope."""
+    """Return the client's IP of an ASGI scope."""
     peer, _ = scope["client"] or ("", None)
     forwarded_for = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
     return of(peer, forwarded_for.decode("latin-1"), trusted_proxies)
 
 
 def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
-    """Whether the socket's peer is a trusted proxy, whose `X-Forwarded-…` headers count."""
+    """Return whether the peer is a trusted proxy, whose `X-Forwarded-…` headers count."""
     return _is_in(peer, _networks(tuple(trusted_proxies)))
 
 
-def household(address: str) -> str:
-    """What one party has at least: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
-    found = _parsed(address)
+def network_of(ip: str) -> str:
+    """Return what one client has at least: an IPv4 address, or a /64 of IPv6 addresses (RFC 6177)."""
+    found = _parsed(ip)
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), 64), strict=False))
-    return address if found is None else str(found)
+    return ip if found is None else str(found)
 
 
-def is_network(text: str) -> bool:
-    """Whether it is an address, or a network such as 10.0.0.0/8: what a trusted proxy may be."""
+def is_ip_or_network(text: str) -> bool:
+    """Return whether the text is an IP, or a network such as 10.0.0.0/8."""
     try:
         ip_network(text)
     except ValueError:
@@ -58,8 +58,8 @@ def _networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
-def _is_in(address: str, networks: Sequence[Network]) -> bool:
-    found = _parsed(address)
+def _is_in(ip: str, networks: Sequence[Network]) -> bool:
+    found = _parsed(ip)
     return found is not None and any(found in each for each in networks)
 
 

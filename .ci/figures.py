@@ -1,0 +1,123 @@
+"""Prints how plain the code is: sizes, functions used once, docstrings, comments, inheritance.
+
+    make figures
+
+A mirror, not a gate: nothing fails by these figures.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+
+PRODUCT = ("accounts", "usage", "chatapi", "manage.py")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+LINE_COLUMNS = 110
+SMALL_FILE_LINES = 25
+VERBS = set(Path(__file__).with_name("verbs.txt").read_text().split())
+
+
+def main() -> None:
+    """Print the table."""
+    files = _product_files()
+    sources = {path: path.read_text() for path in files}
+    trees = {path: ast.parse(source) for path, source in sources.items()}
+    lines = [line for source in sources.values() for line in source.splitlines()]
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    functions = [node for node in nodes if isinstance(node, Function)]
+    once = _used_once(functions, sources.values())
+    documented = [doc for node in functions if (doc := ast.get_docstring(node))]
+    comments = sum(token.type == tokenize.COMMENT for source in sources.values() for token in _tokens(source))
+    small = [
+        path
+        for path, source in sources.items()
+        if path.name != "__init__.py" and len(source.splitlines()) < SMALL_FILE_LINES
+    ]
+    once_lines = median(map(_lines_of, once))
+    lengths = [_lines_of(node) for node in functions]
+    rows = {
+        "files": len(files),
+        "lines of Python, without migrations": len(lines),
+        f"lines over {LINE_COLUMNS} columns": sum(len(line) > LINE_COLUMNS for line in lines),
+        f"files under {SMALL_FILE_LINES} lines, not __init__": len(small),
+        "functions": len(functions),
+        "lines of a function: median, longest": f"{median(lengths):g}, {max(lengths)}",
+        "functions used once": f"{_percent(len(once), len(functions))}, median {once_lines:g} lines",
+        "functions with a docstring": _percent(len(documented), len(functions)),
+        "docstrings of functions that begin with a verb": _percent(
+            sum(map(_begins_with_verb, documented)), len(documented)
+        ),
+        "lines of code for each comment": round(len(lines) / max(1, comments)),
+        "levels of our own inheritance": _inheritance_levels(trees.values()),
+    }
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+
+
+def _product_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *PRODUCT], capture_output=True, text=True, check=True
+    ).stdout
+    return [
+        path for path in map(Path, listed.split()) if path.suffix == ".py" and "migrations" not in path.parts
+    ]
+
+
+def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(source).readline)
+
+
+def _used_once(functions: list[Function], sources: Iterable[str]) -> list[Function]:
+    """Return the functions that are named in one other place; frameworks call the decorated ones."""
+    names: Counter[str] = Counter()
+    for source in sources:
+        names.update(token.string for token in _tokens(source) if token.type == tokenize.NAME)
+    definitions = Counter(node.name for node in functions)
+    return [
+        node
+        for node in functions
+        if not node.decorator_list
+        and not node.name.startswith("__")
+        and names[node.name] - definitions[node.name] == 1
+    ]
+
+
+def _lines_of(node: Function) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _begins_with_verb(docstring: str) -> bool:
+    word = re.match(r"[A-Za-z]+", docstring)
+    if word is None:
+        return False
+    name = word[0].lower()
+    return bool({name, name.removesuffix("s"), name.removesuffix("es")} & VERBS)
+
+
+def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
+    """Return the longest chain of classes of this project, exceptions and models left out, less one."""
+    bases = {
+        node.name: [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def depth(name: str) -> int:
+        return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
+
+    return max(depth(name) for name in bases if not re.search(r"Error|Exception", name)) - 1
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %"
+
+
+if __name__ == "__main__":
+    main()

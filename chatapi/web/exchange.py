@@ -1,0 +1,194 @@
+"""One HTTP exchange of a hot route: the request's headers and body in, a response or an error out."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import parse_qs
+
+from django.conf import settings
+
+from accounts import client_ip
+from accounts.authentication import Caller
+from accounts.models import KeyScope
+from chatapi import errors, identity
+from chatapi.fair_room import Room
+from chatapi.web.body_room import LARGE_BYTES
+from chatapi.web.event_stream_consumer import EventStreamConsumer
+from chatapi.web.services import Services
+from chatapi.wire import dialects
+from chatapi.wire.deltas import Failed
+from chatapi.wire.dialects import Dialect, OpenAI
+from usage.failpoints import failpoint
+
+Header = tuple[bytes, bytes]
+
+JSON_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+STREAM_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+OPENAI_VERSION: Final = (b"openai-version", identity.OPENAI_VERSION.encode())
+MAX_LENGTH_DIGITS: Final = 19
+REQUEST_UNITS: Final = 64
+"""The cost of a request before its stream begins, in deltas (`fair_turns.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of request. `kinds.py` has the table of all kinds."""
+
+    name: str
+    path: str
+    """The regular expression that the path matches behind `/v1/`."""
+    code: Callable[["Exchange"], Awaitable[None]]
+    """Checks the request and responds to it, or raises what is wrong with it."""
+    scope: KeyScope
+    """The scope that a restricted key needs."""
+    endpoint: str = ""
+    """The endpoint of the completion in the body, as rows name it; empty if the route takes no body."""
+    is_ticket: bool = False
+    """The request is kept for an EventSource, which streams."""
+
+
+class Exchange:
+    """A request and its response; `connection` carries the bytes."""
+
+    def __init__(self, kind: Kind, connection: EventStreamConsumer) -> None:
+        self.kind = kind
+        self.id = identity.new_id()
+        """Identifies the request, and the generation that it creates."""
+        self.request_headers = _by_name(connection.scope["headers"])
+        wanted_id = self.request_headers.get(b"x-request-id")
+        self.response_headers = [(b"x-request-id", identity.request_id(wanted_id, self.id)), OPENAI_VERSION]
+        """Headers that every response has, errors too."""
+        self.caller: Caller | None = None
+        """Set once the key is known to be valid; its scopes may still refuse the request."""
+        self.dialect: Dialect | None = None
+        self.encoder: OpenAI | None = None
+        """Writes the completion, and an error inside its stream."""
+        self.large_bytes = 0
+        """Bytes of a large body that were read."""
+        self.rooms: list[Room] = []
+        """Room in memory that is released when the exchange ends."""
+        self.is_counted = False
+        """The request counts in the caller's rate limits."""
+        self._connection = connection
+        self._began_at = time.monotonic()
+
+    # ---- the request
+
+    @property
+    def method(self) -> str:
+        return self._connection.scope["method"]
+
+    @property
+    def client_ip(self) -> str:
+        """The client's IP address, behind any trusted proxies."""
+        return client_ip.of_request(self._connection.scope, settings.TRUSTED_PROXIES)
+
+    @property
+    def route_arguments(self) -> dict[str, str | None]:
+        """The named groups of the URL's pattern."""
+        scope = cast(dict[str, Any], self._connection.scope)  # Channels adds a key to ASGI's own
+        return cast(dict[str, str | None], scope["url_route"]["kwargs"])
+
+    def header(self, name: bytes) -> str | None:
+        value = self.request_headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def query(self, name: str) -> str | None:
+        """Return the first value of a query parameter, which may be empty."""
+        query = parse_qs(self._connection.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        return query[name][0] if name in query else None
+
+    def allow(self, method: str) -> None:
+        """Raise 405 for any other method."""
+        if self.method != method:
+            self.response_headers.append((b"allow", method.encode()))
+            raise errors.method_not_allowed(self.method, method)
+
+    def choose_dialect(self, callers_default: str) -> Dialect:
+        """Choose by the header, else the URL's prefix, else the caller's default, else the server's."""
+        self.dialect = dialects.choose(
+            self.header(b"x-chatapi-dialect") or "",
+            self.route_arguments.get("dialect") or "",
+            callers_default,
+            settings.DEFAULT_DIALECT,
+        )
+        return self.dialect
+
+    @property
+    def announced_bytes(self) -> int | None:
+        """The body's length, if the client announces it."""
+        length = self.request_headers.get(b"content-length", b"")
+        return int(length) if length.isdigit() and len(length) < MAX_LENGTH_DIGITS else None
+
+    async def has_large_body(self) -> bool:
+        """Return whether the body has more than `LARGE_BYTES`; read no more of it than that."""
+        if self.announced_bytes is not None:
+            return self.announced_bytes > LARGE_BYTES
+        return await self._connection.has_body_above(LARGE_BYTES)
+
+    def read_body(self) -> Awaitable[bytes]:
+        """Return the whole body, which is small."""
+        return self._connection.read_body()
+
+    async def next_piece(self) -> bytes | None:
+        """Return the next piece of a large body; None behind the last one."""
+        piece = await self._connection.next_piece()
+        self.large_bytes += len(piece or b"")
+        return piece
+
+    # ---- the response
+
+    @property
+    def is_started(self) -> bool:
+        """The status is sent."""
+        return self._connection.is_started
+
+    @property
+    def is_complete(self) -> bool:
+        """The last piece of the response is sent."""
+        return self._connection.is_complete
+
+    async def send_head(self, status: int, headers: Iterable[Header]) -> None:
+        """Begin the response with these headers and `response_headers`."""
+        failpoint("view.before_first_byte")
+        took_ms = (b"openai-processing-ms", b"%d" % ((time.monotonic() - self._began_at) * 1_000))
+        await self._connection.send_headers(status, [*headers, *self.response_headers, took_ms])
+
+    def send_body(self, data: bytes, more: bool = True) -> Awaitable[None]:
+        """Send a piece of the body; `more=False` makes it the last."""
+        return self._connection.send_body(data, more)
+
+    async def send_json(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
+        """Respond with one JSON document."""
+        length = (b"content-length", b"%d" % len(body))
+        await self.send_head(status, [*JSON_HEADERS, length, *headers])
+        await self.send_body(body, more=False)
+
+    async def send_error(self, failure: Failed) -> None:
+        """Respond with the error's status and envelope."""
+        await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))
+
+
+async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, Dialect]:
+    """Return the key's owner and the dialect of the response.
+
+    Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
+    """
+    caller = await services.authenticate(exchange.header(b"authorization"), exchange.client_ip)
+    exchange.caller = caller
+    await services.turns.take(caller.organization_id, REQUEST_UNITS)
+    caller.require(exchange.kind.scope)
+    return caller, exchange.choose_dialect(caller.default_dialect)
+
+
+def _by_name(headers: Iterable[Header]) -> dict[bytes, bytes]:
+    """Return each header's value; lines of the same name are joined to one list (RFC 9110, section 5.3)."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found[name] = b"%b, %b" % (found[name], value) if name in found else value
+    return found

@@ -1,0 +1,91 @@
+"""What a client is told when its request fails, and which counters note that."""
+
+import logging
+from typing import Final
+
+from accounts.errors import RateLimited
+from chatapi import errors, identity
+from chatapi.delta_log import StreamUnavailable
+from chatapi.fair_room import NoRoom
+from chatapi.web.body_parser import ParserUnavailable
+from chatapi.web.exchange import STREAM_HEADERS, Exchange
+from chatapi.web.services import Services
+from chatapi.wire.deltas import Failed
+from chatapi.wire.requests import InvalidRequest
+from usage.errors import DatabaseUnavailable
+from usage.rollups.refused_requests import Refusal, refused_requests
+
+log = logging.getLogger(__name__)
+
+_AWAY: Final[dict[type[Exception], str]] = {
+    StreamUnavailable: "The service can't reach its workers right now.",
+    DatabaseUnavailable: "The service can't reach its books right now.",
+    ParserUnavailable: "The service can't read large requests right now.",
+    NoRoom: "Too many large requests arrive at the same time.",
+}
+_LOGGED: Final = frozenset({402, 403, 429})
+"""The books begin with what is admitted: nothing else has a record of these refusals' reasons."""
+_QUOTING: Final = frozenset({"model_not_allowed"})
+"""Refusals whose message repeats what the client has sent, which is not logged."""
+
+
+async def send_failure(exchange: Exchange, error: Exception) -> None:
+    """Send the error: inside the stream if that has begun, else as an HTTP error.
+
+    Some dialects answer a request for a stream that is not valid with a stream of status 200.
+    """
+    failure = to_failure(exchange, error)
+    if not exchange.is_started:
+        await _count_refusal(exchange, failure)
+    if exchange.is_started and exchange.encoder is not None:
+        await exchange.send_body(exchange.encoder.failed(failure), more=False)
+        return
+    dialect = exchange.dialect
+    wants_stream = isinstance(error, InvalidRequest) and error.is_stream and not exchange.kind.is_ticket
+    frames = dialect.chat.invalid_stream(failure) if wants_stream and dialect is not None else None
+    if frames is None:
+        await exchange.send_error(failure)
+        return
+    await exchange.send_head(200, STREAM_HEADERS)
+    await exchange.send_body(frames, more=False)
+
+
+def to_failure(exchange: Exchange, error: Exception) -> Failed:
+    """Return the failure to send, and add its headers to the response; log an unexpected error."""
+    if isinstance(error, RateLimited):
+        exchange.response_headers += error.headers()
+    if (away := _AWAY.get(type(error))) is not None:
+        # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
+        is_nothing_charged = exchange.kind.endpoint and exchange.header(b"idempotency-key") is None
+        return errors.unavailable(f"{away} Nothing was charged." if is_nothing_charged else away).failure
+    failure = errors.from_exception(error).failure
+    if failure.code == "internal_error":
+        log.error("a request failed", exc_info=error)
+    return failure
+
+
+async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
+    """Count the refused request of a valid key in the key's statistics; if it was to create a completion and
+    the client is at fault, also in the caller's limits, with the bytes that were read for it.
+
+    A 429 takes nothing from the limits, so that a client that waits as long as it is told gets in.
+    """
+    caller = exchange.caller
+    if caller is None:
+        return
+    refused_requests.count(Refusal(caller.api_key_id, failure.status, failure.code or failure.type))
+    if failure.status in _LOGGED:
+        # Neither what the client has sent nor its own request id: it may be a key, or a part of a prompt.
+        request_id = identity.request_id(None, exchange.id).decode()
+        why = "" if failure.code in _QUOTING else f": {failure.message!r}"
+        log.info(
+            "%s of key %d is refused: %d %s%s",
+            request_id, caller.api_key_id, failure.status, failure.code, why,
+        )  # fmt: skip
+    if not exchange.kind.endpoint or not 400 <= failure.status < 500:
+        return
+    services = await Services.get()  # does not wait: they have looked up the caller
+    if exchange.large_bytes:
+        services.refused_bytes.add(caller.api_key_id, exchange.large_bytes)
+    if not exchange.is_counted and failure.status != 429:
+        services.in_background(services.rates.take_refused(caller, exchange.id))

@@ -1,0 +1,37 @@
+"""The hot routes: one table of the kinds of request, each with its code, and what all of them share."""
+
+from typing import Final
+
+from accounts.models import KeyScope
+from chatapi import errors
+from chatapi.web import completions, generations
+from chatapi.web.event_stream_consumer import EventStreamConsumer
+from chatapi.web.exchange import Exchange, Kind
+from chatapi.web.failures import send_failure
+from chatapi.wire.parsed_request import CHAT, TEXT
+
+_CREATE, _READ = KeyScope.COMPLETIONS, KeyScope.GENERATIONS
+_GENERATION = r"generations/(?P<generation_id>[^/]+)"
+
+KINDS: Final = (
+    Kind("chat", r"chat/completions", completions.chat, _CREATE, CHAT),
+    Kind("text", r"completions", completions.text, _CREATE, TEXT),
+    Kind("ticket", r"chat/completions/tickets", completions.issue_ticket, _CREATE, CHAT, is_ticket=True),
+    Kind("resume", _GENERATION + r"/stream", generations.resume, _READ),
+    Kind("cancel", _GENERATION + r"/cancel", generations.cancel, _READ),
+)
+
+
+async def serve(kind: Kind, connection: EventStreamConsumer) -> None:
+    """Answer one request with its kind's code, or with the error that it raises."""
+    exchange = Exchange(kind, connection)
+    try:
+        if not kind.endpoint and await exchange.has_large_body():
+            raise errors.body_too_large("This route takes no request body.")
+        await kind.code(exchange)
+    except Exception as error:
+        if not exchange.is_complete:
+            await send_failure(exchange, error)
+    finally:
+        for room in exchange.rooms:
+            room.release()

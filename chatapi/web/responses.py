@@ -1,0 +1,172 @@
+"""The way out of a completion: now, later, or again for a request that was sent before."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+from django.conf import settings
+
+from chatapi import errors
+from chatapi.web.exchange import STREAM_HEADERS, Exchange
+from chatapi.web.generations import encoder_of
+from chatapi.web.relay import CLOSING, LOST, relay
+from chatapi.web.resumption import follow, is_kept
+from chatapi.web.services import Services
+from chatapi.wire.completion import Completion
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
+from chatapi.wire.dialects import Dialect, OpenAI
+from chatapi.wire.sse import PING
+from usage.books.ledger import Admission
+from usage.books.settlement import MAY_FARE_BETTER
+from usage.failpoints import failpoint
+from usage.models import Generation, Outcome, State
+
+PIECE_DELTAS: Final = 256
+"""The most deltas that are encoded and sent at once."""
+
+
+async def respond(
+    exchange: Exchange,
+    services: Services,
+    admission: Admission,
+    dialect: Dialect,
+    admitting: "asyncio.Task[None]",
+) -> int | None:
+    """Send the completion while it is generated, and return the tokens that it used, if its end came.
+
+    A client that leaves before the end has the generation cancelled, unless it can come back with an
+    idempotency key.
+    """
+    encoder = exchange.encoder = encoder_of(admission, dialect)
+    # Nothing was awaited since `admitting` began: no delta is missed.
+    follower = services.inbox.follow(admission.id, admission.organization_id)
+    is_wanted = True
+    try:
+        # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
+        await asyncio.shield(admitting)
+        exchange.response_headers.append((b"x-generation-id", encoder.public_id.encode()))
+        batches = relay(services, follower, settings.PING_MS)
+        used_tokens = await _deliver(exchange, encoder, batches, admission.is_stream)
+        is_wanted = False
+        return used_tokens
+    finally:
+        services.inbox.leave(follower)
+        if is_wanted and admission.idempotency is None and not has_failed(admitting):
+            services.abandon(admission.id)
+
+
+async def respond_later(
+    exchange: Exchange,
+    services: Services,
+    admission: Admission,
+    dialect: Dialect,
+    admitting: "asyncio.Task[None]",
+) -> None:
+    """Send 202 with the URL of the stream (RFC 7240, "respond-async").
+
+    Once the client has the URL, its leaving does not end the generation.
+    """
+    try:
+        await asyncio.shield(admitting)
+        public_id = encoder_of(admission, dialect).public_id
+        exchange.response_headers.append((b"x-generation-id", public_id.encode()))
+        await _send_accepted(exchange, public_id, dialect.name)
+    except asyncio.CancelledError:
+        # Without the URL nobody can fetch the answer, unless by an idempotency key.
+        if not exchange.is_started and admission.idempotency is None:
+            services.give_up(admission.id)
+        raise
+
+
+async def respond_again(
+    exchange: Exchange, services: Services, row: Generation, dialect: Dialect, *, is_later: bool
+) -> None:
+    """Send the answer of the generation that an idempotency key stands for, from its beginning."""
+    encoder = exchange.encoder = encoder_of(row, dialect)
+    exchange.response_headers.append((b"x-generation-id", encoder.public_id.encode()))
+    # A generation that never started has no log; its row holds the outcome.
+    if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
+        raise errors.stream_expired()
+    exchange.response_headers.append((b"idempotent-replayed", b"true"))
+    if is_later:
+        await _send_accepted(exchange, encoder.public_id, dialect.name)
+        return
+    is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
+    batches = follow(services, row, settings.PING_MS)
+    await _deliver(exchange, encoder, batches, row.is_stream, is_final=is_final)
+
+
+def has_failed(task: "asyncio.Task[None]") -> bool:
+    """Return whether the task has ended without success."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _send_accepted(exchange: Exchange, public_id: str, dialect: str) -> None:
+    path = f"/{dialect}/v1/generations/{public_id}"
+    body = {"id": public_id, "object": "generation", "stream_url": f"{path}/stream", "receipt_url": path}
+    headers = [(b"location", f"{path}/stream".encode()), (b"preference-applied", b"respond-async")]
+    await exchange.send_json(202, msgspec.json.encode(body), headers)
+
+
+async def _deliver(
+    exchange: Exchange,
+    encoder: OpenAI,
+    batches: AsyncIterator[list[AnyDelta]],
+    is_stream: bool,
+    *,
+    is_final: bool = False,
+) -> int | None:
+    """Send the deltas as a stream or as one object; return the tokens used, if the generation ended well.
+
+    `is_final`: an idempotency key would only repeat a failure.
+    """
+    used_tokens, failure = await (_stream if is_stream else _collect)(exchange, encoder, batches)
+    if failure is not None:
+        # The key would only repeat this failure: no retry. A failure of this connection alone may be retried.
+        if is_final and failure not in (LOST, CLOSING):
+            failure = msgspec.structs.replace(failure, retry_after_ms=None)
+            if errors.NO_RETRY not in errors.headers(failure):  # SDKs do not understand it twice
+                exchange.response_headers.append(errors.NO_RETRY)
+        await exchange.send_error(failure)
+    failpoint("view.after_terminal")
+    return used_tokens
+
+
+async def _stream(
+    exchange: Exchange, encoder: OpenAI, batches: AsyncIterator[list[AnyDelta]]
+) -> tuple[int | None, Failed | None]:
+    """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
+    used_tokens, has_begun = None, False
+    async for batch in batches:
+        if not has_begun:
+            if batch and isinstance(batch[0], Failed):
+                return None, batch[0]
+            await exchange.send_head(200, STREAM_HEADERS)
+            has_begun = True
+        is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
+        if is_last and isinstance(batch[-1], Usage):
+            used_tokens = batch[-1].total_tokens
+        rest = batch
+        if len(batch) > PIECE_DELTAS:
+            last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
+            for start in range(0, last_start, PIECE_DELTAS):
+                await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
+                await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
+            rest = batch[last_start:]
+        await exchange.send_body(encoder.encode(rest) if rest else PING, more=not is_last)
+    return used_tokens, None
+
+
+async def _collect(
+    exchange: Exchange, encoder: OpenAI, batches: AsyncIterator[list[AnyDelta]]
+) -> tuple[int | None, Failed | None]:
+    """Wait for the end, then send one object; a failure is returned."""
+    completion = Completion()
+    async for batch in batches:
+        for delta in batch:
+            completion.add(delta)
+    if completion.failure is not None:
+        return None, completion.failure
+    await exchange.send_json(200, encoder.body(completion))
+    return completion.usage.total_tokens if completion.usage else None, None

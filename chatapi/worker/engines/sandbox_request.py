@@ -1,0 +1,179 @@
+"""What the sandbox obeys in a request, in the terms of its answer. Pure.
+
+The sandbox looks into requests only here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any, Final
+from zlib import crc32
+
+from chatapi.wire import tokens
+from chatapi.wire.deltas import ToolKind
+from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
+from chatapi.wire.parameters import (
+    AllowedToolsChoice,
+    CustomChoice,
+    CustomTool,
+    FunctionChoice,
+    FunctionDefinition,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Named,
+    Tool,
+)
+from chatapi.wire.requests import ChatRequest, TextRequest
+from chatapi.worker.engines.sandbox_script import Script
+
+_ANY_OBJECT: Final = {"type": "object", "properties": {"sandbox": {"type": "string"}}}
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaToFill:
+    """A JSON schema, and the parameter that has it."""
+
+    schema: dict[str, Any]
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolToCall:
+    """A tool; without `arguments` it takes text."""
+
+    name: str
+    kind: ToolKind
+    arguments: SchemaToFill | None
+
+
+EXAMPLE_TOOL: Final = ToolToCall(
+    "get_weather",
+    "function",
+    SchemaToFill({"properties": {"location": {"type": "string"}}, "required": ["location"]}, "tools"),
+)
+"""Called if a script wants a tool call and the request has no tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSpec:
+    """What an answer follows besides its script."""
+
+    is_chat: bool
+    seed: int
+    texts: list[str]
+    """What is echoed and continued: a chat's last user message, or each prompt of a text request."""
+    choices_per_text: int
+    stop_sequences: Sequence[str]
+    top_logprobs: int | None
+    """None: no log probabilities."""
+    begins_with_prompt: bool = False
+    tools_to_call: Sequence[ToolToCall] = ()
+    structure: SchemaToFill | None = None
+
+
+def answer_spec(request: ChatRequest | TextRequest, script: Script) -> AnswerSpec:
+    """Return what the request asks of an answer under this script."""
+    # Whatever looks random comes from this checksum, so that the same request gets the same answer.
+    seed = crc32(b"%d:%s" % (request.seed or 0, request.prompt_text.encode("utf-8", "replace")))
+    if isinstance(request, TextRequest):
+        return AnswerSpec(
+            is_chat=False,
+            seed=seed,
+            texts=[_prompt_text(prompt) for prompt in request.prompts],
+            choices_per_text=request.n or 1,
+            stop_sequences=request.stop_sequences,
+            top_logprobs=request.logprobs_count,
+            begins_with_prompt=bool(request.echo),
+        )
+    return AnswerSpec(
+        is_chat=True,
+        seed=seed,
+        texts=[scripting_text(request)],
+        choices_per_text=request.choices_count,
+        stop_sequences=request.stop_sequences,
+        top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        tools_to_call=_tools_to_call(request, script),
+        structure=_structure(request),
+    )
+
+
+def scripting_text(request: ChatRequest | TextRequest) -> str:
+    """Return the text that may have markers: the last user message, or a text request's first prompt."""
+    if isinstance(request, TextRequest):
+        return _prompt_text(request.prompts[0])
+    last = next((message for message in reversed(request.messages) if isinstance(message, UserMessage)), None)
+    if last is None:
+        return ""
+    if isinstance(last.content, str):
+        return last.content
+    return "".join(part.text for part in last.content if isinstance(part, TextPart))
+
+
+def scripting_param(request: ChatRequest | TextRequest) -> str:
+    """Return the name of the parameter that has `scripting_text`."""
+    return "prompt" if isinstance(request, TextRequest) else "messages"
+
+
+def may_have_schema(request: ChatRequest | TextRequest) -> bool:
+    """Return whether the answer may need an instance of a JSON schema."""
+    return isinstance(request, ChatRequest) and bool(
+        request.response_format or request.tools or request.functions
+    )
+
+
+def _prompt_text(prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else tokens.decode(prompt)
+
+
+def _structure(request: ChatRequest) -> SchemaToFill | None:
+    match request.response_format:
+        case JsonSchemaFormat(json_schema=named):
+            return SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
+        case JsonObjectFormat():
+            return SchemaToFill(_ANY_OBJECT, "response_format")
+    return None
+
+
+def _tools_to_call(request: ChatRequest, script: Script) -> list[ToolToCall]:
+    """Return the offered tools in turn, as many as the script wants and the request allows.
+
+    Once a tool has answered, the sandbox says text, so that an agent's loop ends, unless a call is required.
+    """
+    if "none" in (request.tool_choice, request.function_call):
+        return []
+    offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
+    offered += [
+        _function(function, f"functions[{index}]") for index, function in enumerate(request.functions or ())
+    ]
+    offered, is_required = _chosen(offered or [EXAMPLE_TOOL], request.tool_choice or request.function_call)
+    count = 0 if isinstance(request.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
+    if is_required:
+        count = max(count, 1)
+    if request.parallel_tool_calls is False:
+        count = min(count, 1)
+    return list(islice(cycle(offered), count))
+
+
+def _tool(tool: Tool, param: str) -> ToolToCall:
+    if isinstance(tool, CustomTool):
+        return ToolToCall(tool.custom.name, "custom", None)
+    return _function(tool.function, f"{param}.function")
+
+
+def _function(function: FunctionDefinition, param: str) -> ToolToCall:
+    arguments = SchemaToFill(function.parameters or _ANY_OBJECT, f"{param}.parameters")
+    return ToolToCall(function.name, "function", arguments)
+
+
+def _chosen(offered: list[ToolToCall], choice: object) -> tuple[list[ToolToCall], bool]:
+    """Return the tools that `tool_choice` or `function_call` allows, and whether one of them is required."""
+    match choice:
+        case AllowedToolsChoice(allowed_tools=allowed):
+            # The reference says of an entry only that it is an object.
+            members = [member for entry in allowed.tools for member in entry.values()]
+            names = [member.get("name") for member in members if isinstance(member, dict)]
+            chosen = [tool for tool in offered if tool.name in names]
+            return chosen or offered, allowed.mode == "required"
+        case FunctionChoice(function=named) | CustomChoice(custom=named) | (Named() as named):
+            return [tool for tool in offered if tool.name == named.name], True
+    return offered, choice == "required"

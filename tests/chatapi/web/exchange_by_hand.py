@@ -1,0 +1,27 @@
+"""An `Exchange` without a server: what the application sends is kept."""
+
+from typing import Any
+
+from chatapi.web.event_stream_consumer import EventStreamConsumer
+from chatapi.web.exchange import Exchange
+from chatapi.web.kinds import KINDS
+
+KIND = {kind.name: kind for kind in KINDS}
+
+
+class Client:
+    """Takes what it is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    async def send(self, message: Any) -> None:
+        """The application's `send`, which has nothing to wait for."""
+        self.messages.append(message)
+
+    def exchange(self, kind: str, *, is_started: bool = False) -> Exchange:
+        """One of that kind, whose request has no headers."""
+        connection: Any = EventStreamConsumer()
+        connection.scope, connection.base_send = {"headers": []}, self.send
+        connection.is_started, connection.is_complete = is_started, False
+        return Exchange(KIND[kind], connection)
