@@ -1,10 +1,10 @@
--- Rate limits in Redis. One call is a batch of operations of one process; each takes effect as a whole or not at all.
--- rate_limits.py is the only caller.
+-- Rate limits in Redis. One call is a batch of operations of one process; each takes effect as a whole or not
+-- at all. rate_limits.py is the only caller.
 --
---   <prefix>limit:…:requests:… and …:tokens:…   leaky buckets (GCRA): what was taken and time has not paid for, as MessagePack
---   <prefix>limit:…:running:…                   sorted sets of leases: ids of running generations by the end of their lease
+--   <prefix>limit:…:requests:…, …:tokens:…   leaky buckets (GCRA), as MessagePack
+--   <prefix>limit:…:running:…                sorted sets: running generations by the end of their lease
 --
--- ARGV[1]: the operations, as MessagePack; they name keys in full. Every time is this server's, in microseconds.
+-- ARGV[1]: the operations, as MessagePack; they name keys in full. Times are this server's, in microseconds.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -17,8 +17,9 @@ local LEAST_SCALE = 1e-200
 --   reserved   the part of the debt that running requests can still give back
 --   scale      what is left of each token reserved when the scale was 1
 --   since      when the scale began; what was reserved before can't be given back
--- Time pays first for what is not reserved. Then it pays for all reservations in proportion: `reserved` never exceeds the debt, so
--- requests that ran long can't give back together, in one moment, more than the limit allows to be used in it.
+-- Time pays first for what is not reserved. Then it pays for all reservations in proportion. `reserved` never
+-- exceeds the debt, so requests that ran long can't give back together, in one moment, more than the limit
+-- allows to be used in it.
 local function pay(bucket, amount)
   bucket.debt = math.max(0, bucket.debt - amount)
   if bucket.reserved > bucket.debt then
@@ -32,7 +33,8 @@ local function open(key, limit, window)
   local packed = redis.call('GET', key)
   if packed then
     local at
-    bucket.limit, at, bucket.debt, bucket.reserved, bucket.scale, bucket.since = unpack(cmsgpack.unpack(packed))
+    bucket.limit, at, bucket.debt, bucket.reserved, bucket.scale, bucket.since =
+      unpack(cmsgpack.unpack(packed))
     bucket.is_outdated = at > now -- this server's clock was ahead
     pay(bucket, math.max(0, now - at) * bucket.limit / window)
   end
@@ -54,12 +56,13 @@ local function duration(bucket, amount)
   return math.max(0, amount * bucket.window / bucket.limit)
 end
 
--- How long until there is room, 0 when there is. A request larger than the limit is let in by an empty bucket, and owes all of it.
+-- How long until there is room, 0 when there is. A request larger than the limit is let in by an empty bucket,
+-- and owes all of it.
 local function wait(bucket, amount)
   return duration(bucket, bucket.debt + math.min(amount, bucket.limit) - bucket.limit)
 end
 
--- A bucket that is paid off is not kept. Beyond 2^53 a number would be written with an exponent, which SET refuses.
+-- A bucket that is paid off is not kept. Beyond 2^53 a number would have an exponent, which SET refuses.
 local function save(bucket)
   local packed = cmsgpack.pack({bucket.limit, now, bucket.debt, bucket.reserved, bucket.scale, bucket.since})
   local paid_in_ms = math.ceil(duration(bucket, bucket.debt) / 1000)
@@ -72,12 +75,15 @@ local function charge(bucket, amount, is_reserved)
   save(bucket)
 end
 
--- A lease granted while this server's clock was ahead ends a lease from now at the latest; its holder may live and renew it.
+-- A lease granted while this server's clock was ahead ends a lease from now at the latest; its holder may live
+-- and renew it.
 local function is_full(key, most, lease_ms)
   if redis.call('ZCARD', key) < most then return false end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
   local latest = now + lease_ms * 1000
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, latest + 1, '+inf')) do redis.call('ZADD', key, latest, id) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, latest + 1, '+inf')) do
+    redis.call('ZADD', key, latest, id)
+  end
   return redis.call('ZCARD', key) >= most
 end
 
@@ -104,7 +110,8 @@ local function take(id, lease_ms, wanted, leases, is_dry_run)
     for i, want in ipairs(wanted) do charge(buckets[i], want.amount, want.is_reserved) end
     for _, lease in ipairs(leases) do grant_lease(lease[1], id, lease_ms) end
   end
-  -- A request that tokens or leases refuse takes one from its key's own requests, where they have room; the wait covers that.
+  -- A request that tokens or leases refuse takes one from its key's own requests, if they have room; the wait
+  -- covers that.
   if refusing > #wanted or (refusing > 0 and wanted[refusing].is_reserved) then
     for i, want in ipairs(wanted) do
       if want.counts_refused and wait(buckets[i], want.amount) == 0 then
@@ -118,20 +125,23 @@ local function take(id, lease_ms, wanted, leases, is_dry_run)
     local remaining = math.max(0, math.floor(bucket.limit - bucket.debt))
     local reset_ms = math.ceil(duration(bucket, bucket.debt) / 1000)
     statuses[i] = {remaining, reset_ms, string.format('%.17g %d', bucket.scale, now)}
-    -- From now on time pays at the new limit's rate, and from this clock's time: else the wait would be too short.
+    -- From now on time pays at the new limit's rate and by this clock, or the wait would be too short.
     if refusing > 0 and bucket.is_outdated then save(bucket) end
   end
   return {refusing, math.ceil(longest / 1000), statuses}
 end
 
--- End a request: its leases, and what time has not paid for of the tokens that it did not use. Tokens beyond what it took are charged.
+-- End a request: its leases, and what time has not paid for of the tokens that it did not use. Tokens beyond
+-- what it took are charged.
 local function release(id, leases, charges, took, used)
   for _, key in ipairs(leases) do redis.call('ZREM', key, id) end
   for _, charged in ipairs(charges) do
     local key, limit, window, mark = unpack(charged)
     local bucket, share = open(key, limit, window), 0
     local scale, taken_at = string.match(mark, '(%S+) (%S+)')
-    if tonumber(taken_at) >= bucket.since then share = math.min(bucket.reserved, took * bucket.scale / tonumber(scale)) end
+    if tonumber(taken_at) >= bucket.since then
+      share = math.min(bucket.reserved, took * bucket.scale / tonumber(scale))
+    end
     bucket.reserved = bucket.reserved - share
     bucket.debt = math.max(0, bucket.debt - math.min(took - used, share))
     -- A Redis that is full refuses SET, except to a script that has written already.
@@ -148,8 +158,8 @@ local function renew(lease_ms, leases)
   return 0
 end
 
--- Takes come last: they find the room that is released in the same moment, and one that a full Redis refuses, which ends the script,
--- keeps nobody from releasing.
+-- Takes come last: they find the room that is released in the same moment, and one that a full Redis refuses,
+-- which ends the script, keeps nobody from releasing.
 local operations, replies = {take = take, release = release, renew = renew}, {}
 local asked = cmsgpack.unpack(ARGV[1])
 for _, is_take in ipairs({false, true}) do

@@ -137,10 +137,17 @@ MUTATIONS = (
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(
-        "what a request did not use of its rate limit is never given back",
+        "what a request did not use of its rate limit is never released",
         "accounts/rate_limits.lua",
-        "math.max(0, math.min(unused, charged - bucket.paid))",
+        "math.min(bucket.reserved, took * bucket.scale / tonumber(scale))",
         "0",
+        ("tests/accounts/test_rate_limits.py",),
+    ),
+    Mutation(
+        "requests release what time has paid for already",
+        "accounts/rate_limits.lua",
+        "if bucket.reserved > bucket.debt then",
+        "if false then",
         ("tests/accounts/test_rate_limits.py",),
     ),
     Mutation(

@@ -134,7 +134,7 @@ class Reaper:
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Settle, then tell the client even if this process ends: no other reaper returns to a settled row."""
+        """Settle, then tell the client even if this process ends: no reaper returns to a settled row."""
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning(
