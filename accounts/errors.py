@@ -12,7 +12,7 @@ AccountsError
 from collections.abc import Sequence
 
 from accounts import limits
-from accounts.limits import Limit, Standing
+from accounts.limits import Limit, LimitStatus
 
 
 class AccountsError(Exception):
@@ -48,14 +48,14 @@ class KeyChanged(AccountsError):
 class RateLimited(AccountsError):
     """A limit has no room for the request, which has taken nothing. The text is for the client."""
 
-    def __init__(self, limit: Limit, standings: Sequence[Standing], retry_after_ms: int | None) -> None:
+    def __init__(self, limit: Limit, statuses: Sequence[LimitStatus], retry_after_ms: int | None) -> None:
         """`retry_after_ms` is the time until there can be room; None if there never will be."""
         again = "" if retry_after_ms is None else f" Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Rate limit reached: {limit}.{again}")
         self.limit = limit
-        self.standings = standings
+        self.statuses = statuses
         self.retry_after_ms = retry_after_ms
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the `x-ratelimit-*` headers of the refusal; the protocol adds `retry-after`."""
-        return limits.headers(self.standings, refused=self.limit)
+        return limits.headers(self.statuses, refused=self.limit)

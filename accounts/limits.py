@@ -1,4 +1,4 @@
-"""Rate limits as values: what may pass, what is left of it, and the headers that say so; pure."""
+"""Rate limits as values, how much of them is left, and the headers that say so; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from enum import StrEnum
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 HIGHEST = 2**53
-"""As far as Redis' scripts count exactly; whoever sets a higher limit means none."""
+"""As far as Redis' scripts count exactly; a higher limit counts as this one."""
 
 
 class Counts(StrEnum):
@@ -20,26 +20,27 @@ class Counts(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that one organization, project or key may have of something."""
+    """The most that one organization, project or key may use."""
 
     scope: str
     """organization, project or key"""
     scope_id: int
     model: str
-    """The served model that it is for; blank for all of them together."""
+    """A served model; blank for all models together."""
     counts: Counts
     most: int
     window_ms: int = 0
-    """The time in which `most` comes back; 0 for what runs at the same time."""
+    """The time in which `most` comes back; 0 for concurrent requests."""
 
     @property
     def id(self) -> str:
-        """What names this limit among all; the number may change."""
+        """The limit's name in Redis; it stays when the number changes."""
         return f"{self.scope}:{self.scope_id}:{self.counts}:{self.window_ms}:{self.model}"
 
     def __str__(self) -> str:
         owner = "API key" if self.scope == "key" else self.scope
-        return f"{self.most} {self._measure} for this {owner}{f' and the model {self.model}' if self.model else ''}"
+        model = f" and the model {self.model}" if self.model else ""
+        return f"{self.most} {self._measure} for this {owner}{model}"
 
     @property
     def _measure(self) -> str:
@@ -49,24 +50,23 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a limit stands."""
+class LimitStatus:
+    """How much of a limit is left."""
 
     limit: Limit
     remaining: int
     reset_ms: int
-    """The time until all of it is there again, if nothing more is taken."""
+    """The time until all of it is available again, if nothing more is taken."""
 
 
-def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
-    """OpenAI's `x-ratelimit-*` headers ("Rate limits in headers", its guide to rate limits), as far as there
-    are such limits.
+def headers(statuses: Sequence[LimitStatus], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
+    """Return OpenAI's `x-ratelimit-*` headers (its guide to rate limits, "Rate limits in headers").
 
-    They speak of the limit that refused; else of the tightest per minute; where there is none, per day.
+    They describe the limit that refused; else the tightest one per minute; else the tightest one per day.
     """
     found: list[tuple[bytes, bytes]] = []
     for counts in (Counts.REQUESTS, Counts.TOKENS):
-        own = [standing for standing in standings if standing.limit.counts is counts]
+        own = [status for status in statuses if status.limit.counts is counts]
         if own:
             found += _headers(
                 min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
@@ -74,19 +74,17 @@ def headers(standings: Sequence[Standing], refused: Limit | None = None) -> list
     return found
 
 
-def _headers(standing: Standing) -> list[tuple[bytes, bytes]]:
-    counts = standing.limit.counts.encode()
+def _headers(status: LimitStatus) -> list[tuple[bytes, bytes]]:
+    counts = status.limit.counts.encode()
     return [
-        (b"x-ratelimit-limit-" + counts, b"%d" % standing.limit.most),
-        (b"x-ratelimit-remaining-" + counts, b"%d" % standing.remaining),
-        (b"x-ratelimit-reset-" + counts, duration(standing.reset_ms).encode()),
+        (b"x-ratelimit-limit-" + counts, b"%d" % status.limit.most),
+        (b"x-ratelimit-remaining-" + counts, b"%d" % status.remaining),
+        (b"x-ratelimit-reset-" + counts, duration(status.reset_ms).encode()),
     ]
 
 
 def duration(ms: int) -> str:
-    """The time as Go writes it (`time.Duration.String`) and OpenAI with it: `12ms`, `8.64s`, `6m0s`,
-    `1h0m0.5s`.
-    """
+    """Return the time as Go and OpenAI write it (`time.Duration.String`): `12ms`, `8.64s`, `1h0m0.5s`."""
     if 0 < ms < 1_000:
         return f"{ms}ms"
     minutes, rest_ms = divmod(ms, MINUTE_MS)

@@ -25,7 +25,6 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from accounts.rate_limits import Taken
 from chatapi import delta_log
 from chatapi.delta_log import LogEntry, Sealed, StreamUnavailable
 from chatapi.presence import INBOX_TTL_MS
@@ -148,8 +147,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     runs_on: bool = False
     """The generation is finished even if its client leaves: a client will come back for the answer."""
-    taken: Taken | None = None
-    """What it has taken from rate limits; the worker or the reaper gives it back without the web process."""
+    # Jobs of earlier releases have a fourth element, which is ignored: what the request took from rate limits.
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from accounts import authentication
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.rate_limits import Taken
+from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
 from chatapi.delta_log import StreamUnavailable
@@ -249,11 +249,11 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
     admission = _admission(exchange, request, key)
     try:
-        taken = await _take_from_limits(exchange, services, request, admission)
+        reservation = await _take_from_limits(exchange, services, request, admission)
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inbox.name
-        admitting = services.in_background(_admit(services, request, admission, taken, inbox))
+        admitting = services.in_background(_admit(services, request, admission, inbox))
         used_tokens: int | None = None
         try:
             if is_later:
@@ -261,7 +261,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
             else:
                 used_tokens = await respond(exchange, services, admission, request.dialect, admitting)
         finally:
-            services.in_background(_give_back(services, taken, used_tokens, admitting))
+            services.in_background(_release(services, reservation, used_tokens, admitting))
         return
     except AlreadyAdmitted as error:
         if not error.is_same_request:
@@ -269,8 +269,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         first_id = error.generation_id
     row = await visible_generation(services, request.caller, first_id)
     if row.state == State.ADMITTED:
-        # Its answer is read from the log, so the job names no inbox. Its first process, or the reaper,
-        # gives back what it took from limits.
+        # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
         await services.enqueue_again(row.id, Job("", request.content, runs_on=True))
     request.content = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later)
@@ -306,14 +305,14 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
 
 async def _take_from_limits(
     exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission
-) -> Taken:
+) -> Reservation:
     """Take the request from the caller's rate limits.
 
     Raises `RateLimited` if they have no room, or `AlreadyAdmitted` for a request that was sent before: that
     one needs none.
     """
     try:
-        taken = await services.rates.take(
+        reservation = await services.rates.take(
             request.caller, exchange.id, model=request.summary.model, tokens=admission.most_tokens
         )
     except RateLimited as error:
@@ -325,12 +324,12 @@ async def _take_from_limits(
         exchange.response_headers += error.headers()
         raise first from None
     exchange.is_counted = True
-    exchange.response_headers += taken.headers()
-    return taken
+    exchange.response_headers += reservation.headers()
+    return reservation
 
 
 async def _admit(
-    services: Services, request: ValidatedRequest, admission: ledger.Admission, taken: Taken, inbox: str
+    services: Services, request: ValidatedRequest, admission: ledger.Admission, inbox: str
 ) -> None:
     """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
@@ -340,8 +339,7 @@ async def _admit(
         await services.commits.write(ledger.admit, admission)
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox
-        kept = replace(taken, standings=()) if taken.receipt else None
-        await services.enqueue(admission.id, Job(inbox, request.content, runs_on, kept))
+        await services.enqueue(admission.id, Job(inbox, request.content, runs_on))
         request.content = b""
         failpoint("enqueue.after")
     finally:
@@ -349,10 +347,10 @@ async def _admit(
             request.room.release()
 
 
-async def _give_back(
-    services: Services, taken: Taken, used_tokens: int | None, admitting: "asyncio.Task[None]"
+async def _release(
+    services: Services, reservation: Reservation, used_tokens: int | None, admitting: "asyncio.Task[None]"
 ) -> None:
-    """Give back to the limits what the request did not use: all of it if it never ran."""
+    """Release what the request took from limits and did not use: all of it if it never ran."""
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
-    await services.rates.give_back(taken, 0 if has_failed(admitting) else used_tokens)
+    await services.rates.release(reservation, 0 if has_failed(admitting) else used_tokens)

@@ -79,7 +79,7 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
     )
     if job is None:
         return Run(claimed, ""), cancelled
-    return Run(claimed, job.inbox, runs_on=job.runs_on, taken=job.taken, content=job.request), cancelled
+    return Run(claimed, job.inbox, runs_on=job.runs_on, content=job.request), cancelled
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
@@ -245,7 +245,6 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     run.publish(
         services.publisher, run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count)
     )
-    services.left_behind.end(run, settlement.tokens)
 
 
 async def _settle(services: Services, settlement: ledger.Settlement) -> None:

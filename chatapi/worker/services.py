@@ -5,14 +5,13 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from uuid import UUID
 
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import Batch, CachedValue, supervise
 from chatapi.delta_stream import Cancellation, DeltaStream
@@ -30,7 +29,6 @@ from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.lost_messages import LostMessages
-from chatapi.worker.orphaned_reservations import LeftBehind
 from chatapi.worker.reaper.garbage_collection import keep_forgetting
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.runs.publisher import Publisher
@@ -74,9 +72,6 @@ class Services:
         """The turns of stopping runs. They wait for no delta: a crowd of one organization must not delay
         another one's cancellation.
         """
-        self.left_behind = LeftBehind(
-            RateLimits(self.stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
-        )
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absences = Absences()
@@ -101,9 +96,6 @@ class Services:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._heartbeat.close()
-            await reaper.close()
-            with suppress(RedisError, OSError):
-                await self.left_behind.close()
             for engine in self.engines.values():
                 await engine.close()
             await self.stream.redis.aclose()
@@ -156,8 +148,8 @@ class Services:
                 run.stop(End(Ending.FAILED, KEY_REVOKED))
 
     async def _mind_absent(self, runs: list[Run]) -> None:
-        """Stop what a web process that died has left behind, and see to what that has taken from rate limits."""
-        inboxes = {run.inbox for run in runs if run.inbox} | self.left_behind.inboxes
+        """Stop what a web process that died has left behind."""
+        inboxes = {run.inbox for run in runs if run.inbox}
         try:
             found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
         except (RedisError, OSError):
@@ -168,8 +160,6 @@ class Services:
             if run.inbox in dead:
                 await self._turn_to_stop(run)
                 run.cancel(Cancellation.CLIENT_LEFT)
-        # Of one that is merely late, too: it renews no places meanwhile.
-        await self.left_behind.sweep(runs, inboxes - found.heard)
 
     async def _listen(self) -> None:
         """Stop what is cancelled, at once."""

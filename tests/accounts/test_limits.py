@@ -3,14 +3,14 @@
 import pytest
 
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit, Standing, duration, headers
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit, LimitStatus, duration, headers
 
 REQUESTS = Limit("key", 1, "", Counts.REQUESTS, 60, MINUTE_MS)
 TOKENS = Limit("organization", 1, "", Counts.TOKENS, 150_000, MINUTE_MS)
 
 
-def told(*standings: Standing, refused: Limit | None = None) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in headers(standings, refused)}
+def told(*statuses: LimitStatus, refused: Limit | None = None) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in headers(statuses, refused)}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_times_are_written_as_go_does(ms: int, text: str) -> None:
 
 def test_the_headers_are_those_of_openai() -> None:
     """The example of its guide to rate limits."""
-    assert told(Standing(REQUESTS, 59, 1_000), Standing(TOKENS, 149_984, 360_000)) == {
+    assert told(LimitStatus(REQUESTS, 59, 1_000), LimitStatus(TOKENS, 149_984, 360_000)) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-limit-tokens": "150000",
         "x-ratelimit-remaining-requests": "59",
@@ -53,16 +53,16 @@ def test_they_speak_of_the_tightest_limit_per_minute() -> None:
         Limit("project", 1, "", Counts.REQUESTS, 900, MINUTE_MS),
         Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS),
     )
-    standings = [Standing(wide, 300, 1_000), Standing(day, 3, 1_000), Standing(REQUESTS, 40, 2_000)]
-    assert told(*standings)["x-ratelimit-limit-requests"] == "60"
-    assert told(*standings[:2])["x-ratelimit-limit-requests"] == "900"
-    assert told(standings[1])["x-ratelimit-limit-requests"] == "50"
+    statuses = [LimitStatus(wide, 300, 1_000), LimitStatus(day, 3, 1_000), LimitStatus(REQUESTS, 40, 2_000)]
+    assert told(*statuses)["x-ratelimit-limit-requests"] == "60"
+    assert told(*statuses[:2])["x-ratelimit-limit-requests"] == "900"
+    assert told(statuses[1])["x-ratelimit-limit-requests"] == "50"
 
 
 def test_a_refusal_speaks_of_the_limit_that_refused() -> None:
     day = Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS)
     assert (
-        told(Standing(REQUESTS, 40, 2_000), Standing(day, 0, DAY_MS), refused=day)[
+        told(LimitStatus(REQUESTS, 40, 2_000), LimitStatus(day, 0, DAY_MS), refused=day)[
             "x-ratelimit-limit-requests"
         ]
         == "50"
@@ -70,7 +70,7 @@ def test_a_refusal_speaks_of_the_limit_that_refused() -> None:
 
 
 def test_a_refusal_says_what_is_exhausted_and_until_when() -> None:
-    refusal = RateLimited(TOKENS, [Standing(REQUESTS, 40, 20_000), Standing(TOKENS, 0, 60_000)], 6_000)
+    refusal = RateLimited(TOKENS, [LimitStatus(REQUESTS, 40, 20_000), LimitStatus(TOKENS, 0, 60_000)], 6_000)
     assert (
         str(refusal) == "Rate limit reached: 150000 tokens per minute for this organization. Try again in 6s."
     )

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit
-from accounts.rate_limits import RateLimits, Taken
+from accounts.rate_limits import RateLimits, Reservation
 
 MOST, WINDOW_MS = 1_000, 100
 LARGEST = 400
@@ -36,7 +36,7 @@ class Story:
     dice: random.Random
     limit: Limit = field(default_factory=lambda: Limit("key", 1, "", Counts.TOKENS, MOST, WINDOW_MS))
     used: list[Used] = field(default_factory=list)
-    running: list[tuple[Taken, int]] = field(default_factory=list)
+    running: list[tuple[Reservation, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rate_limits = RateLimits(self.redis, f"test-{uuid4().hex}:", lease_ms=60_000)
@@ -64,7 +64,7 @@ class Story:
     async def _end_some(self) -> None:
         self.dice.shuffle(self.running)
         for _ in range(self.dice.randint(0, len(self.running))):
-            await self.rate_limits.give_back(*self.running.pop())
+            await self.rate_limits.release(*self.running.pop())
 
     async def _now_us(self) -> int:
         seconds, us = await self.redis.time()

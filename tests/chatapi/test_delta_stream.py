@@ -342,6 +342,20 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
     assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(8, 9), 9, False)
 
 
+async def test_a_job_of_an_earlier_release_is_read(stream: DeltaStream) -> None:
+    """It has a fourth element: what the request took from rate limits."""
+    generation_id = identity.new_id()
+    taken = {
+        "id": generation_id,
+        "standings": [],
+        "running": ["chatapi:rate:key:1"],
+        "receipt": "chatapi:rate:x",
+    }
+    job = msgspec.msgpack.encode(["web", b"{}", True, taken])
+    await stream.redis.set(stream.key("job", generation_id.hex), job)
+    assert await stream.jobs([generation_id]) == [(Job("web", b"{}", runs_on=True), None)]
+
+
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:
     generation_id = identity.new_id()
     await DedicatedConnection(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))

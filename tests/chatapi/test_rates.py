@@ -1,6 +1,4 @@
-"""A process's hold on its callers' limits: what is over gives its place back, whatever goes wrong with the
-books.
-"""
+"""The reservations of a web process: released at the end, renewed until then, rolled back for who leaves."""
 
 import asyncio
 import gc
@@ -10,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -29,6 +28,7 @@ from chatapi.web import rates as rates_module
 from chatapi.web.rates import Rates
 from tests.chatapi.worker.processes import Valkey
 from usage.books import reports
+from usage.pricing import Tokens
 
 ONE = Limit("key", 1, "", Counts.RUNNING, 1, 0)
 DAY = Limit("key", 1, "", Counts.TOKENS, 1_000, DAY_MS)
@@ -73,13 +73,13 @@ def caller(*limits: Limit) -> Caller:
 
 
 async def remaining(rates: Rates, *limits: Limit) -> int | None:
-    """What is left of the first of them; None where there is no place."""
+    """Return what is left of the first of them, None if there is no room."""
     try:
-        taken = await rates.take(caller(*limits), uuid4(), model="small", tokens=0)
+        reservation = await rates.take(caller(*limits), uuid4(), model="small", tokens=0)
     except RateLimited:
         return None
-    await rates.give_back(taken, 0)
-    return taken.standings[0].remaining
+    await rates.release(reservation, 0)
+    return reservation.statuses[0].remaining
 
 
 @contextmanager
@@ -95,58 +95,64 @@ def frozen(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_books_that_break_keep_nobody_in_its_place(redis: Redis) -> None:
-    rates = Rates(RateLimits(redis, "test:", lease_ms=LEASE_MS), broken)
-    taken = await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
+async def test_a_failure_of_the_books_keeps_no_lease(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500), broken)
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
+    renewing = asyncio.create_task(rates.renew())
     with pytest.raises(RateLimited):
         await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
     with pytest.raises(ValueError, match="a row that"):
-        await rates.give_back(taken, None)
-    await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
+        await rates.release(reservation, None)
+    async with asyncio.timeout(5):
+        while await remaining(rates, DAY, ONE) is None:
+            await asyncio.sleep(0.01)
+    renewing.cancel()
 
 
-async def test_who_stops_asking_the_books_leaves_what_runs_on_to_its_worker(redis: Redis) -> None:
+async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis: Redis) -> None:
     limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
-    rates = Rates(limits, unknown)
-    taken = await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=800)
-    asking = asyncio.create_task(rates.give_back(taken, None))
-    await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    with pytest.raises(RateLimited):
-        await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
-    await limits.give_back(taken, 100)  # as its worker does
-    assert (await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=0)).standings[
-        0
-    ].remaining == 900
+
+    async def ended(_: UUID) -> reports.End | None:
+        return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40)))
+
+    rates = Rates(limits, ended)
+    for _ in range(2):  # a second release changes nothing
+        reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=800)
+        await rates.release(reservation, None)
+        await rates.release(reservation, 0)
+    assert await remaining(rates, DAY, ONE) == 800
 
 
-async def test_what_is_over_while_redis_is_away_is_given_back_when_it_is_there_again(redis: Redis) -> None:
+async def test_a_release_while_redis_is_away_is_made_when_it_is_back(redis: Redis) -> None:
     away = Away(redis)
     rates, limits = Rates(away.limits, unknown), (DAY, ONE)
-    taken = await rates.take(caller(*limits), uuid4(), model="small", tokens=800)
+    reservation = await rates.take(caller(*limits), uuid4(), model="small", tokens=800)
     away.is_away = True
-    giving_back = asyncio.create_task(rates.give_back(taken, 100))
+    giving_back = asyncio.create_task(rates.release(reservation, 100))
     await away.refused.wait()
     away.is_away = False
     await giving_back
-    assert (await rates.take(caller(*limits), uuid4(), model="small", tokens=0)).standings[0].remaining == 900
+    assert (await rates.take(caller(*limits), uuid4(), model="small", tokens=0)).statuses[0].remaining == 900
 
 
-async def test_what_a_frozen_redis_takes_when_it_goes_on_is_undone(
+async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
     redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
-    assert await remaining(rates, *limits) == 1_000  # from now on Redis knows the script
+    monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500, share=Batch), unknown)
+    renewing = asyncio.create_task(rates.renew())
+    assert await remaining(rates, DAY, ONE) == 1_000  # from now on Redis knows the script
     with frozen(valkey, monkeypatch), pytest.raises(StreamUnavailable):
-        await rates.take(caller(*limits), uuid4(), model="small", tokens=800)
+        await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=800)
     async with asyncio.timeout(10):
-        while await remaining(rates, *limits) != 1_000:
+        while (left := await remaining(rates, DAY, ONE)) is None:
             await asyncio.sleep(0.01)
+    assert left <= 200 + 10  # nobody knows that its tokens were taken: time pays for them
+    renewing.cancel()
 
 
-async def test_who_leaves_while_it_is_taken_gives_all_back(redis: Redis) -> None:
+async def test_who_leaves_while_it_is_taken_releases_all(redis: Redis) -> None:
     rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
     taking = asyncio.create_task(rates.take(caller(*limits), uuid4(), model="small", tokens=800))
     await asyncio.sleep(0)
@@ -169,46 +175,36 @@ async def test_who_leaves_while_it_is_refused_leaves_nothing_behind(redis: Redis
     with pytest.raises(asyncio.CancelledError):
         await taking
     async with asyncio.timeout(5):
-        while rates._undoing:
+        while rates._rollbacks:
             await asyncio.sleep(0.01)
     gc.collect()
     assert unnoticed == []
 
 
-async def test_what_runs_has_its_place_again_in_a_redis_that_has_lost_its_data(
+async def test_what_runs_has_its_lease_again_in_a_redis_that_has_lost_its_data(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS), unknown)
-    taken = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
-    await redis.delete(*taken.running)
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    await redis.delete(*reservation.leases)
     renewing = asyncio.create_task(rates.renew())
     async with asyncio.timeout(5):
-        while not await redis.exists(*taken.running):
+        while not await redis.exists(*reservation.leases):
             await asyncio.sleep(0.01)
     renewing.cancel()
 
 
-async def test_the_place_of_what_was_left_is_its_workers_to_give_back(
+async def test_what_runs_on_without_its_client_keeps_its_lease(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody listens to it any more: here it may look as if it ran when it has ended."""
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
-    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
-    rates = Rates(limits, unknown)
-    left, other = [
-        await rates.take(caller(replace(ONE, most=2)), uuid4(), model="small", tokens=1) for _ in range(2)
-    ]
-    asking = asyncio.create_task(rates.give_back(left, None))
-    await asyncio.sleep(0)
-    await limits.give_back(left, 1)
-    renewing = asyncio.create_task(rates.renew())
-    before = await redis.zscore(other.running[0], other.id.hex)
-    async with asyncio.timeout(5):
-        while await redis.zscore(other.running[0], other.id.hex) == before:
-            await asyncio.sleep(0.01)
-    assert await redis.zscore(left.running[0], left.id.hex) is None
-    for task in (asking, renewing):
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=200), unknown)
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    tasks = [asyncio.create_task(work) for work in (rates.renew(), rates.release(reservation, None))]
+    await asyncio.sleep(0.5)
+    await refused(rates, ONE)
+    for task in tasks:
         task.cancel()
 
 
@@ -234,7 +230,7 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
     away.is_away = True
     with pytest.raises(RateLimited) as remembered:
         rates.check(caller(DAY, MINUTE))
-    assert (remembered.value.limit, remembered.value.standings) == (MINUTE, told.standings)
+    assert (remembered.value.limit, remembered.value.statuses) == (MINUTE, told.statuses)
     assert 0 < (remembered.value.retry_after_ms or 0) <= (told.retry_after_ms or 0)
     rates.check(caller(replace(MINUTE, most=2)))  # another limit, as of now
     monkeypatch.setattr(rates_module, "REMEMBERED_S", 0)
@@ -243,7 +239,7 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
     rates.check(caller(MINUTE))
 
 
-async def test_what_is_remembered_puts_off_nobody_who_waits_as_long_as_told(redis: Redis) -> None:
+async def test_the_wait_of_a_remembered_limit_is_long_enough(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown)
     await rates.take(caller(BLINK), uuid4(), model="small", tokens=1)
     told = await refused(rates, BLINK)
@@ -252,7 +248,7 @@ async def test_what_is_remembered_puts_off_nobody_who_waits_as_long_as_told(redi
     await rates.take(caller(BLINK), uuid4(), model="small", tokens=1)
 
 
-async def test_tokens_and_places_are_not_remembered(redis: Redis) -> None:
+async def test_limits_of_tokens_and_concurrency_are_not_remembered(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown)
     await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
     await refused(rates, ONE)

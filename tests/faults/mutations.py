@@ -70,7 +70,8 @@ MUTATIONS = (
         "the end is told before the commit",
         "chatapi/worker/generate.py",
         "        await _settle(services, settlement)\n",
-        "        run.publish(services.publisher, tally.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
+        "        run.publish(services.publisher, run_usage.terminal("
+        "end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
         "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",
         (
@@ -137,10 +138,17 @@ MUTATIONS = (
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(
-        "what a request did not use of its rate limit is never given back",
+        "what a request did not use of its rate limit is never released",
         "accounts/rate_limits.lua",
-        "math.max(0, math.min(unused, charged - bucket.paid))",
+        "math.min(bucket.reserved, took * bucket.scale / tonumber(scale))",
         "0",
+        ("tests/accounts/test_rate_limits.py",),
+    ),
+    Mutation(
+        "requests release what time has paid for already",
+        "accounts/rate_limits.lua",
+        "if bucket.reserved > bucket.debt then",
+        "if false then",
         ("tests/accounts/test_rate_limits.py",),
     ),
     Mutation(

@@ -51,6 +51,5 @@ async def _run() -> None:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-        await reaper.close()
         await stream.redis.aclose()
         await commits.close()

@@ -9,7 +9,6 @@ import msgspec
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi.concurrency import shield_until_done
 from chatapi.delta_log import Sealed
 from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job
@@ -30,7 +29,6 @@ from usage.pricing import Tokens
 log = logging.getLogger(__name__)
 
 BATCH = 50
-CLOSE_S = 2.0
 NOTHING = Sealed([], 0, is_whole=False)
 
 
@@ -40,13 +38,11 @@ class Reaper:
     def __init__(self, commits: GroupCommit, stream: DeltaStream) -> None:
         self._commits = commits
         self._stream = stream
-        self._limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS)
         self._was_blind_at = float("-inf")
         self._looked_at: datetime | None = None
         """When the last look found nothing, by the database's clock; None after one that found something,
         which may take long.
         """
-        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Look every `REAPER_MS`, for ever."""
@@ -57,13 +53,6 @@ class Reaper:
             except UsageError as error:
                 log.warning("reaper: %r", error)
             await asyncio.sleep(settings.REAPER_MS / 1_000)
-
-    async def close(self) -> None:
-        """Wait for what is still being given back, but for a Redis that is away only a moment; call when
-        `run` has ended.
-        """
-        if self._giving_back:
-            await asyncio.wait(self._giving_back, timeout=CLOSE_S)
 
     async def reap(self) -> int:
         """Close up to `BATCH` orphans; answers how many there were."""
@@ -146,9 +135,7 @@ class Reaper:
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Nobody comes back to what is settled: who is waiting is told, and what it took given back, though
-        this process ends.
-        """
+        """Settle, then tell the client even if this process ends: no reaper returns to a settled row."""
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning(
@@ -157,21 +144,7 @@ class Reaper:
             settlement.error_code,
             settlement.tokens.completion_tokens,
         )
-        try:
-            await self._stream.publish([end])
-        finally:
-            self._give_back(orphan, settlement.tokens)
-
-    def _give_back(self, orphan: Orphan, used: Tokens) -> None:
-        """Its web process may be gone, too, and no job tell what it took. For a Redis that is away the next
-        orphans do not wait.
-        """
-        taken = self._limits.on_receipt(orphan.id)
-        giving = asyncio.create_task(
-            self._limits.give_back_patiently(taken, used.prompt_tokens + used.completion_tokens)
-        )
-        self._giving_back.add(giving)
-        giving.add_done_callback(self._giving_back.discard)
+        await self._stream.publish([end])
 
 
 def _settlement(

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import UUID
 
-from accounts.rate_limits import Taken
 from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed
@@ -42,18 +41,14 @@ class Run:
         inbox: str,
         *,
         runs_on: bool = False,
-        taken: Taken | None = None,
         content: bytes | None = None,
     ) -> None:
-        """`runs_on`: no client's leaving ends it. `taken`: from rate limits. `content`: the request as JSON,
-        None if it is lost.
-        """
+        """`runs_on`: no client's leaving ends it. `content`: the request as JSON, None if it is lost."""
         self.claimed = claimed
         self.id: UUID = claimed.id
         self.organization_id = claimed.organization_id
         self.fence = claimed.fence
         self.inbox = inbox
-        self.taken = taken
         self.next_seq = 1
         self.has_published = False
         self.has_lost_stream = False

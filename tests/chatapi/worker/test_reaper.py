@@ -1,21 +1,14 @@
 """What the reaper charges for a lost run, and that it takes no living run for a dead one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from django.conf import settings
-from redis.exceptions import ConnectionError as RedisConnectionError
 
-from accounts import rate_limits
-from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, Counts, Limit
-from accounts.rate_limits import RateLimits, Taken
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.redis_client import DedicatedConnection, connect
 from chatapi.wire import deltas, requests
@@ -234,10 +227,8 @@ async def test_what_runs_out_while_it_waits_for_a_lock_may_beat_first(
 
 
 async def test_one_that_waited_too_long_is_closed_even_without_redis(
-    commits: Commits, alice: Person, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    commits: Commits, alice: Person, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """And the next ones do not wait until Redis has heard what it gives back."""
-    monkeypatch.setattr(rate_limits, "GIVE_BACK_AFTER_S", (0, 3_600))
     generation = await commits.read(lambda: admit(alice, queue_ttl_ms=-1))
     nowhere = connect(f"unix://{tmp_path_factory.mktemp('empty')}/valkey.sock")
     await Reaper(commits, DeltaStream(nowhere, "", ttl_ms=5_000)).reap()
@@ -245,23 +236,7 @@ async def test_one_that_waited_too_long_is_closed_even_without_redis(
     await nowhere.aclose()
 
 
-class Away(DeltaStream):
-    """One that does not answer whoever tells the end."""
-
-    async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
-        raise RedisConnectionError("away")
-
-
-async def room(take: Callable[[], Awaitable[Taken]]) -> Taken:
-    """What is taken as soon as there is room."""
-    async with asyncio.timeout(10):
-        while True:
-            with suppress(RateLimited):
-                return await take()
-            await asyncio.sleep(0.01)
-
-
-async def test_who_must_end_while_it_settles_tells_the_client_and_gives_back(
+async def test_who_must_end_while_it_settles_tells_the_client(
     commits: Commits, stream: DeltaStream, lost_run: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_settled, may_answer, write = asyncio.Event(), asyncio.Event(), commits.write
@@ -274,9 +249,6 @@ async def test_who_must_end_while_it_settles_tells_the_client_and_gives_back(
         return result
 
     monkeypatch.setattr(commits, "write", write_slowly)
-    limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=15_000)
-    known = [Limit("key", 7, "", Counts.RUNNING, 1)]
-    await limits.take(known, lost_run, model="small", tokens=0)
     reaper = Reaper(commits, stream)
     reaping = asyncio.create_task(reaper.reap())
     await is_settled.wait()
@@ -284,25 +256,4 @@ async def test_who_must_end_while_it_settles_tells_the_client_and_gives_back(
     may_answer.set()
     with pytest.raises(asyncio.CancelledError):
         await reaping
-    await reaper.close()
     assert [type(delta) for delta in (await stream.seal(lost_run, 3)).deltas] == [Failed]
-    await limits.take(known, uuid4(), model="small", tokens=0)
-
-
-@pytest.mark.parametrize("is_told", [True, False])
-async def test_what_was_taken_for_it_is_given_back(
-    commits: Commits, stream: DeltaStream, lost_run: UUID, is_told: bool
-) -> None:
-    """Whether its client could be told, and without a job that says what that was."""
-    limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=15_000)
-    known = [
-        Limit("key", int(is_told), "", Counts.TOKENS, 1_000, DAY_MS),
-        Limit("key", int(is_told), "", Counts.RUNNING, 1),
-    ]
-    await limits.take(known, lost_run, model="small", tokens=800)
-    await Reaper(
-        commits, stream if is_told else Away(stream.redis, f"test-{uuid4().hex}:", ttl_ms=5_000)
-    ).reap()
-    _, completion_tokens = await outcome(commits, lost_run)
-    taken = await room(lambda: limits.take(known, uuid4(), model="small", tokens=0))
-    assert taken.standings[0].remaining >= 1_000 - completion_tokens - 10

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from accounts.rate_limits import RateLimits
 from chatapi.delta_stream import DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests
@@ -18,7 +17,6 @@ from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Call, Target
-from chatapi.worker.orphaned_reservations import LeftBehind
 from chatapi.worker.runs import publisher as publisher_module
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import Run
@@ -110,7 +108,6 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
         engines={"scripted": engine},
         publisher=publisher,
         commits=commits,
-        left_behind=LeftBehind(cast(RateLimits, None)),  # the run has taken nothing from limits
     )
     await generate._run(cast(Services, parts), run)
     await publisher.drained()

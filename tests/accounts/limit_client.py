@@ -1,4 +1,4 @@
-"""Who asks for what limits, in tests over a real Valkey."""
+"""A client with rate limits, for tests over a real Valkey."""
 
 from typing import cast
 from uuid import UUID, uuid4
@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
-from accounts.rate_limits import RateLimits, Taken
+from accounts.rate_limits import RateLimits, Reservation
 from tests.chatapi.worker.processes import Valkey
 
 LEASE_MS = 60_000
@@ -19,7 +19,7 @@ def requests(most: int, *, scope: str = "key", model: str = "") -> Limit:
 
 
 def tokens(most: int, *, scope: str = "key", window_ms: int = DAY_MS) -> Limit:
-    """By the day: what time pays for while a test runs is less than one."""
+    """A limit by the day: time pays for less than one token of a thousand while a test runs."""
     return Limit(scope, 1, "", Counts.TOKENS, most, window_ms)
 
 
@@ -27,8 +27,8 @@ def running(most: int, *, scope: str = "key") -> Limit:
     return Limit(scope, 1, "", Counts.RUNNING, most)
 
 
-class Taker:
-    """Asks under a prefix of its own."""
+class LimitClient:
+    """Takes from limits under a prefix that no other test has."""
 
     def __init__(self, redis: Redis, *, lease_ms: int = LEASE_MS, prefix: str = "") -> None:
         self.prefix = prefix or f"test-{uuid4().hex}:"
@@ -36,33 +36,33 @@ class Taker:
 
     async def take(
         self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None
-    ) -> Taken:
+    ) -> Reservation:
         return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
-        """Why it may not."""
+        """Take what there is no room for; returns the refusal."""
         with pytest.raises(RateLimited) as caught:
             await self.take(*known, model=model, tokens=tokens)
         return caught.value
 
     async def take_all(self, *known: Limit, tokens: int = 10) -> RateLimited:
-        """Take until there is no room; answers the refusal."""
+        """Take until there is no room; returns the refusal."""
         while True:
             try:
                 await self.take(*known, tokens=tokens)
             except RateLimited as refusal:
                 return refusal
 
-    async def is_refused(self, *known: Limit) -> bool:
-        """Whether there is no room; if there is, it is taken."""
+    async def is_refused(self, *known: Limit, tokens: int = 10) -> bool:
+        """Take if there is room; returns whether there was none."""
         try:
-            await self.take(*known)
+            await self.take(*known, tokens=tokens)
         except RateLimited:
             return True
         return False
 
     def leases(self, valkey: Valkey) -> dict[tuple[str, str], float]:
-        """When each place's lease ends."""
+        """Return when each lease ends, by its key and generation id."""
         found = {
             key: valkey.client.zrange(key, 0, -1, withscores=True)
             for key in valkey.client.scan_iter(f"{self.prefix}*", _type="ZSET")
@@ -74,5 +74,5 @@ class Taker:
         }
 
     async def remaining(self, limit: Limit) -> int:
-        """What is left of a limit of tokens."""
-        return (await self.take(limit, tokens=0)).standings[0].remaining
+        """Return what is left of a limit of tokens."""
+        return (await self.take(limit, tokens=0)).statuses[0].remaining
