@@ -8,39 +8,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
-from typing import NamedTuple
 
 from django.db import connection
 
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.errors import BudgetExceeded
 from usage.models import Budget, Period, Scope
+from usage.models.budgets import BudgetKey
 
 EVER = date(1970, 1, 1)
 MAX_NANODOLLARS = 2**63 - 1
 """The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
 floating point and PostgreSQL fail.
 """
-
-
-class BudgetKey(NamedTuple):
-    """What identifies a budget: whose money, and which period. Its text is the row's id."""
-
-    scope: str
-    scope_id: int
-    period: str
-    period_start: date
-
-    def __str__(self) -> str:
-        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
-
-    @classmethod
-    def parse(cls, budget_id: str) -> "BudgetKey":
-        """Return the key of a budget's id."""
-        # From both ends: only the middle part may come to hold a name with a slash.
-        scope, _, rest = budget_id.partition("/")
-        scope_id, period, start = rest.rsplit("/", 2)
-        return cls(scope, int(scope_id), period, date.fromisoformat(start))
 
 
 @lru_cache(maxsize=4_096)

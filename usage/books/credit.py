@@ -12,11 +12,11 @@ from django.db import IntegrityError, transaction
 from accounts.models import Organization
 from usage import pricing
 from usage.books import budgets
-from usage.books.budgets import BudgetKey
 from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.formatting import usd
 from usage.models import Budget, Credit, Kind, LedgerEntry, Period, Scope
+from usage.models.budgets import BudgetKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from datetime import date
 from django.db.models import Q
 
 from usage.books import budgets
-from usage.books.budgets import BudgetKey
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Scope
+from usage.models.budgets import BudgetKey
 
 _Group = tuple[str, int, str]
 

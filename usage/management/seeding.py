@@ -19,10 +19,10 @@ from django.db import connection, transaction
 from accounts.models import APIKey, Organization, Project
 from usage import pricing, rollups
 from usage.books import prices
-from usage.books.budgets import BudgetKey
 from usage.books.settlement import Attempt
 from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
+from usage.models.budgets import BudgetKey
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.verification import sums
 

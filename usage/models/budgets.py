@@ -1,5 +1,8 @@
 """Prepaid credit, budget limits, and the amounts that each budget has spent and holds."""
 
+from datetime import date
+from typing import NamedTuple
+
 from django.db import models
 from django.db.models import Q
 
@@ -85,6 +88,26 @@ _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.API_KEY: (APIKey, ("project__organization__name", "project__name", "name")),
 }
 """Each scope's model, and the lookups of its full name."""
+
+
+class BudgetKey(NamedTuple):
+    """What identifies a budget: whose money, and which period. Its text is the row's id."""
+
+    scope: str
+    scope_id: int
+    period: str
+    period_start: date
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+
+    @classmethod
+    def parse(cls, budget_id: str) -> "BudgetKey":
+        """Return the key of a budget's id."""
+        # From both ends: only the middle part may come to hold a name with a slash.
+        scope, _, rest = budget_id.partition("/")
+        scope_id, period, start = rest.rsplit("/", 2)
+        return cls(scope, int(scope_id), period, date.fromisoformat(start))
 
 
 class Budget(models.Model):
