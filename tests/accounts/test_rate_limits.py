@@ -125,7 +125,7 @@ async def test_a_limit_of_zero_lets_nothing_pass_ever(taker: Taker) -> None:
     assert (refusal.limit, refusal.retry_after_ms) == (tokens(0), None)
 
 
-async def test_a_lowered_limit_holds_at_once_and_is_not_paid_off_for_longer_than_its_window(
+async def test_a_lowered_limit_holds_at_once_and_refuses_for_at_most_its_window(
     taker: Taker,
 ) -> None:
     for _ in range(50):
