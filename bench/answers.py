@@ -183,7 +183,7 @@ def check_completion(body: bytes, expected: Expected) -> None:
 
 
 def check_text(text: str, expected: Expected) -> None:
-    """Raises AnswerError unless the text is the expected one; a text that only ends too early is named apart."""
+    """Raise AnswerError unless the text is the expected one; its message names a text that ends early."""
     if text != expected.text:
         raise AnswerError("text ends early" if expected.text.startswith(text) else "wrong text")
 

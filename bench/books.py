@@ -108,7 +108,10 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         reading = "not counted" if self.reading is None else f"{self.reading:.2f}"
-        return f"| {self.database} | {self.concurrent} | {self.generations} | {self.settled_per_second:.0f} | {self.writing:.2f} | {reading} |"
+        return (
+            f"| {self.database} | {self.concurrent} | {self.generations} "
+            f"| {self.settled_per_second:.0f} | {self.writing:.2f} | {reading} |"
+        )
 
 
 def count_sqlite(file: Path) -> Count:
@@ -178,7 +181,8 @@ def measured(target: Target, database: Database, upstream: Child, concurrent: in
 def measure(seconds: float) -> bool:
     """Every database under every load; True when nothing was wrong and no generation costs too much."""
     print(
-        "Transactions per generation:\n\n| database | concurrent | generations | settled/s | writing | reading |"
+        "Transactions per generation:\n\n"
+        "| database | concurrent | generations | settled/s | writing | reading |"
     )
     print("|---|---|---|---|---|---|", flush=True)
     names = ["SQLite", *(["PostgreSQL"] if os.environ.get("DATABASE_URL") else [])]

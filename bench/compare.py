@@ -123,9 +123,10 @@ def run_load(scenario: Scenario, target: Target, upstream: Child, seconds: float
 
 
 def summary(measurement: Measurement) -> str:
-    """One line for whoever waits."""
+    """Return one line that shows the progress."""
     problems = f", problems: {measurement.problems}" if measurement.problems else ""
-    return f"{measurement.answers_per_second:.0f}/s, {measurement.right} of {measurement.requests} right{problems}"
+    right = f"{measurement.right} of {measurement.requests} right"
+    return f"{measurement.answers_per_second:.0f}/s, {right}{problems}"
 
 
 def print_verdicts(all_results: list[Results], names: list[str]) -> None:

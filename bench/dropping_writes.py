@@ -85,6 +85,7 @@ def _print(name: str, took: list[float]) -> None:
     all_ms = percentiles_ms(took)
     assert all_ms is not None
     print(
-        f"| {name} | {len(took)} | {all_ms.p50:.1f} | {all_ms.p95:.1f} | {all_ms.p99:.1f} | {max(took) * 1_000:.0f} |",
+        f"| {name} | {len(took)} | {all_ms.p50:.1f} | {all_ms.p95:.1f} | {all_ms.p99:.1f} "
+        f"| {max(took) * 1_000:.0f} |",
         flush=True,
     )

@@ -46,7 +46,8 @@ def measure(generations: int) -> bool:
     _open_some()
     seconds = time.perf_counter() - began
     print(
-        f"\n## {connection.vendor}: {generations:,} generations, filled in {seconds:.0f} s; rows of the rollups: ",
+        f"\n## {connection.vendor}: {generations:,} generations, filled in {seconds:.0f} s; "
+        "rows of the rollups: ",
         end="",
     )
     tables = (HourlyUsage, DailyUsage, DailyTotals, ClosedDay)
@@ -59,7 +60,8 @@ def measure(generations: int) -> bool:
             _timed(walk_name, read)
     is_within = slowest <= BOUND_MS
     print(
-        f"\nThe slowest page or route: {name}, {slowest:.0f} ms, {'within' if is_within else 'BEYOND'} {BOUND_MS} ms."
+        f"\nThe slowest page or route: {name}, {slowest:.0f} ms, "
+        f"{'within' if is_within else 'BEYOND'} {BOUND_MS} ms."
     )
     return is_within
 
@@ -197,9 +199,11 @@ def admission_terms() -> dict[str, Any]:
     """What a request of the busiest key asks for: an admission but its id. It has no price."""
     project, key = busiest_key()
     return {
-        "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk, "time_zone": "UTC", "is_test": False,
-        "model": "seed-small", "endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "choices_count": 1,
-        "sampled_count": 1, "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "price": Price(0, 0, 0), "queue_ttl_ms": 86_400_000,
+        "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk,
+        "time_zone": "UTC", "is_test": False, "model": "seed-small", "endpoint": "chat.completions",
+        "dialect": "openai", "is_stream": True, "choices_count": 1, "sampled_count": 1,
+        "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "price": Price(0, 0, 0),
+        "queue_ttl_ms": 86_400_000,
     }  # fmt: skip
 
 

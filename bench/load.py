@@ -1,9 +1,11 @@
 """The load generator: keeps a number of requests under way, checks every answer, and prints one `Measurement`
 as JSON.
 
-    python -m bench.load http://127.0.0.1:8000/opentoken/v1 --key ck_live_... --model tok64-d0 --concurrency 32 --seconds 5
-    python -m bench.load URL --model tok100-d20 --concurrency 200 --requests 200 --ramp-seconds 1     paced streams
+    python -m bench.load URL --key ck_live_... --model tok64-d0 --concurrency 32 --seconds 5
+    python -m bench.load URL --model tok100-d20 --concurrency 200 --requests 200 --ramp-seconds 1
     python -m bench.load URL --model tok64-d0 --concurrency 32 --no-stream
+
+`URL` is for example `http://127.0.0.1:8000/opentoken/v1`; the second command measures paced streams.
 
 `--process web=123,124` (repeatable) names root processes whose trees' CPU and memory are counted.
 """

@@ -58,7 +58,7 @@ def machine_cpu_seconds() -> float:
 
 
 def peak_rss_mb(pids: Iterable[int]) -> float:
-    """Sum of each process' highest resident memory since `reset_peaks`; shared pages count in every process."""
+    """Sum each process' highest resident memory since `reset_peaks`; shared pages count in every process."""
     return sum(megabytes(pid, "status", "VmHWM:") for pid in pids)
 
 

@@ -125,7 +125,8 @@ class Yardstick:
         if not here:
             return ""
         there = value * self.there / here
-        return f" ({there:.2f} at the speed of the bound: {self.words} of the pass-through {self.there} there, {here:.1f} here)"
+        pass_through = f"{self.words} of the pass-through {self.there} there, {here:.1f} here"
+        return f" ({there:.2f} at the speed of the bound: {pass_through})"
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,8 @@ def against_previous(results: Results) -> str:
     for words, figure in figures.items():
         if ratios := results.ratios(OURS, PREVIOUS, figure):
             lines.append(
-                f"- {results.scenario.name}: {words}: **{median(ratios):.3f}** ({min(ratios):.3f} to {max(ratios):.3f})"
+                f"- {results.scenario.name}: {words}: **{median(ratios):.3f}** "
+                f"({min(ratios):.3f} to {max(ratios):.3f})"
             )
     return "\n".join(lines)
 
@@ -287,7 +289,8 @@ def machine(results: Results) -> str:
     return (
         f"Machine: CPython {platform.python_version()} of {sys.base_prefix}, "
         f"calibration {min(calibrations):.1f} to {max(calibrations):.1f} ms, load generator up to "
-        f"{max(run.load_cores for run in runs):.1f} cores, other processes up to {max(run.other_cores for run in runs):.1f} cores."
+        f"{max(run.load_cores for run in runs):.1f} cores, "
+        f"other processes up to {max(run.other_cores for run in runs):.1f} cores."
     )
 
 

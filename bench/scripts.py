@@ -83,7 +83,8 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
         end.append(http_chunk(msgspec.json.encode({**shared, "choices": [], "usage": usage_of(behaviour)})))
     return Script(
         behaviour,
-        head=b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+        head=b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+        b"cache-control: no-cache\r\n"
         b"transfer-encoding: chunked\r\n\r\n" + frame({"role": "assistant", "content": ""}),
         writes=[b"".join(frames[start : start + step]) for start in range(0, len(frames), step)],
         tail=b"".join([*end, http_chunk(b"[DONE]"), b"0\r\n\r\n"]),

@@ -183,7 +183,7 @@ def served_chatapi(
 
 
 def own_environment(state: Path) -> dict[str, str]:
-    """What a chatapi needs that keeps everything in this folder; other settings of the environment reach it."""
+    """Return the environment of a chatapi that keeps everything in this folder, with our other settings."""
     inherited = {
         variable: value for variable, value in os.environ.items() if variable not in ELSEWHERE_VARIABLES
     }

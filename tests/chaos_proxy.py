@@ -1,8 +1,10 @@
 """A TCP proxy that misbehaves on request: between a client and web, or between one of our processes and
 Valkey.
 
-with ChaosProxy(target) as proxy:      listens on 127.0.0.1:proxy.port, passes everything on to `target` (a port, or a Unix socket)
+with ChaosProxy(target) as proxy:      listens on 127.0.0.1:proxy.port and forwards everything to `target`
     proxy.fault = Stall()              from now on, on all connections; Pass() ends it
+
+`target` is a port, or the path of a Unix socket.
 
 Runs on a loop and a thread of its own, so that a test may block meanwhile.
 """

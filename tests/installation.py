@@ -44,7 +44,8 @@ call_command("migrate", verbosity=0)
 call_command("loadcatalog", sys.argv[1], verbosity=0, stdout=sys.stderr)
 from accounts.keys import create_key, get_or_create_project
 project = get_or_create_project("Tests", "default")
-print(json.dumps({name: create_key(project, name=name, is_test=name == "test")[1] for name in ("live", "test")}))
+names = ("live", "test")
+print(json.dumps({name: create_key(project, name=name, is_test=name == "test")[1] for name in names}))
 """
 
 ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
@@ -76,7 +77,7 @@ class Installation:
     # ---- life
 
     def start(self, scripts: dict[str, dict[str, Any]]) -> None:
-        """Set up and start everything; `scripts` are the served models and how the upstream behaves for each."""
+        """Set up and start everything; `scripts` maps each served model to the behaviour of its upstream."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.start_valkey()
         self._start_upstream()
@@ -245,7 +246,8 @@ class Installation:
             rule = f'on_disconnect = "{ON_DISCONNECT.get(name, "cancel")}"'
             deployment = f'{{ name = "upstream", engine = "openai_compatible", {rule}, {address} }}'
         price = 'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }'
-        return f'[[models]]\nid = "{name}"\ncontext_window = 8192\nmax_output_tokens = 1024\n{price}\ndeployments = [{deployment}]\n'
+        limits = "context_window = 8192\nmax_output_tokens = 1024"
+        return f'[[models]]\nid = "{name}"\n{limits}\n{price}\ndeployments = [{deployment}]\n'
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

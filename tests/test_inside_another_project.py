@@ -17,7 +17,8 @@ NEVER = 'required-version = "==0.0.1"\n'
 ABOVE = {
     "settings": {"pyproject.toml": f'[project]\nname = "other"\nversion = "1"\n[tool.uv]\n{NEVER}'},
     "a workspace": {
-        "pyproject.toml": f'[project]\nname = "other"\nversion = "1"\n[tool.uv]\n{NEVER}[tool.uv.workspace]\nmembers = ["*"]\n'
+        "pyproject.toml": f'[project]\nname = "other"\nversion = "1"\n[tool.uv]\n{NEVER}'
+        '[tool.uv.workspace]\nmembers = ["*"]\n'
     },
     "a file of settings": {"uv.toml": NEVER},
     "a broken file": {"pyproject.toml": "[project\n"},

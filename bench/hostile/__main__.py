@@ -2,7 +2,7 @@
 streams felt.
 
     python -m bench.hostile                                        every attack, some 30 minutes
-    python -m bench.hostile --attacks one-byte-*,'no key'          some: by name or by what the attacker has, with wildcards
+    python -m bench.hostile --attacks one-byte-*,'no key'          some: by name or by means, with wildcards
     python -m bench.hostile --root ../release-1 --json before.json the service of another checkout
     python -m bench.hostile --list                                 the attacks
 
@@ -83,7 +83,8 @@ def main() -> None:
     outcomes = run_all(plan, attacks, arguments.json)
     missed = [outcome for outcome in outcomes if outcome.violations]
     print(
-        f"{report.table(outcomes)}\n\n{report.rule()}\n{len(outcomes) - len(missed)} of {len(outcomes)} passed."
+        f"{report.table(outcomes)}\n\n{report.rule()}\n"
+        f"{len(outcomes) - len(missed)} of {len(outcomes)} passed."
     )
     sys.exit(1 if missed else 0)
 

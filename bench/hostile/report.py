@@ -73,7 +73,8 @@ def rule() -> str:
     """What each row must keep."""
     return (
         f"Rule: no gap between two tokens of an honest stream is more than {MAX_EXCESS_MS:.0f} ms"
-        f" ({MAX_EXCESS_OF_A_CROWD_MS:.0f} ms with {CROWD} attackers) longer than in the quiet seconds before,"
+        f" ({MAX_EXCESS_OF_A_CROWD_MS:.0f} ms with {CROWD} attackers) longer"
+        " than in the quiet seconds before,"
         " /healthz answers within the same time more than then,"
         f" every honest stream and request is whole, and memory grows by at most {MAX_GROWTH_MB:.0f} MB."
     )

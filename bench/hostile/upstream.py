@@ -220,7 +220,8 @@ async def header_flood(send: Send) -> None:
 async def refusal_without_end(send: Send) -> None:
     """A status of 400 with a body without an end."""
     await send(
-        b'HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{"error":{"message":"'
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+        b'{"error":{"message":"'
     )
     while True:
         await send(b"no " * 300_000)

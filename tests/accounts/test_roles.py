@@ -19,9 +19,10 @@ from tests.cast import Person, join, run
 from usage.models import Budget, BudgetLimit, Generation, HourlyUsage, LedgerEntry
 
 ROLES = [Role.OWNER, Role.ADMIN, Role.MEMBER, Role.VIEWER]
-LISTS = ["accounts_organization", "accounts_project", "accounts_member", "accounts_apikey", "accounts_ratelimit",
-         "usage_generation", "usage_ledgerentry", "usage_hourlyusage", "usage_refusedrequests",
-         "usage_budget", "usage_budgetlimit", "usage_credit", "usage_discount"]  # fmt: skip
+LISTS = ["accounts_organization", "accounts_project", "accounts_member", "accounts_apikey",
+         "accounts_ratelimit", "usage_generation", "usage_ledgerentry", "usage_hourlyusage",
+         "usage_refusedrequests", "usage_budget", "usage_budgetlimit",
+         "usage_credit", "usage_discount"]  # fmt: skip
 
 
 def colleague(acme: Organization, role: Role) -> Client:
@@ -166,8 +167,8 @@ def test_a_number_that_no_column_can_hold_is_no_error_of_ours(
 
 @pytest.mark.parametrize(
     "address",
-    ["accounts/apikey/?q=%s" % ("a+" * 1_200), "auth/user/?q=%s" % ("a" * 201), "search/?s=a&page=9", "search/?s=a&page=x",
-     "usage/generation/?admitted_at__year=-1"],
+    ["accounts/apikey/?q=%s" % ("a+" * 1_200), "auth/user/?q=%s" % ("a" * 201),
+     "search/?s=a&page=9", "search/?s=a&page=x", "usage/generation/?admitted_at__year=-1"],
 )  # fmt: skip
 def test_an_address_that_asks_for_too_much_or_nonsense_is_a_bad_request(house: None, address: str) -> None:
     assert client_of(User.objects.create_superuser("root")).get(f"/admin/{address}").status_code == 400
@@ -176,7 +177,8 @@ def test_an_address_that_asks_for_too_much_or_nonsense_is_a_bad_request(house: N
 NO_IDS = ["9" * 5_000, "9" * 20, "-9223372036854775809", "²", "a", "nan", "\0", "2026-11-01"]
 
 
-@pytest.mark.parametrize("kind", ["accounts/project", "accounts/member", "accounts/apikey", "accounts/ratelimit", "usage/budgetlimit",
+@pytest.mark.parametrize("kind", ["accounts/project", "accounts/member", "accounts/apikey",
+                                  "accounts/ratelimit", "usage/budgetlimit",
                                   "usage/discount", "chatapi/deployment"])  # fmt: skip
 def test_a_form_that_is_told_to_choose_what_is_no_row_chooses_none(house: None, kind: str) -> None:
     root = client_of(User.objects.create_superuser("root"))

@@ -44,8 +44,13 @@ OTHER_KIND = """
 import json
 from accounts.keys import create_key, get_or_create_project
 project = get_or_create_project("Tests", "default")
-kinds = {"test": (True, False), "test admin": (True, True), "live": (False, False), "live admin": (False, True)}
-made = {name: create_key(project, name=name, is_test=test, is_admin=admin)[1] for name, (test, admin) in kinds.items()}
+kinds = {
+    "test": (True, False), "test admin": (True, True), "live": (False, False), "live admin": (False, True),
+}
+made = {
+    name: create_key(project, name=name, is_test=test, is_admin=admin)[1]
+    for name, (test, admin) in kinds.items()
+}
 print(json.dumps(made))
 """
 

@@ -16,7 +16,10 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(400)]
 
 SEED = "1"
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth,unsupported_method"
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
+    "ignored_auth,unsupported_method"
+)
 PHASES: dict[str, list[str]] = {
     "what it makes up": ["--phases", "examples,fuzzing", "--max-examples", "15"],
     # The bodies of tickets are those of chat completions.

@@ -36,9 +36,9 @@ def test_a_key_that_comes_twice_is_refused(suspect: Client, path: str, case: str
 
 
 ROUTING = """
-api_base base_url api_key headers extra_headers extra_body user_id tenant organization is_admin custom_llm_provider api_version
-timeout proxy mock_response fallbacks model_list callbacks use_beam_search __proto__ constructor __class__ price cost max_budget
-generation_id request_id chat_template n_predict
+api_base base_url api_key headers extra_headers extra_body user_id tenant organization is_admin
+custom_llm_provider api_version timeout proxy mock_response fallbacks model_list callbacks use_beam_search
+__proto__ constructor __class__ price cost max_budget generation_id request_id chat_template n_predict
 """.split()  # noqa: SIM905  # as thirty quoted lines nobody would read it
 
 

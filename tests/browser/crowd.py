@@ -1,7 +1,9 @@
 """A thousand generations that run at the same time, in the books only: what a busy installation's Live page
 has to show.
 
-python -m tests.browser.crowd       says "running" once they do, gives all of them tokens twice a second until stdin ends, then settles them
+python -m tests.browser.crowd
+
+prints "running" once they run, gives all of them tokens twice a second until stdin ends, then settles them.
 """
 
 import os
@@ -32,9 +34,10 @@ def admitted_and_claimed() -> "list[Claimed]":
     project = get_or_create_project("Crowd", "default")
     key, _ = create_key(project, name="crowd")
     asked = {
-        "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk, "time_zone": "UTC", "is_test": False,
-        "model": "sandbox", "endpoint": "chat.completions", "dialect": "openai", "is_stream": True, "choices_count": 1,
-        "sampled_count": 1, "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "queue_ttl_ms": LEASE_MS,
+        "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk,
+        "time_zone": "UTC", "is_test": False, "model": "sandbox", "endpoint": "chat.completions",
+        "dialect": "openai", "is_stream": True, "choices_count": 1, "sampled_count": 1,
+        "max_output_tokens": 1_000, "prompt_tokens_bound": 100, "queue_ttl_ms": LEASE_MS,
         "price": Price(1_000_000_000, 1_000_000_000, 2_000_000_000),
     }  # fmt: skip
     with transaction.atomic():

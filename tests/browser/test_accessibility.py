@@ -12,20 +12,26 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
 
 PAGES = [
-    "", "live/", "requests/", "requests/{id}", "audit/", "prices/?model=sandbox", "catalog/import", "credit/grant", "credit/refund",
+    "", "live/", "requests/", "requests/{id}", "audit/", "prices/?model=sandbox",
+    "catalog/import", "credit/grant", "credit/refund",
     *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
     *(f"accounts/{model}/add/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
-    *(f"usage/{model}/" for model in ("ledgerentry", "hourlyusage", "budget", "budgetlimit", "credit", "price", "discount")),
+    "usage/ledgerentry/", "usage/hourlyusage/", "usage/budget/", "usage/budgetlimit/", "usage/credit/",
+    "usage/price/", "usage/discount/",
     *(f"usage/{model}/add/" for model in ("budgetlimit", "price", "discount")),
-    "accounts/organization/1/change/", "accounts/apikey/1/change/", "accounts/apikey/1/history/", "chatapi/servedmodel/",
-    "chatapi/servedmodel/sandbox/change/", "chatapi/deployment/", "deployments/1/test", "auth/user/", "auth/user/1/change/",
+    "accounts/organization/1/change/", "accounts/apikey/1/change/", "accounts/apikey/1/history/",
+    "chatapi/servedmodel/", "chatapi/servedmodel/sandbox/change/", "chatapi/deployment/",
+    "deployments/1/test", "auth/user/", "auth/user/1/change/",
 ]  # fmt: skip
 SERIOUS = ("serious", "critical")
 # What is outside of landmarks is slow to find, and of moderate impact.
 EVERYTHING = {"resultTypes": ["violations"], "rules": {"region": {"enabled": False}}}
 COLOURS = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
 # As the theme does it; nothing may still be on its way from one colour to the other.
-DARKEN = "document.documentElement.classList.add('dark'); document.getAnimations().forEach((each) => each.finish());"
+DARKEN = (
+    "document.documentElement.classList.add('dark'); "
+    "document.getAnimations().forEach((each) => each.finish());"
+)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,10 @@ WATCH = """() => {
       if (target.id === "live-rows") window.changed.rows += addedNodes.length;
       else if (target.dataset.is !== "age") window.changed.cells += 1;
     }
-  }).observe(document.getElementById("live-rows"), {childList: true, characterData: true, attributes: true, subtree: true});
+  }).observe(
+    document.getElementById("live-rows"),
+    {childList: true, characterData: true, attributes: true, subtree: true},
+  );
 }"""
 """Counts what becomes of the table: rows that are put into it, and changes of anything in them but their age.
 """

@@ -163,7 +163,8 @@ def test_the_overview_is_used_by_keyboard_alone(page: Page, installation: Instal
     for _ in range(80):
         page.keyboard.press("Tab")
         focused = page.evaluate(
-            "(({ tagName, textContent, name }) => `${tagName} ${name || textContent.trim().slice(0, 20)}`)(document.activeElement)"
+            "(({ tagName, textContent, name }) => `${tagName} ${name || textContent.trim().slice(0, 20)}`)"
+            "(document.activeElement)"
         )
         seen.append(focused)
         if focused == "A 30 days":
@@ -199,7 +200,10 @@ def test_nothing_is_wider_than_a_phone(
 def test_the_feed_is_for_staff_of_this_origin_only(
     browser: Browser, installation: Installation, session: Any
 ) -> None:
-    listen = "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
+    listen = (
+        "(url) => new Promise((done) => { const s = new WebSocket(url);"
+        " s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
+    )
     feed = installation.url.replace("http", "ws") + "/admin/live/feed"
     stranger, operator = browser.new_context(), browser.new_context(storage_state=session)
     for context, path in ((stranger, "/"), (operator, "/admin/")):

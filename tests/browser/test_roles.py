@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
 PASSPHRASE = "correct horse battery"
 PAGES = ["/admin/", "/admin/live/", "/admin/requests/", "/admin/accounts/member/", "/admin/accounts/apikey/"]
-LISTEN = "(url) => new Promise((done) => { const s = new WebSocket(url); s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
+LISTEN = (
+    "(url) => new Promise((done) => { const s = new WebSocket(url);"
+    " s.onmessage = (m) => done(m.data); s.onclose = () => done(null); })"
+)
 
 
 def sign_in(page: Page, name: str, password: str) -> None:

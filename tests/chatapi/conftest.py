@@ -84,7 +84,9 @@ def make(name, organization="Tests", project="default", is_test=False, limits=()
     type(row).objects.filter(pk=row.pk).update(**changes)
     ids = {"organization": row.project.organization_id, "project": row.project_id, "key": row.pk}
     for scope, period, nanodollars in limits:
-        BudgetLimit.objects.create(scope=scope, scope_id=ids[scope], period=period, limit_nanodollars=nanodollars)
+        BudgetLimit.objects.create(
+            scope=scope, scope_id=ids[scope], period=period, limit_nanodollars=nanodollars
+        )
     return row, secret
 
 keys = {

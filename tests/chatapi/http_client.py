@@ -61,7 +61,7 @@ class Exchange:
         return self._response is not None and self._response.isclosed() and self._connection.sock is not None
 
     def data(self) -> Iterator[str]:
-        """The data of each event as it comes, `[DONE]` too, to the end of the answer; comments are left out."""
+        """Yield the data of each event as it comes, `[DONE]` too, to the end of the answer; skip comments."""
         assert self.response.status == 200, self.response.read()
         while line := self.response.readline():
             if line.startswith(b"data: "):

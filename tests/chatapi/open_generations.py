@@ -1,4 +1,4 @@
-"""Finds in Redis the generations whose clients never get to know their ids: they left before the first byte."""
+"""Find in Redis the generations whose clients left before the first byte, and so never saw their ids."""
 
 from typing import Any
 

@@ -72,10 +72,12 @@ def test_no_page_names_all_organizations(root: Any, alice: Person) -> None:
 
 
 FOREIGN_KEYS = [
-    ("accounts", "project", "organization"), ("accounts", "member", "organization"), ("accounts", "apikey", "project"),
-    ("accounts", "ratelimit", "organization"), ("accounts", "ratelimit", "project"), ("accounts", "ratelimit", "api_key"),
-    ("usage", "credit", "organization"), ("usage", "discount", "organization"), ("usage", "generation", "organization"),
-    ("usage", "generation", "project"), ("usage", "generation", "api_key"), ("usage", "ledgerentry", "organization"),
+    ("accounts", "project", "organization"), ("accounts", "member", "organization"),
+    ("accounts", "apikey", "project"), ("accounts", "ratelimit", "organization"),
+    ("accounts", "ratelimit", "project"), ("accounts", "ratelimit", "api_key"),
+    ("usage", "credit", "organization"), ("usage", "discount", "organization"),
+    ("usage", "generation", "organization"), ("usage", "generation", "project"),
+    ("usage", "generation", "api_key"), ("usage", "ledgerentry", "organization"),
 ]  # fmt: skip
 
 

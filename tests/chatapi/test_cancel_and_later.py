@@ -13,8 +13,9 @@ def cancel(client: Client, generation_id: str) -> Answer:
 
 
 def ask_later(client: Client, model: str) -> Answer:
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "hello"}}], "stream": true}}'.encode()
-    return client.send("POST", "/v1/chat/completions", body, prefer="wait=5, Respond-Async")
+    messages = '[{"role": "user", "content": "hello"}]'
+    body = f'{{"model": "{model}", "messages": {messages}, "stream": true}}'
+    return client.send("POST", "/v1/chat/completions", body.encode(), prefer="wait=5, Respond-Async")
 
 
 def test_a_cancelled_stream_ends_normally_with_its_usage(client: Client, installation: Installation) -> None:

@@ -1,4 +1,4 @@
-"""The catalog as a file: what is written is read back to the same rows, and a mistake is told with its line."""
+"""The catalog as a file: a written catalog reads back to the same rows, and an error names its line."""
 
 import io
 from collections.abc import Callable
@@ -265,9 +265,8 @@ def test_a_mistake_is_told_with_its_line(right: str, wrong: str, says: str) -> N
 )
 def test_a_path_leads_to_its_line_or_to_the_table_around_it(path: str, line: int | None) -> None:
     text = (
-        MODEL
-        + MODEL.replace("small", "large")
-        + '[[models.deployments]]\nengine = "sandbox"\nname = "b"\n[models.deployments.timeouts]\ntotal_ms = 5\n'
+        MODEL + MODEL.replace("small", "large") + '[[models.deployments]]\nengine = "sandbox"\nname = "b"\n'
+        "[models.deployments.timeouts]\ntotal_ms = 5\n"
     )
     assert line_of(text, path) == line
 

@@ -124,8 +124,9 @@ _NAMES = ("input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "ou
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (0, 0, "unchanged"), (5, 5, "unchanged"), (0, 5, "was free"), (5, 0, "free now"), (100, 133, "+33 %"), (1000, 975, "−2.5 %"),
-        (1, 10, "+900 %"), (1, 12, "×12"), (10**15, 10**15 + 1, "barely changed"),
+        (0, 0, "unchanged"), (5, 5, "unchanged"), (0, 5, "was free"), (5, 0, "free now"),
+        (100, 133, "+33 %"), (1000, 975, "−2.5 %"), (1, 10, "+900 %"), (1, 12, "×12"),
+        (10**15, 10**15 + 1, "barely changed"),
     ],
 )  # fmt: skip
 def test_a_change_is_told_in_percent_or_in_words(before: int, after: int, says: str) -> None:

@@ -52,7 +52,7 @@ def test_a_stream_is_cut_and_what_was_sent_is_charged(client: Client, installati
 
 
 @pytest.mark.parametrize("seen", [1, 10])
-def test_a_running_stream_is_charged_for_no_more_than_two_seconds_beyond_what_was_seen(
+def test_an_abandoned_stream_is_charged_for_at_most_two_more_seconds(
     client: Client, installation: Installation, seen: int
 ) -> None:
     with client.asking("steady", stream=True) as exchange:

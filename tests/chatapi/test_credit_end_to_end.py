@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 MAX_TOKENS = 450
 """A request with this limit holds 900,000 n$ for its answer and up to 100,000 n$ for its prompt."""
 ROOM_FOR_ONE_USD = "0.0015"
-REQUIRE = "from accounts.models import Organization; from usage.books import credit; credit.require(Organization.objects.get(name={name!r}))"
+REQUIRE = (
+    "from accounts.models import Organization; from usage.books import credit; "
+    "credit.require(Organization.objects.get(name={name!r}))"
+)
 
 Prepaid = Callable[[str], Client]
 
@@ -59,7 +62,7 @@ def assert_without_credit(answer: Answer) -> None:
     assert answer.headers["retry-after"] is None
 
 
-def test_without_the_credit_it_needs_an_organization_is_refused_for_nothing_until_it_is_granted_some(
+def test_an_organization_without_credit_is_refused_free_of_charge_until_a_grant(
     installation: Installation, prepaid: Prepaid, open_generations: OpenGenerations
 ) -> None:
     client = prepaid("Penniless")

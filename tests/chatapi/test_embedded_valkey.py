@@ -1,4 +1,4 @@
-"""The embedded Valkey listens where its clients look for it, however long or odd the state folder's name is."""
+"""The embedded Valkey listens where its clients connect, even when the state folder's name is long or odd."""
 
 from pathlib import Path
 from urllib.parse import unquote

@@ -63,9 +63,8 @@ def test_requests_are_exported_as_the_list_shows_them(root: Client, alice: Perso
     waiting = admit(alice)
     found = read(root.get(f"{REQUESTS}.csv"))
     assert [row["id"] for row in found] == [str(waiting), *(str(row) for row in reversed(rows))]
-    assert (found[1]["project"], found[1]["api_key"], found[1]["amount_usd"], found[1]["amount_nanodollars"]) == (
-        "research", "bob", "0.00024", "240000",
-    )  # fmt: skip
+    columns = ("project", "api_key", "amount_usd", "amount_nanodollars")
+    assert [found[1][column] for column in columns] == ["research", "bob", "0.00024", "240000"]
     assert (found[0]["amount_usd"], found[0]["state"], found[0]["is_stream"]) == ("", "admitted", "true")
     own = read_ndjson(root.get(f"{REQUESTS}.ndjson?key={bob.api_key.pk}&days=7"))
     assert [(row["id"], row["prompt_tokens"], row["amount_usd"]) for row in own] == [

@@ -19,8 +19,10 @@ context_window = 8192
 max_output_tokens = 1024
 price = {{ input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }}
 deployments = [
-    {{ name = "gone", engine = "openai_compatible", base_url = "http://127.0.0.1:{port}/v1", upstream_model = "five", priority = 0 }},
-    {{ name = "there", engine = "openai_compatible", base_url = "{upstream_url}/v1", upstream_model = "five", priority = 1 }},
+    {{ name = "gone", engine = "openai_compatible", upstream_model = "five", priority = 0, \
+base_url = "http://127.0.0.1:{port}/v1" }},
+    {{ name = "there", engine = "openai_compatible", upstream_model = "five", priority = 1, \
+base_url = "{upstream_url}/v1" }},
 ]
 """
 READ = """

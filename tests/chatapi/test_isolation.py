@@ -173,12 +173,16 @@ def test_a_filter_by_another_tenants_object_finds_nothing(
 
 HOT = {
     "chat/completions": "test_rate_limits_end_to_end.py, test_idempotency.py::test_keys_belong_to_an_api_key",
-    "chat/completions/tickets": "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it",
+    "chat/completions/tickets": (
+        "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it"
+    ),
     "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
     "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
-    "generations/(?P<generation_id>[^/]+)/cancel": "../bad_input/test_authorization.py, test_cancel_and_later.py",
+    "generations/(?P<generation_id>[^/]+)/cancel": (
+        "../bad_input/test_authorization.py, test_cancel_and_later.py"
+    ),
 }
-"""Who proves that each of them keeps tenants apart."""
+"""The tests that prove that each hot route keeps tenants apart."""
 
 
 def test_every_hot_route_is_known() -> None:

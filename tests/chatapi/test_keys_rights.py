@@ -29,7 +29,8 @@ from accounts.keys import create_key, get_or_create_project
 from accounts.models import KeyScope
 project = get_or_create_project("Tests", "default")
 rights = {scope: {"scopes": [scope]} for scope in KeyScope.values}
-rights |= {"five": {"allowed_models": ["five", "retired"]}, "first": {}, "second": {}, "third": {}, "fourth": {}}
+rights |= {"five": {"allowed_models": ["five", "retired"]}}
+rights |= {"first": {}, "second": {}, "third": {}, "fourth": {}}
 print(json.dumps({name: create_key(project, name=name, **each)[1] for name, each in rights.items()}))
 """
 ROTATE = """

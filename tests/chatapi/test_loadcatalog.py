@@ -67,7 +67,10 @@ def test_it_loads_a_model_that_is_then_served(load: Load) -> None:
 
 @pytest.mark.parametrize("name", ["127.0.0.1:8080", "127.0.0.1:8080-2", "sandbox"])
 def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None:
-    unnamed = '[[models.deployments]]\nengine = "sandbox"\n[[models.deployments]]\nengine = "openai_compatible"\nbase_url = "http://127.0.0.1:8080/v2"\n'
+    unnamed = (
+        '[[models.deployments]]\nengine = "sandbox"\n'
+        '[[models.deployments]]\nengine = "openai_compatible"\nbase_url = "http://127.0.0.1:8080/v2"\n'
+    )
     load(
         MODEL
         + unnamed
@@ -149,7 +152,8 @@ def test_it_says_what_changed(load: Load) -> None:
     )
     assert load(changed) == [
         "small: changed: context_window 8192 -> 16384; "
-        'deployment 127.0.0.1:8080 weight 1 -> 3; deployment 127.0.0.1:8080 timeouts {} -> {"connect_ms": 100}; '
+        "deployment 127.0.0.1:8080 weight 1 -> 3; "
+        'deployment 127.0.0.1:8080 timeouts {} -> {"connect_ms": 100}; '
         "price output_per_mtok 0.4 -> 0.5"
     ]
 
@@ -259,7 +263,8 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         (
             "[[models.deployments]]",
             '[[models.deployments]]\nextra_parameters = ["top_k", "api_key"]',
-            "models[0].deployments[0].extra_parameters: 'api_key' is none of the engine parameters that can be passed on",
+            "models[0].deployments[0].extra_parameters: "
+            "'api_key' is none of the engine parameters that can be passed on",
         ),
         (
             "[[models.deployments]]",

@@ -16,7 +16,10 @@ CHANGES = {
     "expired": "key.expires_at = timezone.now(); key.save()",
     "project closed": "key.project.is_active = False; key.project.save()",
 }
-FIND = "from django.utils import timezone; from accounts.models import APIKey; key = APIKey.objects.get(public={public!r}); "
+FIND = (
+    "from django.utils import timezone; from accounts.models import APIKey; "
+    "key = APIKey.objects.get(public={public!r}); "
+)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -123,7 +123,8 @@ def test_a_second_one_in_the_same_folder_is_refused(first_start: Serve) -> None:
     assert second.wait() == 1
     second.kill()
     assert second.text == (
-        f"chatapi: already running in {first_start.state_dir} (process {first_start.process.pid}). Stop that one, or set CHATAPI_STATE_DIR."
+        f"chatapi: already running in {first_start.state_dir} (process {first_start.process.pid}). "
+        "Stop that one, or set CHATAPI_STATE_DIR."
     )
 
 
@@ -323,9 +324,8 @@ def test_a_database_that_is_none_is_named(start: Start, tmp_path: Path) -> None:
     serve = start()
     assert serve.wait() == 1
     path = tmp_path / "state" / "chatapi.sqlite3"
-    assert (
-        serve.text
-        == f"chatapi: the database can't be reached (file is not a database): check {path}, or set DATABASE_URL."
+    assert serve.text == (
+        f"chatapi: the database can't be reached (file is not a database): check {path}, or set DATABASE_URL."
     )
 
 
@@ -399,7 +399,8 @@ def test_it_starts_whatever_it_listens_on_and_is_called(
 
 def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPResponse:
     """Ask for a stream, and read its first event."""
-    body = f'{{"model": "sandbox", "stream": true, "messages": [{{"role": "user", "content": "[sandbox tokens={tokens} delay_ms=100]"}}]}}'
+    message = f'{{"role": "user", "content": "[sandbox tokens={tokens} delay_ms=100]"}}'
+    body = f'{{"model": "sandbox", "stream": true, "messages": [{message}]}}'
     headers = {"Authorization": f"Bearer {serve.key}", "Content-Type": "application/json"}
     request = urllib.request.Request(
         f"http://127.0.0.1:{serve.port}/v1/chat/completions", body.encode(), headers

@@ -71,7 +71,8 @@ async def test_the_one_started_last_is_stopped_first(supervisor: Supervisor, tmp
     for name in ("first", "second"):
         await supervisor.start(
             shell(
-                f"trap 'echo {name} >> {log}; exit' TERM; touch {tmp_path}/{name}; while :; do sleep 0.02; done"
+                f"trap 'echo {name} >> {log}; exit' TERM; touch {tmp_path}/{name}; "
+                "while :; do sleep 0.02; done"
             )
         )
         await until((tmp_path / name).exists)

@@ -88,7 +88,8 @@ def test_a_loop_that_was_late_is_told_with_its_place(start: Start) -> None:
     out, said = start("sleeps(1.7)").communicate(timeout=30)
     assert out == "has worked\n"
     assert re.search(
-        r"the event loop has not turned for 1 s: usage/failpoints\.py:\d+ strike < usage/failpoints\.py:\d+ failpoint",
+        r"the event loop has not turned for 1 s: "
+        r"usage/failpoints\.py:\d+ strike < usage/failpoints\.py:\d+ failpoint",
         said,
     )
     assert "the event loop turns again, after about 1." in said

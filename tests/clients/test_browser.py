@@ -159,7 +159,8 @@ def test_bitseeks_own_example_works_word_for_word(
 ) -> None:
     logged: list[str] = []
     page.on("console", lambda message: logged.append(message.text))
-    node = "<script>const written = []; const process = { stdout: { write: (text) => written.push(text) } };</script>"
+    process = "{ stdout: { write: (text) => written.push(text) } }"
+    node = f"<script>const written = []; const process = {process};</script>"
     example = BITSEEK.replace(BITSEEK_URL, ticket(http, "bitseek", "five"))
     page.route(
         "**/example",

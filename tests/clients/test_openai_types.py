@@ -73,7 +73,7 @@ class TextChunk(Completion):
 
 
 def check(kind: type[T], document: str | bytes) -> T:
-    """The document as the type; fails when it is not, strictly, or has members that the type does not know."""
+    """Return the document as the type; fail unless it is one, strictly, without unknown members."""
     checked = kind.model_validate_json(document, strict=True)
     assert set(unknown(checked)) <= UNPUBLISHED
     return checked

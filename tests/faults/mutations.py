@@ -70,8 +70,8 @@ MUTATIONS = (
         "the end is told before the commit",
         "chatapi/worker/generate.py",
         "        await _settle(services, settlement)\n",
-        "        run.publish(services.publisher, run_usage.terminal("
-        "end, run.tally, settlement.tokens, run.claimed.choices_count))\n"
+        "        terminal = run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count)\n"
+        "        run.publish(services.publisher, terminal)\n"
         "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",
         (

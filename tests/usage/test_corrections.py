@@ -1,4 +1,4 @@
-"""Corrections: one more entry, counted where the corrected one counts; and re-rating after a change of price."""
+"""Corrections: one more entry, counted where the corrected one counts; and re-rating after a price change."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Exports: every entry of the period once, harmless in a spreadsheet, and signed so that anyone can check it."""
+"""Exports: every entry of the period once, harmless in a spreadsheet, and signed for anyone to check."""
 
 import csv
 import json
@@ -146,7 +146,8 @@ def test_another_installations_export_needs_its_public_key(
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_a_third_party_needs_only_openssl(books: Organization, tmp_path: Path) -> None:
     export(tmp_path)
-    command = "openssl pkeyutl -verify -pubin -inkey public-key.pem -rawin -in manifest.json -sigfile manifest.json.sig"
+    files = "-inkey public-key.pem -rawin -in manifest.json -sigfile manifest.json.sig"
+    command = f"openssl pkeyutl -verify -pubin {files}"
     assert subprocess.run(command.split(), cwd=tmp_path, capture_output=True, check=False).returncode == 0
     (tmp_path / "manifest.json").write_text("{}")
     assert subprocess.run(command.split(), cwd=tmp_path, capture_output=True, check=False).returncode == 1
@@ -162,7 +163,8 @@ NO_KEYS = {
     "empty": b"",
     "not PEM": b"no key",
     # A curve that nobody has: OID 1.3.132.0.99.
-    "unknown curve": b"-----BEGIN PUBLIC KEY-----\nMBgwEAYHKoZIzj0CAQYFK4EEAGMDBAAEAQI=\n-----END PUBLIC KEY-----\n",
+    "unknown curve": b"-----BEGIN PUBLIC KEY-----\n"
+    b"MBgwEAYHKoZIzj0CAQYFK4EEAGMDBAAEAQI=\n-----END PUBLIC KEY-----\n",
     "RSA": b"-----BEGIN PUBLIC KEY-----\nMFwwDQYJKoZIhvcNAQEBBQADSwAwSAJBALqbHeRLCyOdykC5SDLqI49ArYGYG1mq\n"
     b"aH9/GnWjGavZM02fos4lc2w6tCchcUBNtJvGqKwhC5JEnx3RYoSX2ucCAwEAAQ==\n-----END PUBLIC KEY-----\n",
 }

@@ -223,9 +223,7 @@ def test_an_orphan_may_have_asked_for_more_tokens_than_a_column_holds(key: APIKe
     assert [(orphan.id, orphan.completion_tokens_cap) for orphan in orphans] == [(admission.id, 128 * most)]
 
 
-def test_the_time_that_a_take_over_waits_for_the_database_does_not_count_against_the_living(
-    key: APIKey, ask: Ask
-) -> None:
+def test_a_take_over_ignores_the_time_that_it_waited_for_the_database(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
     run(admission)
     asked_at, later = NOW + timedelta(seconds=5), NOW + timedelta(seconds=7)

@@ -149,7 +149,10 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
     ledger.settle(now, [completed(run(admission, now))])
     seal = seals.seal()
     assert seal
-    told = "The books are right: 1 generation (0 open), 1 ledger entry (1 sealed){}, no difference.\nNewest seal: {}\n"
+    told = (
+        "The books are right: 1 generation (0 open), 1 ledger entry (1 sealed){}, no difference.\n"
+        "Newest seal: {}\n"
+    )
     assert manage("verifyledger") == told.format("", seal.digest)
     since = ", all since 2020-01-01T00:00:00+00:00"
     assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(

@@ -247,7 +247,8 @@ def test_the_hour_that_comes_twice_has_two_columns_with_links(root: Client, alic
     for row, hour in zip(rows, (-2, -1, 0, 1, 2), strict=True):
         moment = datetime(2026, 10, 25, 0, 30, tzinfo=UTC) + timedelta(hours=hour)
         Generation.objects.filter(pk=row.pk).update(admitted_at=moment, settled_at=moment)
-    day = f"?start=2026-10-25&end=2026-10-25&time_zone=Europe/Berlin&bucket=hour&organization={alice.project.organization_id}"
+    day = "?start=2026-10-25&end=2026-10-25&time_zone=Europe/Berlin&bucket=hour"
+    day += f"&organization={alice.project.organization_id}"
     HourlyUsage.objects.update(hour=datetime(2026, 10, 25, 1, tzinfo=UTC))
     columns = root.get(f"/admin/{day}").context["chart"].columns
     assert [column.bucket.label for column in columns[1:5]] == ["01:00", "02:00", "02:00", "03:00"]

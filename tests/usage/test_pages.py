@@ -1,4 +1,4 @@
-"""The operator's own pages: empty, with rows, asked something wrong, and asked by those who may not see them."""
+"""The operator's pages: empty, with rows, with wrong parameters, and for users without the permission."""
 
 import re
 from typing import Any

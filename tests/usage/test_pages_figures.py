@@ -15,8 +15,8 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     ("nanodollars", "written"),
-    [(0, "$0.00"), (1, "$0.000000001"), (240_000, "$0.00024"), (47_349_999, "$0.0473"), (999_999_999, "$1.00"),
-     (1_234_505_000_000, "$1,234.51"), (-12_340_000_000, "-$12.34")],
+    [(0, "$0.00"), (1, "$0.000000001"), (240_000, "$0.00024"), (47_349_999, "$0.0473"),
+     (999_999_999, "$1.00"), (1_234_505_000_000, "$1,234.51"), (-12_340_000_000, "-$12.34")],
 )  # fmt: skip
 def test_money_has_cents_and_below_a_dollar_three_digits(nanodollars: int, written: str) -> None:
     assert formatting.money(nanodollars) == written
@@ -115,7 +115,7 @@ def test_a_waterfall_has_the_parts_that_there_were() -> None:
     ]
 
 
-def test_a_waterfall_waits_for_no_first_token_where_there_are_tokens_and_nobody_knows_since_when() -> None:
+def test_a_waterfall_with_tokens_but_no_first_token_time_shows_one_running_span() -> None:
     lost = generation(
         claimed_at=NOW + timedelta(seconds=1), settled_at=NOW + timedelta(seconds=9), completion_tokens=30
     )

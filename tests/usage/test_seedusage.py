@@ -1,4 +1,4 @@
-"""`manage.py seedusage`: right books, the same ones for the same seed, and never by accident among real ones."""
+"""`manage.py seedusage`: right books, the same for the same seed, and never by accident among real ones."""
 
 from collections import Counter
 from dataclasses import replace

@@ -56,7 +56,7 @@ logprobs = st.floats(-100, 0)
 
 @st.composite
 def token_logprobs(draw: st.DrawFn, text: str) -> list[TokenLogprob] | None:
-    """Those of a text whose characters are its tokens; none for no text, as the wire has no place for them."""
+    """Draw the logprobs of a text whose characters are its tokens; None if the text is empty."""
     if not text or not draw(st.booleans()):
         return None
     return [TokenLogprob(token, draw(logprobs), None, [TopLogprob(token, draw(logprobs))]) for token in text]

@@ -1,4 +1,4 @@
-"""The JSON text of a request: grammar, depth, size, duplicate keys, characters and numbers that break others."""
+"""The JSON text of a request: grammar, depth, size, duplicate keys, and hostile characters and numbers."""
 
 import json
 import time

@@ -45,9 +45,11 @@ INNER = """http://127.0.0.1/ http://127.0.0.1:6379 http://127.1/ http://0/ http:
     http://localhost. http://localhost./ http://LOCALHOST/ http://redis:6379/ http://web.localhost/ http://db.internal/
     http://metadata.google.internal/computeMetadata/v1/ http://nas.local/ http://db.default.svc/ http://db.default.svc.cluster.local/
     http://router.lan:80/ http://1.0.0.127.in-addr.arpa/ http://good@evil.example/ http://user:pass@example.com/
-    http://good.example\\@evil.example/ http://example.com\\@10.0.0.1/ http://good.example#@evil.example/ http://example.com?@10.0.0.1/
-    http://example.com:80:80/ http://example.com:x/ http:example.com http:/example.com http:///example.com http://.example.com/
-    http://example..com/ http://example.com./ http://ex%61mple.com/ http://exämple.com/ http://１２７.０.０.１/ http://①②⑦.example/
+    http://good.example\\@evil.example/ http://example.com\\@10.0.0.1/ http://good.example#@evil.example/
+    http://example.com?@10.0.0.1/ http://example.com:80:80/ http://example.com:x/ http:example.com
+    http:/example.com http:///example.com http://.example.com/
+    http://example..com/ http://example.com./ http://ex%61mple.com/ http://exämple.com/
+    http://１２７.０.０.１/ http://①②⑦.example/
     http://example.com/ä HTTP://EXAMPLE.COM/ //example.com/cat.png file:///etc/passwd FILE:///etc/passwd ftp://example.com/cat.png
     gopher://example.com:6379/_SET dict://example.com/ ldap://example.com/ jar:http://example.com!/ blob:https://example.com/1
     javascript:alert(1) cat.png /etc/passwd""".split()  # noqa: SIM905  # as sixty quoted lines nobody reads it

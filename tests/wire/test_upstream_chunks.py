@@ -167,7 +167,7 @@ def test_calls_that_share_an_index_are_told_apart_by_id_and_name(index: dict[str
     assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "f", "{}")]
 
 
-def test_calls_without_ids_get_ids_and_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
+def test_calls_get_ids_and_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
     fragments = [
         call("{", "f", index=0),
         call("}", "f", index=0),

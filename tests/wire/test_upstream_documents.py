@@ -60,7 +60,10 @@ HELLO = [Started(), Text("Hello"), Text(" world"), Finished("stop")]
 # Bitseek: seeds 000 and 002. They print their streams without blank lines, and say: "Split by lines starting
 # with data:".
 
-BITSEEK_HEAD = b'data: {"id":"stream:chat:1","object":"chat.completion","created":1773042793,"model":"","choices":[{"index":0,'
+BITSEEK_HEAD = (
+    b'data: {"id":"stream:chat:1","object":"chat.completion","created":1773042793,"model":"",'
+    b'"choices":[{"index":0,'
+)
 BITSEEK_TEXT = (
     BITSEEK_HEAD + b'"delta":{"content":"Hello"},"finish_reason":null}]}\n',
     BITSEEK_HEAD + b'"delta":{"content":" world"},"finish_reason":null}]}\n',
@@ -118,7 +121,10 @@ def test_bitseeks_usage_is_on_the_last_chunk() -> None:
 
 # OpenToken: seed 004
 
-OPENTOKEN_HEAD = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"google/gemini-3-flash","choices":['
+OPENTOKEN_HEAD = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,'
+    b'"model":"google/gemini-3-flash","choices":['
+)
 
 
 def test_opentokens_stream_has_a_usage_chunk_before_done() -> None:

@@ -104,7 +104,8 @@ def test_messages_are_made_harmless(message: str, shown: str) -> None:
 
 TABLE = [
     # what helps a client passes as it is
-    "This model's maximum context length is 4096 tokens. You requested 5000 tokens (4000 in the messages, 1000 in the completion).",
+    "This model's maximum context length is 4096 tokens. "
+    "You requested 5000 tokens (4000 in the messages, 1000 in the completion).",
     "max_tokens must be at least 1, got 0.",
     "temperature must be non-negative, got -1.0.",
     "top_k must be -1 (disable), or at least 1, got 0.",
@@ -112,10 +113,13 @@ TABLE = [
     "logprobs must be non-negative, got -3. (parameter=logprobs, value=-3)",
     "min_tokens must be less than or equal to max_tokens=10, got 20.",
     "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required', 'input': None}]",
-    "1 validation error for ChatCompletionRequest messages.0.role Input should be 'system', 'user' or 'assistant' [type=string_type]",
+    "1 validation error for ChatCompletionRequest messages.0.role "
+    "Input should be 'system', 'user' or 'assistant' [type=string_type]",
     "Invalid value for 'messages[0].content[1].image_url': expected at most 4194304 characters.",
-    "the request exceeds the available context size (5000 > 4096), try increasing it: n_ctx = 4096, n_prompt_tokens = 5000",
-    "'tool_choice' is only allowed when 'tools' are specified (e.g. \"auto\"), see response_format.json_schema.schema",
+    "the request exceeds the available context size (5000 > 4096), "
+    "try increasing it: n_ctx = 4096, n_prompt_tokens = 5000",
+    "'tool_choice' is only allowed when 'tools' are specified (e.g. \"auto\"), "
+    "see response_format.json_schema.schema",
     "Unsupported content type image/png; use text, and 512x512 pixels or 10MB at most.",
     "参数max_tokens必须小于等于4096，当前值为99999",
     "Only up-to 20 top_logprobs are supported with 3-token choices.",

@@ -175,10 +175,9 @@ class Probe:
 
 @contextlib.contextmanager
 def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
-    """A probe process under `limits` (the fields of `chatapi.web.server_limits.ServerLimits`, and `trusted_proxies`), by
-    default without a lame duck.
+    """Run a probe process under `limits`, by default without a lame duck; fail on an unexpected error log.
 
-    It must not log an error that nobody expects.
+    `limits` are the fields of `chatapi.web.server_limits.ServerLimits`, and `trusted_proxies`.
     """
     limits = {"lame_duck_seconds": 0, "idle_grace_seconds": 0.2} | limits
     command = [sys.executable, str(Path(__file__).with_name("asgi_probe.py")), server, json.dumps(limits)]

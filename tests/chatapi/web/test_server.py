@@ -146,7 +146,8 @@ def test_it_cuts_a_chunked_body_at_the_cap(probe: Probe) -> None:
 def test_it_joins_a_chunked_body(probe: Probe) -> None:
     with probe.client() as client:
         client.send(
-            b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+            b"POST /echo HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
         )
         assert json.loads(client.response().body)["body_bytes"] == 5
 
@@ -178,7 +179,7 @@ def test_it_does_not_wait_for_a_body_that_dribbles(probe: Probe) -> None:
         b"POST / HTTP/1.1\r\nHost: probe\r\nContent-Length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: probe\r\n" + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n",
         b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5_000,
         b"GET / HTTP/1.1\r\nHost: probe\r\nX-Folded: a\r\n b\r\n\r\n",

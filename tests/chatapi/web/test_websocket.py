@@ -74,7 +74,7 @@ def test_a_bad_handshake_is_a_json_error(probe: Probe) -> None:
         assert client.is_hung_up()
 
 
-def test_a_second_handshake_before_the_first_ones_answer_is_told_nothing_of_what_is_inside(
+def test_a_second_handshake_before_the_first_answer_gets_a_plain_server_error(
     probe: Probe,
 ) -> None:
     with probe.client() as client:

@@ -48,7 +48,8 @@ async def watched() -> AsyncIterator[list[float]]:
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    gc.disable()  # a worker has frozen what it imports (`serving/long_lived.py`); here a collection looks at all of pytest
+    # A worker freezes its imports (`serving/long_lived.py`); here a collection would scan all of pytest.
+    gc.disable()
     try:
         yield turns_s
     finally:

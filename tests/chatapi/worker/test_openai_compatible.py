@@ -73,8 +73,8 @@ async def read_request(reader: asyncio.StreamReader) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["", "crlf", "comments", "split=1", "split=7,crlf", "null_choices", "no_index", "repeat_role", "fin_without_done",
-     "usage_on_finish", "usage_every_chunk", "as_json", "rate=500"],
+    ["", "crlf", "comments", "split=1", "split=7,crlf", "null_choices", "no_index", "repeat_role",
+     "fin_without_done", "usage_on_finish", "usage_every_chunk", "as_json", "rate=500"],
 )  # fmt: skip
 async def test_it_reads_every_deviation_alike(
     engine: OpenAICompatibleEngine, upstream: Upstream, script: str

@@ -215,7 +215,10 @@ async def test_it_does_not_wait_for_the_words_of_an_error(
     engine: OpenAICompatibleEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_compatible, "ERROR_GRACE_S", 0.1, raising=False)
-    head = b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 100\r\nRetry-After: 3\r\n\r\n"
+    head = (
+        b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 100\r\nRetry-After: 3\r\n\r\n"
+    )
     async with stalling(head + b'{"error": ') as url, asyncio.timeout(5):
         _, error = await failed(engine, call_of(url))
     assert (error.failure.code, error.failure.retry_after_ms) == ("upstream_rate_limited", 3_000)

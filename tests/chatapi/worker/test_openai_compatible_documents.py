@@ -154,7 +154,8 @@ async def test_a_text_stream_without_finish_reasons_ends_by_done(
             "context_length_exceeded",
         ),
         (
-            'event: error\ndata: {"message": "slow", "type": "rate_limit_error", "error": {"message": "slow"}}\n\n',
+            "event: error\n"
+            'data: {"message": "slow", "type": "rate_limit_error", "error": {"message": "slow"}}\n\n',
             "upstream_error",
         ),
         ({"object": "error", "message": "slow down", "code": 429}, "upstream_rate_limited"),

@@ -1,4 +1,4 @@
-"""The task pool, in real worker processes over a real Valkey. What the probe tasks report is in `probe_app`."""
+"""The task pool, in real worker processes over a real Valkey. `probe_app` defines the tasks' reports."""
 
 import asyncio
 import signal

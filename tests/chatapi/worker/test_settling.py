@@ -121,7 +121,7 @@ def published(writes: Writes) -> list[AnyDelta]:
 END: list[AnyDelta] = [Finished("stop"), Usage(7, 5)]
 
 
-async def test_what_could_not_be_published_is_not_charged_though_the_upstream_has_told_of_it(
+async def test_unpublished_tokens_are_not_charged_even_if_the_upstream_reported_them(
     commits: Commits, publisher: Publisher, writes: Writes, run: Run
 ) -> None:
     async def redis_goes_away() -> None:
