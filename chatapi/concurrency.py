@@ -24,7 +24,7 @@ class Batch(Generic[Item, Result]):
     """Combines concurrent calls: those that arrive while `run` is busy go together with its next call."""
 
     def __init__(self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]]) -> None:
-        """`run` returns one result per item, in order; if it raises, all callers of that batch get the error."""
+        """`run` returns one result per item, in order; if it raises, all its callers get the error."""
         self._run = run
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._task: asyncio.Task[None] | None = None

@@ -147,7 +147,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     runs_on: bool = False
     """The generation is finished even if its client leaves: a client will come back for the answer."""
-    # Jobs of earlier releases have a fourth element, which is ignored: what the request took from rate limits.
+    # Jobs of earlier releases have a fourth element, which is ignored: the request's share of rate limits.
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Ids of generations (UUIDv7; `chatcmpl-<hex>` on the wire, or as another protocol writes it) and of requests."""
+"""Ids of generations (UUIDv7; `chatcmpl-<hex>` or another protocol's form on the wire) and of requests."""
 
 import re
 import secrets
