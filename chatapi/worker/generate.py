@@ -120,7 +120,7 @@ async def _run(services: Services, run: Run) -> None:
         await services.turns.take(run.claimed.organization_id, START_UNITS)
         if run.content is not None:
             request = await _request(run)
-            run.tally.expect_echo(request)
+            run.usage.expect_echo(request)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels
@@ -218,8 +218,8 @@ async def _stream(services: Services, run: Run, request: GenerationRequest, rout
                 return
             if not services.turns.try_take(len(batch)):
                 await services.turns.wait(run.organization_id, len(batch))
-            is_light = heavy_work.is_light(run.tally, batch)
-            passing = run.tally.add(batch) if is_light else await heavy_work.tallied(run.tally, batch)
+            is_light = heavy_work.is_light(run.usage, batch)
+            passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
             run.publish(services.publisher, passing)
             if services.publisher.is_behind(run):
                 await services.publisher.caught_up(run)
@@ -243,7 +243,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
         return
     failpoint("settle.after_commit")
     run.publish(
-        services.publisher, run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count)
+        services.publisher, run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count)
     )
     services.left_behind.end(run, settlement.tokens)
 
@@ -261,14 +261,14 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:
-    if run.tally.usage is not None and run_usage.is_plausible(run.claimed, run.tally.usage):
-        return run_usage.settlement(run.claimed, request, run.tally, end)
-    await heavy_work.count_all(run.tally)
-    is_charged = end.ending is Ending.COMPLETED or run.tally.completion_tokens
+    if run.usage.reported is not None and run_usage.is_plausible(run.claimed, run.usage.reported):
+        return run_usage.settlement(run.claimed, request, run.usage, end)
+    await heavy_work.count_all(run.usage)
+    is_charged = end.ending is Ending.COMPLETED or run.usage.completion_tokens
     prompt_tokens = (
         await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
     )
-    return run_usage.settlement(run.claimed, request, run.tally, end, prompt_tokens)
+    return run_usage.settlement(run.claimed, request, run.usage, end, prompt_tokens)
 
 
 async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:

@@ -31,7 +31,7 @@ from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.orphaned_reservations import LeftBehind
-from chatapi.worker.reaper.garbage_collection import keep_forgetting
+from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
@@ -87,7 +87,7 @@ class Services:
         """Run the loops while the process lives; at the end everything is published and closed."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
-        forgetting = partial(keep_forgetting, self.commits, self.stream)
+        forgetting = partial(collect_garbage, self.commits, self.stream)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
         work = (self.publisher.run, self._listen, self._sweep, reaper.run, forgetting, lost_messages.run)
@@ -119,7 +119,7 @@ class Services:
         is seen in one of them.
         """
         claiming, runs = list(self._awaited), list(self.running.values())
-        running = [ledger.Pulse(run.id, run.fence, run.tally.pieces, run.deployment) for run in runs]
+        running = [ledger.Pulse(run.id, run.fence, run.usage.pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
         return Held(
             running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]
@@ -137,25 +137,25 @@ class Services:
             await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
             try:
                 if self.running:
-                    await self._drop_cancelled(list(self.running.values()))
-                    await self._drop_unwelcome(list(self.running.values()))
-                await self._mind_absent(list(self.running.values()))
+                    await self._cancel_missed(list(self.running.values()))
+                    await self._cancel_revoked(list(self.running.values()))
+                await self._cancel_for_dead_web(list(self.running.values()))
             except (RedisError, OSError, UsageError) as error:
                 log.warning("sweep: %r", error)
 
-    async def _drop_cancelled(self, runs: list[Run]) -> None:
+    async def _cancel_missed(self, runs: list[Run]) -> None:
         """Stop what was cancelled while we did not listen."""
         for generation_id, why in (await self.stream.cancelled_among([run.id for run in runs])).items():
             await self._cancel(generation_id, why)
 
-    async def _drop_unwelcome(self, runs: list[Run]) -> None:
+    async def _cancel_revoked(self, runs: list[Run]) -> None:
         """Stop what runs for a key that has been revoked meanwhile."""
         for generation_id in await self.commits.read(reports.with_revoked_keys, [run.id for run in runs]):
             if (run := self.running.get(generation_id)) is not None:
                 await self._turn_to_stop(run)
                 run.stop(End(Ending.FAILED, KEY_REVOKED))
 
-    async def _mind_absent(self, runs: list[Run]) -> None:
+    async def _cancel_for_dead_web(self, runs: list[Run]) -> None:
         """Stop what a web process that died has left behind, and see to what that has taken from rate limits."""
         inboxes = {run.inbox for run in runs if run.inbox} | self.left_behind.inboxes
         try:

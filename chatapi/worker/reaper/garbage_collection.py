@@ -19,19 +19,19 @@ LEAST_S, MOST_S = 1.0, 60.0
 """Between two looks, however short or long streams are kept."""
 
 
-async def keep_forgetting(commits: GroupCommit, stream: DeltaStream) -> None:
+async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
     """Look every now and then, for ever, so often that nothing outlasts `STREAM_TTL_MS`; any number of
     processes may, beside each other.
     """
     while True:
         try:
-            await forget_settled(commits, stream)
+            await delete_settled(commits, stream)
         except (UsageError, RedisError, OSError) as error:
             log.warning("forgetting: %r", error)
         await asyncio.sleep(_pause_s())
 
 
-async def forget_settled(commits: GroupCommit, stream: DeltaStream) -> None:
+async def delete_settled(commits: GroupCommit, stream: DeltaStream) -> None:
     """Drop the jobs of all that has been settled for a while, and their logs when every settled one's goes.
 
     Raises `UsageError`, `RedisError` or OSError when the books or Redis are away.

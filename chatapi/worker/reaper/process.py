@@ -14,7 +14,7 @@ from chatapi.delta_stream import DeltaStream
 from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
 from chatapi.serving.watchdog import watched
-from chatapi.worker.reaper.garbage_collection import keep_forgetting
+from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
 from chatapi.worker.reaper.reaper import Reaper
 from usage.database.group_commit import GroupCommit
@@ -37,7 +37,7 @@ async def _run() -> None:
     reaping = asyncio.create_task(supervise(reaper.run))
     beside = [
         asyncio.create_task(supervise(loop))
-        for loop in (partial(keep_house, commits), partial(keep_forgetting, commits, stream))
+        for loop in (partial(keep_house, commits), partial(collect_garbage, commits, stream))
     ]
     for number in (signal.SIGTERM, signal.SIGINT):
         # What it has taken over and not closed yet, its lease gives to the next reaper.

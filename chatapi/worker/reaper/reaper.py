@@ -17,7 +17,7 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.heavy_work import aside
-from chatapi.worker.runs.run_usage import Tally, counted_completion, prompt_tokens
+from chatapi.worker.runs.run_usage import RunUsage, counted_completion, prompt_tokens
 from usage.books import ledger
 from usage.books.ledger import Orphan, Settlement
 from usage.database.clock import database_now
@@ -178,11 +178,11 @@ def _settlement(
     orphan: Orphan, sealed: Sealed, request: GenerationRequest | None, failure: Failed
 ) -> Settlement:
     """Charges what the log shows, which is what the client may have seen."""
-    tally = Tally()
+    usage = RunUsage()
     if request is not None:
-        tally.expect_echo(request, is_whole=sealed.is_whole)
-    tally.add(sealed.deltas)
-    completion = counted_completion(tally, orphan.completion_tokens_cap)
+        usage.expect_echo(request, is_whole=sealed.is_whole)
+    usage.add(sealed.deltas)
+    completion = counted_completion(usage, orphan.completion_tokens_cap)
     if not sealed.is_whole:
         # The last heartbeat's count is what is left when Redis has lost the log.
         completion = max(completion, min(orphan.completion_tokens, orphan.completion_tokens_cap))
@@ -190,7 +190,7 @@ def _settlement(
         orphan.id,
         orphan.fence,
         Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
-        Tokens(prompt_tokens(request), completion, None, _at_most(tally.reasoning_tokens, completion))
+        Tokens(prompt_tokens(request), completion, None, _at_most(usage.reasoning_tokens, completion))
         if completion
         else Tokens(),
         UsageSource.COUNTED if completion else UsageSource.NONE,

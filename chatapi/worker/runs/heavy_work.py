@@ -18,7 +18,7 @@ from chatapi.fair_room import FairRoom
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.worker.runs.run_usage import Tally
+from chatapi.worker.runs.run_usage import RunUsage
 
 LIGHT_BYTES = 16 << 10
 """So much JSON is read or written on the loop: 1 ms at most."""
@@ -77,32 +77,32 @@ async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
     return await count(text) + request.prompt_overhead_tokens
 
 
-async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """Returns what `tally.add` returns for a batch that is not light, with large deltas in parts: a reader
+async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
+    """Returns what `usage.add` returns for a batch that is not light, with large deltas in parts: a reader
     decodes each part at once.
     """
-    passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
-    if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
-        tally.unsettled_chars = 0
-        for counter in tally.counters:
+    passing = await aside(usage.add, [part for delta in batch for part in _parts(delta)])
+    if usage.unsettled_chars > MAX_UNSETTLED_CHARS:
+        usage.unsettled_chars = 0
+        for counter in usage.counters:
             if counter.uncounted_chars > LIGHT_CHARS:
                 await aside(counter.settle)
     return passing
 
 
-async def count_all(tally: Tally) -> None:
-    """Count what the tally has not counted yet, so that its tokens are known at once."""
-    counters = tally.counters
+async def count_all(usage: RunUsage) -> None:
+    """Count what the usage has not counted yet, so that its tokens are known at once."""
+    counters = usage.counters
     if sum(counter.uncounted_chars for counter in counters) > LIGHT_CHARS:
         for counter in counters:
             await aside(getattr, counter, "tokens")
 
 
-def is_light(tally: Tally, batch: Sequence[AnyDelta]) -> bool:
-    """Returns whether the tally can take these deltas on the event loop: they are short, and little is still
+def is_light(usage: RunUsage, batch: Sequence[AnyDelta]) -> bool:
+    """Returns whether the usage can take these deltas on the event loop: they are short, and little is still
     to be counted.
     """
-    if len(batch) > LIGHT_DELTAS or tally.unsettled_chars > MAX_UNSETTLED_CHARS:
+    if len(batch) > LIGHT_DELTAS or usage.unsettled_chars > MAX_UNSETTLED_CHARS:
         return False
     return sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
 

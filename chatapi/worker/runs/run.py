@@ -13,7 +13,7 @@ from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.runs.publisher import Publisher
-from chatapi.worker.runs.run_usage import End, Ending, Tally
+from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed
 from usage.books.settlement import Attempt
 
@@ -57,7 +57,7 @@ class Run:
         self.next_seq = 1
         self.has_published = False
         self.has_lost_stream = False
-        self.tally = Tally()
+        self.usage = RunUsage()
         self.content = content
         self.request_bytes = 0 if content is None else len(content)
         """The length of `content`: how heavy all work on the request is."""
@@ -151,5 +151,5 @@ class Run:
         reach nobody.
         """
         self.has_lost_stream = True
-        self.tally.take_back(given_up)
+        self.usage.take_back(given_up)
         self.stop(End(Ending.FAILED, STREAM_LOST))

@@ -32,11 +32,11 @@ from usage.models import Outcome, UsageNote, UsageSource
 from usage.pricing import Tokens
 
 
-class Tally:
+class RunUsage:
     """Counts one generation's deltas as they pass; cheap per delta, exact when asked."""
 
     def __init__(self) -> None:
-        self.usage: Usage | None = None
+        self.reported: Usage | None = None
         self.finished: dict[int, FinishReason] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
@@ -46,7 +46,7 @@ class Tally:
         """Text that the counters keep until they are asked to `settle`, or their tokens."""
         self._pieces = 0
         self._echo: EchoCounters | None = None
-        self._lost: Tally | None = None
+        self._lost: RunUsage | None = None
         self._started_at = time.monotonic()
         # By choice: they come interleaved, and no token reaches from one into another.
         self._visible: Mapping[int, tokens.Counter] = defaultdict(tokens.Counter)
@@ -66,7 +66,7 @@ class Tally:
                 case Finished():
                     self.finished[delta.index] = delta.finish_reason
                 case Usage():
-                    self.usage = delta
+                    self.reported = delta
                 case _:
                     self._count(delta)
                     passing.append(delta)
@@ -109,9 +109,9 @@ class Tally:
         """Count no more what could not be published: nobody is charged for what no log holds. The upstream's
         own figure counts it.
         """
-        self._lost = self._lost or Tally()
+        self._lost = self._lost or RunUsage()
         self._lost.add(batch)
-        self.usage = None
+        self.reported = None
 
     @property
     def pieces(self) -> int:
@@ -187,7 +187,7 @@ class End:
 def settlement(
     run: Claimed,
     request: GenerationRequest | None,
-    tally: Tally,
+    usage: RunUsage,
     end: End,
     counted_prompt_tokens: int | None = None,
 ) -> Settlement:
@@ -197,11 +197,11 @@ def settlement(
     An upstream's own usage counts, an explicit zero too. Without it, and where the request can't have used
     that much, we count.
     """
-    told = tally.usage
+    told = usage.reported
     if told is not None and is_plausible(run, told):
         source, used, note = UsageSource.UPSTREAM, _tokens(told), UsageNote.ADDED if told.is_added else None
     else:
-        source, used = _counted(run, request, tally, end, counted_prompt_tokens)
+        source, used = _counted(run, request, usage, end, counted_prompt_tokens)
         note = UsageNote.IMPLAUSIBLE if told is not None else None
     failure = end.failure if end.ending is Ending.FAILED else None
     return Settlement(
@@ -211,14 +211,14 @@ def settlement(
         tokens=used,
         usage_source=source,
         usage_note=note,
-        finish_reason=_finish_reason(tally.finished, end.ending, run.choices_count),
+        finish_reason=_finish_reason(usage.finished, end.ending, run.choices_count),
         error_code=end.error_code,
         error_message=_kept(failure) if failure else "",
         deployment=end.attempts[-1].deployment if end.attempts else "",
         attempts=len(end.attempts),
         attempt_log=end.attempts,
-        first_token_ms=tally.first_token_ms,
-        last_token_ms=tally.last_token_ms,
+        first_token_ms=usage.first_token_ms,
+        last_token_ms=usage.last_token_ms,
         is_final=failure is not None and failure.status in (400, 403, 413),
     )
 
@@ -256,14 +256,14 @@ def _tokens(told: Usage) -> Tokens:
 def _counted(
     run: Claimed,
     request: GenerationRequest | None,
-    tally: Tally,
+    usage: RunUsage,
     end: End,
     counted_prompt_tokens: int | None,
 ) -> tuple[UsageSource, Tokens]:
-    counted = counted_completion(tally, run.max_output_tokens * run.choices_count)
+    counted = counted_completion(usage, run.max_output_tokens * run.choices_count)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
-    reasoning = tally.reasoning_tokens
+    reasoning = usage.reasoning_tokens
     prompt = prompt_tokens(request) if counted_prompt_tokens is None else counted_prompt_tokens
     if run.max_prompt_tokens is not None:
         prompt = min(prompt, run.max_prompt_tokens)
@@ -272,11 +272,11 @@ def _counted(
     )
 
 
-def counted_completion(tally: Tally, cap: int) -> int:
+def counted_completion(usage: RunUsage, cap: int) -> int:
     """Our own count of the tokens to charge: never beyond the cap that the upstream was given, for our tokens
     need not be its tokens.
     """
-    return min(tally.completion_tokens, cap)
+    return min(usage.completion_tokens, cap)
 
 
 def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:
@@ -303,7 +303,7 @@ def prompt_tokens(request: GenerationRequest | None) -> int:
     return 0 if request is None else tokens.count(request.prompt_text) + request.prompt_overhead_tokens
 
 
-def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[AnyDelta]:
+def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> list[AnyDelta]:
     """The deltas that end the stream, for after the commit: failure, or every choice's finish and the usage.
 
     What is cancelled before its first token has yet to announce its choices: SDKs raise at one that ends and
@@ -311,9 +311,9 @@ def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[A
     """
     if end.failure is not None:
         return [end.failure]
-    beginning: list[AnyDelta] = [] if tally.has_started else [Started()]
+    beginning: list[AnyDelta] = [] if usage.has_started else [Started()]
     finishes = [
-        Finished(reason, index) for index, reason in enumerate(_finish_reasons(tally.finished, choices_count))
+        Finished(reason, index) for index, reason in enumerate(_finish_reasons(usage.finished, choices_count))
     ]
     return [
         *beginning,
