@@ -22,7 +22,7 @@ NOTHING_RAN = (2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Mutation:
-    """One mistake: text that stands once in the file, its replacement, and the tests of which one must fail."""
+    """One mistake: text that occurs once in the file, its replacement, and tests of which one must fail."""
 
     name: str
     file: str
