@@ -159,7 +159,7 @@ async def test_it_goes_on_after_a_redis_that_was_away(
     forgetting = asyncio.create_task(collect_garbage(commits, stream))
     try:
         async with asyncio.timeout(20):
-            while "forgetting: " not in caplog.text:
+            while "garbage collection: " not in caplog.text:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(valkey.start)
             untold = await settled(commits, alice, LONG_AGO_MS)
