@@ -49,8 +49,8 @@ class Reaper:
         self._limits = RateLimits(stream.redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS)
         self._was_blind_at = float("-inf")
         self._looked_at: datetime | None = None
-        """When the last look found nothing, by the database's clock; None if it found orphans: closing them may
-        take long.
+        """When the last look found nothing, by the database's clock; None if it found orphans, because
+        closing them may take long.
         """
         self._giving_back: set[asyncio.Task[None]] = set()
 
@@ -110,7 +110,7 @@ class Reaper:
         return passed_ms > most_ms
 
     async def _close(self, orphan: Orphan) -> None:
-        """Close one orphan. If it can't be settled now, it is taken over again when the new lease runs out."""
+        """Close one orphan; if that fails, it is taken over again when the new lease runs out."""
         try:
             sealed, job = await self._look_back(orphan)
             failpoint("reaper.after_seal")

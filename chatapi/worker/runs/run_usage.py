@@ -95,7 +95,7 @@ class RunUsage:
         self._pieces += 1
 
     def expect_echo(self, request: GenerationRequest, *, is_whole: bool = True) -> None:
-        """Do not count the prompt that choices repeat, if the request asks for `echo`. Call this before `add`.
+        """Leave out the prompt that choices repeat, if the request asks for `echo`. Call this before `add`.
 
         `is_whole` is False if the beginning of the answer is lost.
         """
@@ -154,7 +154,7 @@ def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, token
 
 
 class Ending(Enum):
-    """Why a run ended. `CANCELLED`, on request, ends like a complete answer; `CLIENT_LEFT` ends with a failure."""
+    """Why a run ended. `CANCELLED`, on request, ends like a complete answer; `CLIENT_LEFT` as a failure."""
 
     COMPLETED = "completed"
     CANCELLED = "cancelled"
@@ -232,8 +232,8 @@ _OUTCOMES = {
 def is_plausible(run: Claimed, reported: Usage) -> bool:
     """Return whether the request can have used that much.
 
-    1. The prompt fits into the model's context. It may be longer than we counted: a server may put text before
-       it.
+    1. The prompt fits into the model's context. A server may put text before it, so it may be longer than
+       what we counted.
     2. The completion is within the cap of each choice.
     3. The amount is at most what was reserved.
     """
