@@ -1,5 +1,5 @@
-"""Asyncio helpers that web and worker share: batches, cached values, loops that survive errors, work that
-survives cancellation.
+"""Asyncio helpers that web and worker share: batches, cached values, retries, loops that survive errors, work
+that survives cancellation.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Batch(Generic[Item, Result]):
     """Combines concurrent calls: those that arrive while `run` is busy go together with its next call."""
 
     def __init__(self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]]) -> None:
-        """`run` returns one result per item, in order; if it raises, all its callers get the error."""
+        """`run` returns one result per item, in order; its error goes to all callers of that batch."""
         self._run = run
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -111,6 +111,21 @@ async def supervise(loop: Loop) -> None:
         except Exception:
             log.exception("%s failed", running)
         await asyncio.sleep(RESTART_DELAY_S)
+
+
+async def retry(
+    call: Callable[[], Awaitable[Result]], waits_s: Sequence[float], errors: tuple[type[Exception], ...]
+) -> Result:
+    """Return what the call returns, repeating it after each wait while it raises one of `errors`.
+
+    Raises the error of the last attempt, and any other error at once.
+    """
+    for wait_s in waits_s:
+        try:
+            return await call()
+        except errors:
+            await asyncio.sleep(wait_s)
+    return await call()
 
 
 async def shield_until_done(work: Awaitable[Result]) -> tuple[Result, bool]:

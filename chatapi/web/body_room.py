@@ -2,7 +2,7 @@
 
 A body gets room before it is read, and keeps it until its request is queued. A body that waits for room is
 not read, so TCP's flow control slows its client down. An organization that sends many large bodies delays
-only its own.
+only itself.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ MOST_WAITING_EACH: Final = 64
 """Requests of one organization that may wait: each holds a connection and up to `LARGE_BYTES`."""
 WAIT_S: Final = 20.0
 HOLD_S, LEAST_BYTES_PER_S = 5.0, 1024 * 1024
-"""A body that arrives more slowly gives way when others wait: `HOLD_S`, and a second per so many bytes."""
+"""A body has `HOLD_S`, and a second per `LEAST_BYTES_PER_S`, to arrive; then it gives way if others wait."""
 
 
 class BodyRoom:
@@ -33,6 +33,6 @@ class BodyRoom:
         )
 
     async def acquire(self, organization_id: int, n_bytes: int) -> Room:
-        """Wait for room for a body of at most that many bytes; raises `NoRoom` after `wait_s`."""
+        """Wait for room for a body of at most `n_bytes`; raises `NoRoom` after `wait_s`."""
         units = max(n_bytes, LEAST_BYTES)
         return await self._room.acquire(organization_id, units, hold_s=HOLD_S + units / LEAST_BYTES_PER_S)

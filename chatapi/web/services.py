@@ -21,7 +21,7 @@ from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi import catalog
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, supervise
+from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
 from chatapi.fair_turns import FairTurns
@@ -52,7 +52,7 @@ MAX_TICKET_BODIES = 4
 """How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
 ENQUEUES_WITHIN_MS = 1_000
 """How long after the admission the admitting process may still enqueue a generation."""
-RETRY_S = (0.5, 1, 2, 5)
+RETRY_S = (0.5, 1, 2)
 """Waits between attempts to cancel a generation in Redis: without that it runs on, and is charged."""
 
 
@@ -214,7 +214,7 @@ class Services:
         self.in_background(self._cancel(generation_id, Cancellation.ASKED))
 
     async def cancel(self, generation_id: UUID) -> None:
-        """Tell the worker now to stop the generation. Raises `StreamUnavailable`."""
+        """Tell the worker to stop the generation, before this call returns. Raises `StreamUnavailable`."""
         try:
             await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
         except (RedisError, OSError) as error:
@@ -236,7 +236,7 @@ class Services:
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
         cancel = partial(self.stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
-        await _retry(cancel, f"could not tell that nobody waits for {generation_id.hex}")
+        await _retry(cancel, f"could not cancel {generation_id.hex}, which runs on")
 
     async def _drop_job(self, generation_id: UUID) -> None:
         drop = partial(self.stream.forget, {generation_id: 0})
@@ -273,10 +273,7 @@ class Services:
 
 
 async def _retry(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
-    for wait_s in RETRY_S:
-        try:
-            await attempt()
-            return
-        except (RedisError, OSError) as error:
-            log.warning("%s: %s", consequence, error)
-        await asyncio.sleep(wait_s)
+    try:
+        await retry(attempt, RETRY_S, (RedisError, OSError))
+    except (RedisError, OSError) as error:
+        log.warning("%s: %s", consequence, error)

@@ -1,4 +1,4 @@
-"""When this worker takes a web process for dead."""
+"""Decides when this worker treats a web process as dead."""
 
 from collections.abc import Collection
 
@@ -8,14 +8,15 @@ from accounts import loop_clock
 from chatapi.presence import Signs
 
 PRESUMED_DEAD_S = 2.0
-"""How long a web process may be gone from Redis: longer than it takes to announce itself to one that has just
-lost its data.
+"""How long a web process may be missing from Redis: longer than it needs to announce itself again after Redis
+has lost its data.
 """
 
 
 class Absences:
-    """Since when which web processes have been missing, as far as this worker has seen: time in which it
-    could not look does not count.
+    """Remembers since when web processes have been missing or silent.
+
+    Time during which this worker could not look does not count.
     """
 
     def __init__(self) -> None:
@@ -23,11 +24,11 @@ class Absences:
         self._gone_since: dict[str, float] = {}
 
     def forget(self) -> None:
-        """It could not look."""
+        """Start again: this worker could not look."""
         self._silent_since, self._gone_since = {}, {}
 
     def dead(self, names: Collection[str], signs: Signs) -> set[str]:
-        """Those of the web processes that are dead: gone, or connected for very long without a word."""
+        """Return the dead ones: gone for `PRESUMED_DEAD_S`, or connected and silent for `HUNG_MS`."""
         now = loop_clock.monotonic()
         silent = set(names) - signs.heard
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}

@@ -1,4 +1,4 @@
-"""Which deployment serves a request next: by priority, then by weight, those in cool-down last."""
+"""Orders the deployments of a model: by priority, then at random by weight, those in cool-down last."""
 
 import random
 import time
@@ -13,12 +13,12 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.engines import Target, Timeouts
 
 COOL_DOWN_S = 10.0
-"""How long a deployment that failed before its first delta is asked last."""
+"""How long a deployment is asked last after a retryable failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A deployment as a run needs it."""
+    """A deployment with its rules for routing and for clients that leave."""
 
     target: Target
     weight: int = 1
@@ -28,25 +28,21 @@ class Route:
 
 
 SANDBOX = Route(Target(engine="sandbox", name="sandbox"), allows_remote_media=True)
-"""All that a test key reaches, whatever model it names. It fetches nothing."""
+"""The only route for test keys, for every model. It fetches no media."""
 
 
 def load() -> dict[str, list[Route]]:
-    """The active deployments of each model."""
+    """Return the routes to the active deployments, by model."""
     routes: dict[str, list[Route]] = {}
     for row in active_deployments():
-        routes.setdefault(row.model_id, []).append(_route(row))
+        on_disconnect = OnDisconnect(row.on_disconnect)
+        route = Route(target_of(row), row.weight, row.priority, on_disconnect, row.allow_remote_media)
+        routes.setdefault(row.model_id, []).append(route)
     return routes
 
 
-def _route(row: Deployment) -> Route:
-    return Route(
-        target_of(row), row.weight, row.priority, OnDisconnect(row.on_disconnect), row.allow_remote_media
-    )
-
-
 def target_of(row: Deployment) -> Target:
-    """The deployment as its engine needs to know it."""
+    """Return what the engine needs to know of the deployment."""
     return Target(
         engine=row.engine,
         name=row.name,
@@ -59,25 +55,27 @@ def target_of(row: Deployment) -> Target:
 
 
 def able(routes: Sequence[Route], request: GenerationRequest) -> list[Route]:
-    """The routes that may receive the request: an address that an upstream would fetch goes only where that
-    is allowed.
+    """Return the routes that may receive the request.
+
+    URLs of media go only to deployments that allow remote media: their upstream would fetch them.
     """
     return [route for route in routes if route.allows_remote_media or request.remote_media_param is None]
 
 
 class Health:
-    """Remembers which deployments failed lately; of this process only, so a wrong memory costs little."""
+    """Remembers which deployments have failed lately. Each process has its own memory."""
 
     def __init__(self) -> None:
         self._cool_until: dict[Target, float] = {}
 
     def failed(self, target: Target) -> None:
-        """Ask this deployment last for a while."""
+        """Ask this deployment last for `COOL_DOWN_S`."""
         self._cool_until[target] = time.monotonic() + COOL_DOWN_S
 
     def in_order(self, routes: Sequence[Route]) -> list[Route]:
-        """The routes in the order to try them: healthy before cooling, low priority number first, then drawn
-        by weight.
+        """Return the routes in the order to try them.
+
+        Healthy ones come before those in cool-down, low priority numbers first, the rest at random by weight.
         """
         now = time.monotonic()
         # Efraimidis and Spirakis: sorting by u^(1/w) draws without replacement in proportion to the weights.

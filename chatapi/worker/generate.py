@@ -1,8 +1,13 @@
-"""Runs one generation: claim, deployments in order, stream, settle, and only then the end."""
+"""Runs one generation.
+
+1. Claim its row, and read its job from Redis.
+2. Ask the model's deployments in order until one begins to answer, and publish its deltas.
+3. Wait until all content is published, and commit the settlement.
+4. Publish the terminal delta: a client never sees an end that the books do not have.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -12,7 +17,7 @@ from uuid import UUID
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from chatapi.concurrency import MAX_AGE_S, shield_until_done
+from chatapi.concurrency import MAX_AGE_S, retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed
@@ -24,7 +29,6 @@ from chatapi.worker.runs.run import SHUTTING_DOWN, STREAM_LOST, Run
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
 from usage.books import ledger
-from usage.database.group_commit import Result
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
 from usage.models import Generation, State
@@ -46,23 +50,23 @@ DATABASE_AWAY = Failed(
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
 START_UNITS = 64
-"""What a run costs before its first delta, in deltas (`fair_turns.py`)."""
+"""The cost of starting a run, in deltas (`fair_turns.py`)."""
 CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
 SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 """Waits between attempts while the database is away; after the last one the reaper closes the generation."""
 
 
 async def generate(services: Services, generation_id: UUID) -> None:
-    """Run the generation to its settled end, unless someone else has."""
+    """Run the generation until it is settled. Raises `AlreadyResolved` if another process has claimed it."""
     failpoint("claim.before")
-    with services.awaiting(generation_id) as heard:
+    with services.awaiting(generation_id) as cancellations:
         (run, cancelled), must_end = await shield_until_done(_claimed_run(services, generation_id))
         failpoint("claim.after")
         services.running[run.id] = run
         heavy_work.party.set(run.organization_id)
     if must_end:
         run.stop(End(Ending.FAILED, SHUTTING_DOWN))
-    for why in filter(None, (cancelled, *heard)):
+    for why in filter(None, (cancelled, *cancellations)):
         run.cancel(why)
     try:
         await _run(services, run)
@@ -71,8 +75,9 @@ async def generate(services: Services, generation_id: UUID) -> None:
 
 
 async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Cancellation | None]:
-    """Claims the generation; returns its run, which alone refers to the request, and why it is cancelled
-    already.
+    """Claim the generation; return its run, and the reason if it is cancelled already.
+
+    Only the run refers to the request, so that `Run.take_content` frees its memory.
     """
     (job, cancelled), claimed = await asyncio.gather(
         _job(services, generation_id), _claim(services, generation_id)
@@ -83,8 +88,9 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
-    """Claim it, or find that we have: a commit whose answer was lost looks like somebody else's when it is
-    tried again.
+    """Claim the generation. Raises `AlreadyResolved` or `DatabaseUnavailable`.
+
+    If the commit succeeded but its reply was lost, the next attempt is refused: the row tells who claimed it.
     """
     claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
     attempts = count()
@@ -94,23 +100,21 @@ async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
         return await services.commits.write(ledger.claim, claim)
 
     try:
-        return await _patiently(attempt, CLAIM_RETRY_S)
+        return await retry(attempt, CLAIM_RETRY_S, (DatabaseUnavailable,))
     except AlreadyResolved:
-        is_first = next(attempts) == 1
-        ours = (
-            None if is_first else await services.commits.read(ledger.claimed_by, services.name, generation_id)
-        )
-        if ours is None:
-            raise
-        return ours
+        if next(attempts) > 1:
+            ours = await services.commits.read(ledger.claimed_by, services.name, generation_id)
+            if ours is not None:
+                return ours
+        raise
 
 
 async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
-    """The job and whether it is cancelled; none when Redis, that has just given us the message, is away."""
+    """Return the job, and the reason if it is cancelled; neither if Redis is away."""
     try:
         return await services.jobs(generation_id)
     except (RedisError, OSError) as error:
-        log.warning("the job of %s can't be had: %r", generation_id.hex, error)
+        log.warning("the job of %s can't be read: %r", generation_id.hex, error)
         return None, None
 
 
@@ -120,11 +124,10 @@ async def _run(services: Services, run: Run) -> None:
         await services.turns.take(run.claimed.organization_id, START_UNITS)
         if run.content is not None:
             request = await _request(run)
-            run.tally.expect_echo(request)
+            run.usage.expect_echo(request)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
-        # The process must end. What was generated is settled all the same; the pool waits for it, and cancels
-        # only once.
+        # The process must end. The pool cancels a task only once, and waits until it has settled.
         end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
     except DatabaseUnavailable as error:
         log.warning("%s can't run: %r", run.id.hex, error)
@@ -136,6 +139,7 @@ async def _run(services: Services, run: Run) -> None:
 
 
 async def _request(run: Run) -> GenerationRequest:
+    """Decode the run's request: in the thread if it is large."""
     content = run.take_content()
     if run.request_bytes <= heavy_work.LIGHT_BYTES:
         return requests.from_bytes(content)
@@ -143,12 +147,12 @@ async def _request(run: Run) -> GenerationRequest:
 
 
 async def _produce(services: Services, run: Run, request: GenerationRequest | None) -> End:
-    """Try the model's deployments in order until one has begun to answer; stream that one to its end."""
+    """Try the model's deployments in order until one begins to answer; stream its answer to the end."""
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
     end = End(Ending.FAILED, NO_DEPLOYMENT)
     for route in services.health.in_order(await _routes(services, run.claimed, request)):
-        # Whether anyone still wants the answer is asked before every attempt.
+        # The client may have left during the attempt before.
         if stopped := run.begin_on(route.target.name, route.on_disconnect):
             end = stopped
             break
@@ -159,13 +163,13 @@ async def _produce(services: Services, run: Run, request: GenerationRequest | No
 
 
 async def _routes(services: Services, claimed: ledger.Claimed, request: GenerationRequest) -> list[Route]:
-    """Those that may receive the request. There are some, or it was not admitted: if we know of none, our
-    reading is too old.
-    """
+    """Return the routes that may receive the request; an empty list if there are none."""
     if claimed.is_test:
         return [SANDBOX]
+    # The web process saw a deployment when it admitted the request: if the cache has none, it is too old.
     for max_age_s in (MAX_AGE_S, 0):
-        known = await _patiently(partial(services.routes.get, max_age_s), CLAIM_RETRY_S)
+        read = partial(services.routes.get, max_age_s)
+        known = await retry(read, CLAIM_RETRY_S, (DatabaseUnavailable,))
         if routes := able(known.get(claimed.model, []), request):
             return routes
     return []
@@ -174,7 +178,7 @@ async def _routes(services: Services, claimed: ledger.Claimed, request: Generati
 async def _attempt(
     services: Services, run: Run, request: GenerationRequest, route: Route
 ) -> tuple[End, bool]:
-    """How the stream of one deployment ended, and whether another one may be tried."""
+    """Stream from one deployment; return the end, and whether another deployment may be tried."""
     try:
         await _stream(services, run, request, route)
     except EngineError as error:
@@ -193,14 +197,14 @@ async def _attempt(
     except Exception as error:
         if isinstance(error, TimeoutError) and run.stopped is not None:
             return run.stopped, False
-        # A bug; but one that this deployment brings about.
+        # A bug, but this deployment causes it: its attempt has failed.
         run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)
         raise
     return End(Ending.COMPLETED), False
 
 
 async def _stream(services: Services, run: Run, request: GenerationRequest, route: Route) -> None:
-    """Pass the engine's deltas on; raises `EngineError`, or TimeoutError when the run is stopped."""
+    """Publish the engine's deltas. Raises `EngineError`, or TimeoutError when the run is stopped."""
     claimed = run.claimed
     call = Call(
         run.id.hex,
@@ -210,29 +214,28 @@ async def _stream(services: Services, run: Run, request: GenerationRequest, rout
         run.request_bytes,
         claimed.max_prompt_tokens,
     )
-    # Closed explicitly: a generator that is merely left keeps its upstream until the garbage collector finds
-    # it.
+    # Without `aclosing` the upstream's connection stays open until the garbage collector finds the generator.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
             if run.has_lost_stream:
                 return
             if not services.turns.try_take(len(batch)):
                 await services.turns.wait(run.organization_id, len(batch))
-            is_light = heavy_work.is_light(run.tally, batch)
-            passing = run.tally.add(batch) if is_light else await heavy_work.tallied(run.tally, batch)
+            is_light = heavy_work.is_light(run.usage, batch)
+            passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
             run.publish(services.publisher, passing)
             if services.publisher.is_behind(run):
                 await services.publisher.caught_up(run)
 
 
 async def _finish(services: Services, run: Run, request: GenerationRequest | None, end: End) -> None:
-    """Settle, then publish the end: what a client is told is a row that exists."""
+    """Settle, then publish the terminal delta: a client never sees an end that the books do not have."""
     if end.ending is Ending.FENCED_OFF:
         return
-    # First all content, then the charge for it: nobody is charged for what no log holds.
+    # Content first: text that is in no log must not be charged.
     await services.publisher.flushed(run)
     if run.has_lost_stream and end.failure is None:
-        # However well it ended: a part of it is missing.
+        # The upstream finished, but a part of the answer is missing.
         end = replace(end, ending=Ending.FAILED, failure=STREAM_LOST)
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
@@ -243,40 +246,29 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
         return
     failpoint("settle.after_commit")
     run.publish(
-        services.publisher, run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count)
+        services.publisher, run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count)
     )
 
 
 async def _settle(services: Services, settlement: ledger.Settlement) -> None:
-    """Settle, or find that we have: a commit whose answer was lost looks like somebody else's when it is
-    tried again.
-    """
+    """Write the settlement. Raises `AlreadyResolved` or `DatabaseUnavailable`."""
+    write = partial(services.commits.write, ledger.settle, settlement)
     try:
-        await _patiently(lambda: services.commits.write(ledger.settle, settlement), SETTLE_RETRY_S)
+        await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
     except AlreadyResolved:
+        # If the commit succeeded but its reply was lost, the next attempt was refused: the row has our fence.
         ours = Generation.objects.filter(pk=settlement.id, fence=settlement.fence, state=State.SETTLED)
         if not await services.commits.read(ours.exists):
             raise
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:
-    if run.tally.usage is not None and run_usage.is_plausible(run.claimed, run.tally.usage):
-        return run_usage.settlement(run.claimed, request, run.tally, end)
-    await heavy_work.count_all(run.tally)
-    is_charged = end.ending is Ending.COMPLETED or run.tally.completion_tokens
+    """Return the settlement; count tokens only if the upstream reported no plausible usage."""
+    if run.usage.reported is not None and run_usage.is_plausible(run.claimed, run.usage.reported):
+        return run_usage.settlement(run.claimed, request, run.usage, end)
+    await heavy_work.count_all(run.usage)
+    is_charged = end.ending is Ending.COMPLETED or run.usage.completion_tokens
     prompt_tokens = (
         await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
     )
-    return run_usage.settlement(run.claimed, request, run.tally, end, prompt_tokens)
-
-
-async def _patiently(call: Callable[[], Awaitable[Result]], waits_s: Sequence[float]) -> Result:
-    """Call, again after each wait while the database is away; raises `DatabaseUnavailable` in the end, or
-    what the books say.
-    """
-    for wait_s in waits_s:
-        try:
-            return await call()
-        except DatabaseUnavailable:
-            await asyncio.sleep(wait_s)
-    return await call()
+    return run_usage.settlement(run.claimed, request, run.usage, end, prompt_tokens)

@@ -1,7 +1,7 @@
-"""Keeps the leases of all that runs in this process, from a thread of its own: a blocked event loop does not
-stop it.
+"""Prolongs the leases of the process's generations.
 
-It needs the database only, so that Redis can't cost a lease.
+It runs in a separate thread, so that a blocked event loop costs no lease. It needs only the database, so that
+an outage of Redis costs none either.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class Held(NamedTuple):
-    """What a process has, or may have."""
+    """The generations that a process has claimed, or is about to."""
 
     running: Sequence[Pulse]
     claiming: Sequence[Pulse]
-    """Its claim may be committed already: the event loop has yet to hear of it."""
+    """Their claims may be committed, although the event loop has not received the result yet."""
 
 
 class Heartbeat:
-    """The thread, from `start` to `close`."""
+    """Runs the thread from `start` to `close`."""
 
     def __init__(
         self, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]
     ) -> None:
-        """`held` is called in the thread. `lost` is called on the loop, with those that ran and are no longer
-        this process's.
+        """`held` is called in the thread. `lost` is called on the event loop with the ids of running
+        generations that another process has taken over.
         """
         self._commits = commits
         self._held = held
@@ -48,11 +48,10 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Beat from now on."""
         self._thread.start()
 
     async def close(self) -> None:
-        """Beat no more; to be awaited before the database's door is closed."""
+        """Stop the thread and wait for it; call this before `GroupCommit.close`."""
         self._stopping.set()
         await self._loop.run_in_executor(None, self._thread.join)
 

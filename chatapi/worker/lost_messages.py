@@ -30,7 +30,7 @@ BATCH = 1_000
 
 
 class LostMessages:
-    """Looks for lost messages; every worker does, beside the others."""
+    """Looks for lost messages. Every worker runs one."""
 
     def __init__(
         self, commits: GroupCommit, broker: Redis, queue: TaskQueue, has_free_slot: Callable[[], bool]
@@ -41,7 +41,7 @@ class LostMessages:
         self._has_free_slot = has_free_slot
 
     async def run(self) -> None:
-        """Look twice a second, for ever."""
+        """Look every `LOOK_S` while this worker has a free slot, for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -51,7 +51,7 @@ class LostMessages:
                 log.warning("lost messages: %r", error)
 
     async def look(self) -> None:
-        """Enqueue what was lost. Raises `RedisError`, OSError or `UsageError`."""
+        """Enqueue the lost generations again. Raises `RedisError`, OSError or `UsageError`."""
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
         if not waiting:
             return

@@ -8,9 +8,9 @@ The pool also keeps the asynchronous services of the process (publisher, heartbe
 `chatapi_worker_services` in the Celery configuration names a function returning an async context manager,
 entered before the first task and left after the last.
 
-Shutdown: SIGTERM stops the consumer and lets running tasks finish for `chatapi_worker_drain_seconds`; those
-left are then cancelled, once each, and awaited, so that they can settle. A second SIGTERM, or SIGQUIT,
-cancels at once. How long a cancelled task may take is the supervisor's business: it has SIGKILL.
+Shutdown: SIGTERM stops the consumer and lets running tasks finish for `chatapi_worker_drain_seconds`; the
+rest are then cancelled, once each, and awaited, so that they can settle. A second SIGTERM, or SIGQUIT,
+cancels at once. The pool does not limit how long a cancelled task takes: the supervisor has SIGKILL.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ SLOT_IS_FREE = (False, None, 0.0)
 
 
 class TaskRun:
-    """One task on the pool's loop, from its message to its end; Celery holds a weak reference to it."""
+    """One task on the pool's loop. Celery holds a weak reference to it."""
 
     def __init__(
         self, pool: "TaskPool", request: dict[str, Any], on_end: Callable[[tuple[bool, None, float]], None]
@@ -56,23 +56,22 @@ class TaskRun:
         return f"{self._request['task']}[{self._request['id']}]"
 
     def start(self) -> None:
-        """Begin the coroutine. Runs on the loop."""
+        """Start the coroutine. Call this on the loop."""
         self._task = asyncio.create_task(self._execute())
         self._pool.runs[self._task] = self
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the coroutine, once: a second CancelledError would cut its settlement short. Runs on the
-        loop.
+        """Cancel the coroutine, once: a second CancelledError would interrupt its settlement. Call this on
+        the loop.
         """
+        # `Task.cancelling` does not do: a timeout inside the task raises it, too, and lowers it again.
         if self._task and not self._is_cancelled:
-            self._is_cancelled = (
-                True  # `cancelling` also tells of a timeout inside, which takes its cancellation back
-            )
+            self._is_cancelled = True
             self._task.cancel()
 
     def terminate(self, signal: int) -> None:
-        """Cancel the coroutine from Celery's thread: its cold shutdown asks for it."""
+        """Cancel the coroutine; called by Celery's cold shutdown, in Celery's thread."""
         self._pool.call_on_loop(self.cancel)
 
     async def _execute(self) -> None:
@@ -86,14 +85,12 @@ class TaskRun:
         del self._pool.runs[task]
         if task.cancelled():
             logger.warning("Task %r was cancelled", self)
-        # Celery's bookkeeping belongs to its thread; this also wakes a hub that waits with a full pool.
+        # Celery's bookkeeping must run in its thread; this also wakes a hub that waits with a full pool.
         self._pool.hub.call_soon(self._on_end, SLOT_IS_FREE)
 
 
 class TaskPool(BasePool):
-    """Celery's pool of `limit` concurrent coroutines. Celery makes it and calls it, from the main thread
-    only.
-    """
+    """Celery's pool of `limit` concurrent coroutines. Celery creates and calls it in the main thread."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -108,7 +105,7 @@ class TaskPool(BasePool):
         self._stopping = asyncio.Event()
 
     def on_start(self) -> None:
-        """Enter the services; their error at this point is raised here and ends the worker."""
+        """Enter the services; raise their error, which ends the worker."""
         self._thread.start()
         self._started.result()
         signals.worker_shutting_down.connect(self._on_signal)
@@ -122,7 +119,7 @@ class TaskPool(BasePool):
         accept_callback: Callable[[int, float], None],
         **options: object,
     ) -> TaskRun:
-        """Acknowledge one message and start its task. `args` are those of Celery's tracer: name, id, request,
+        """Acknowledge a message and start its task. `args` are those of Celery's tracer: name, id, request,
         body …
         """
         run = TaskRun(self, args[2], callback)
@@ -131,12 +128,12 @@ class TaskPool(BasePool):
         return run
 
     def on_stop(self) -> None:
-        """Drain. The hub keeps turning meanwhile: the answer to the BRPOP still out goes back to the queue,
-        not to the socket's buffer.
-        """
+        """Drain the running tasks, and stop the thread."""
         if self.runs:
             logger.info("Draining %d running tasks", len(self.runs))
         self.call_on_loop(self._stopping.set)
+        # The hub runs meanwhile: if its open BRPOP pops a message, it goes back to the queue. In the socket's
+        # buffer it would be lost.
         try:
             hub_loop = self.hub.create_loop()
             while self._thread.is_alive():
@@ -146,31 +143,25 @@ class TaskPool(BasePool):
         self._thread.join()
 
     def on_terminate(self) -> None:
-        """Cancel what runs, and stop."""
+        """Cancel the running tasks, and stop."""
         self.call_on_loop(self._cancel_runs)
         self.on_stop()
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Nothing: one process runs all tasks, `TaskRun.terminate` ends the one that is meant."""
+        """Do nothing: one process runs all tasks, and `TaskRun.terminate` ends one of them."""
 
     def call_on_loop(self, callback: Callable[..., object], *args: object) -> None:
-        """Schedule `callback(*args)` on the loop, in order, from any thread; nothing happens once the loop
-        has ended.
-        """
+        """Schedule `callback(*args)` on the loop, from any thread; do nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _on_signal(self, **_: object) -> None:
-        """SIGTERM: the first interrupts the hub's poll of up to a second; another one, during the drain,
-        cancels.
-        """
+        """Handle SIGTERM: the first one wakes the hub, the second one cancels the draining tasks."""
         if self.active:
-            self.call_on_loop(self.hub.call_soon, self._wake)
+            # A call from another thread interrupts the hub's poll, which takes up to a second.
+            self.call_on_loop(self.hub.call_soon, lambda: None)
         else:
             self.call_on_loop(self._cancel_runs)
-
-    def _wake(self) -> None:
-        """Nothing: that another thread scheduled it has interrupted the hub's poll."""
 
     def _serve_in_thread(self) -> None:
         try:
@@ -187,28 +178,21 @@ class TaskPool(BasePool):
             self._started.set_result(None)
             try:
                 await self._stopping.wait()
-                await self._drain()
+                if self.runs:
+                    await asyncio.wait(self.runs, timeout=self.app.conf.chatapi_worker_drain_seconds)
             finally:
-                # Celery pops nothing for a pool without slots; it may still be popping if it is the services
-                # that failed.
+                # Celery pops nothing for a pool without slots. If the services failed, it may still pop.
                 self.limit = 0
-                await self._end_runs()
-
-    async def _drain(self) -> None:
-        if self.runs:
-            await asyncio.wait(self.runs, timeout=self.app.conf.chatapi_worker_drain_seconds)
-
-    async def _end_runs(self) -> None:
-        while self.runs:
-            self._cancel_runs()
-            await asyncio.wait(self.runs)
+                while self.runs:
+                    self._cancel_runs()
+                    await asyncio.wait(self.runs)
 
     def _cancel_runs(self) -> None:
         for run in list(self.runs.values()):
             run.cancel()
 
     def _failed(self, error: BaseException) -> None:
-        """A worker without its services must not take tasks: end it, so that the supervisor starts a new one."""
+        """End the worker: without its services it must not take tasks. The supervisor starts a new one."""
         if not self._started.done():
             self._started.set_exception(error)
             return
@@ -217,10 +201,10 @@ class TaskPool(BasePool):
 
 
 class PatientConsumer(Consumer):
-    """Celery's consumer, but asking for a lost broker every 2 s: Celery's own wait grows to 30 s."""
+    """Celery's consumer, reconnecting to a lost broker every 2 s: Celery's waits grow to 30 s."""
 
     def ensure_connected(self, conn: Connection) -> Connection:
-        """Connect, trying for ever; raise WorkerShutdown when a signal asks to stop."""
+        """Connect, trying for ever; raise WorkerShutdown after a signal."""
 
         def log_attempt(error: Exception, interval_seconds: float) -> None:
             logger.error("No broker at %s: %s. Next attempt in %d s", conn.as_uri(), error, interval_seconds)
@@ -241,7 +225,7 @@ def run_worker(app: Celery, *, concurrency: int, drain_seconds: float) -> int:
         consumer_cls=PatientConsumer,
         concurrency=concurrency,
         quiet=True,
-        # Workers that talk to each other: remote control, clocks, monitoring. Nobody here listens.
+        # These are messages between workers, for remote control and monitoring: nothing here reads them.
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,
@@ -251,4 +235,4 @@ def run_worker(app: Celery, *, concurrency: int, drain_seconds: float) -> int:
 
 
 def _keep_logging(**_: object) -> None:
-    """Nothing: where this signal has a receiver, Celery leaves logging as the project's settings made it."""
+    """Do nothing: if the signal has a receiver, Celery does not change the project's logging."""

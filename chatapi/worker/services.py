@@ -1,4 +1,4 @@
-"""What a worker process holds once and all its runs share, and the loops that keep the runs honest."""
+"""The connections, caches and background loops of a worker process, shared by all its runs."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.lost_messages import LostMessages
-from chatapi.worker.reaper.garbage_collection import keep_forgetting
+from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
@@ -50,7 +50,7 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 class Services:
-    """A worker process: its database door, Redis, engines, and the runs that are under way."""
+    """The process's connections, engines and running generations."""
 
     def __init__(self) -> None:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
@@ -69,8 +69,8 @@ class Services:
         self.health = Health()
         self.turns = FairTurns()
         self._stops = FairTurns()
-        """The turns of stopping runs. They wait for no delta: a crowd of one organization must not delay
-        another one's cancellation.
+        """Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
+        not delay another organization's.
         """
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
@@ -79,13 +79,13 @@ class Services:
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator["Services"]:
-        """Run the loops while the process lives; at the end everything is published and closed."""
+        """Run the background loops; at exit, publish what is pending and close all connections."""
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
-        forgetting = partial(keep_forgetting, self.commits, self.stream)
+        collecting = partial(collect_garbage, self.commits, self.stream)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
-        work = (self.publisher.run, self._listen, self._sweep, reaper.run, forgetting, lost_messages.run)
+        work = (self.publisher.run, self._listen, self._sweep, reaper.run, collecting, lost_messages.run)
         loops = [asyncio.create_task(supervise(loop)) for loop in work]
         self._heartbeat.start()
         try:
@@ -107,11 +107,11 @@ class Services:
         return len(self.running) + len(self._awaited) < slots
 
     def _held(self) -> Held:
-        """For the heartbeat, which asks from its thread: each copy is made in one step, and what is claimed
-        is seen in one of them.
-        """
+        """Return the generations to prolong; called in the heartbeat's thread."""
+        # `generate` adds to `running` before it removes from `_awaited`, so no generation is missed; each
+        # copy is atomic under the interpreter's lock.
         claiming, runs = list(self._awaited), list(self.running.values())
-        running = [ledger.Pulse(run.id, run.fence, run.tally.pieces, run.deployment) for run in runs]
+        running = [ledger.Pulse(run.id, run.fence, run.usage.pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
         return Held(
             running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]
@@ -119,36 +119,33 @@ class Services:
 
     def _fence_off(self, lost: set[UUID]) -> None:
         for generation_id in lost:
-            # A run that ended meanwhile has been settled by itself.
+            # A run that has ended meanwhile was settled by this process.
             if run := self.running.get(generation_id):
                 run.fence_off()
 
     async def _sweep(self) -> None:
-        """Notice what nobody waits for any more, and what nobody may ask for any more."""
+        """Stop runs that are cancelled, whose key is revoked, or whose web process is dead, for ever."""
         while True:
             await asyncio.sleep(settings.HEARTBEAT_MS / 1_000)
             try:
                 if self.running:
-                    await self._drop_cancelled(list(self.running.values()))
-                    await self._drop_unwelcome(list(self.running.values()))
-                await self._mind_absent(list(self.running.values()))
+                    # Cancellations that were published while this worker did not listen.
+                    for generation_id, why in (await self.stream.cancelled_among([*self.running])).items():
+                        await self._cancel(generation_id, why)
+                    await self._cancel_revoked()
+                await self._cancel_for_dead_web(list(self.running.values()))
             except (RedisError, OSError, UsageError) as error:
                 log.warning("sweep: %r", error)
 
-    async def _drop_cancelled(self, runs: list[Run]) -> None:
-        """Stop what was cancelled while we did not listen."""
-        for generation_id, why in (await self.stream.cancelled_among([run.id for run in runs])).items():
-            await self._cancel(generation_id, why)
-
-    async def _drop_unwelcome(self, runs: list[Run]) -> None:
-        """Stop what runs for a key that has been revoked meanwhile."""
-        for generation_id in await self.commits.read(reports.with_revoked_keys, [run.id for run in runs]):
+    async def _cancel_revoked(self) -> None:
+        """Stop runs whose API key has been revoked."""
+        for generation_id in await self.commits.read(reports.with_revoked_keys, [*self.running]):
             if (run := self.running.get(generation_id)) is not None:
                 await self._turn_to_stop(run)
                 run.stop(End(Ending.FAILED, KEY_REVOKED))
 
-    async def _mind_absent(self, runs: list[Run]) -> None:
-        """Stop what a web process that died has left behind."""
+    async def _cancel_for_dead_web(self, runs: list[Run]) -> None:
+        """Cancel the runs of web processes that are dead."""
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
             found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
@@ -162,7 +159,7 @@ class Services:
                 run.cancel(Cancellation.CLIENT_LEFT)
 
     async def _listen(self) -> None:
-        """Stop what is cancelled, at once."""
+        """Stop runs as their cancellations arrive, for ever."""
         while True:
             try:
                 async for generation_id, why in self.stream.cancellations(self.name):
@@ -173,16 +170,15 @@ class Services:
 
     @contextmanager
     def awaiting(self, generation_id: UUID) -> Iterator[list[Cancellation]]:
-        """Keep what asks a generation to stop that is about to run here; what came before is written beside
-        its job.
+        """Collect the cancellations that arrive while a generation is being claimed.
 
-        Raises `AlreadyResolved` when its message came twice.
+        Earlier ones are stored beside its job. Raises `AlreadyResolved` if its queue message came twice.
         """
         if generation_id in self._awaited or generation_id in self.running:
             raise AlreadyResolved(generation_id.hex)
-        heard = self._awaited[generation_id] = []
+        cancellations = self._awaited[generation_id] = []
         try:
-            yield heard
+            yield cancellations
         finally:
             del self._awaited[generation_id]
 
@@ -190,11 +186,9 @@ class Services:
         if (run := self.running.get(generation_id)) is not None:
             await self._turn_to_stop(run)
             run.cancel(why)
-        elif (heard := self._awaited.get(generation_id)) is not None:
-            heard.append(why)
+        elif (cancellations := self._awaited.get(generation_id)) is not None:
+            cancellations.append(why)
 
     async def _turn_to_stop(self, run: Run) -> None:
-        """Wait until this iteration of the loop may stop one more run: a thousand clients can leave at the
-        same moment.
-        """
+        """Wait for a turn to stop this run: a thousand clients can leave at the same moment."""
         await self._stops.take(run.organization_id, STOP_UNITS)

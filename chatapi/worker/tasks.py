@@ -1,4 +1,4 @@
-"""The Celery tasks: each decodes its argument and calls one function; and the services they share."""
+"""Defines the Celery tasks, and holds the services that they share."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ _services: Services | None = None
 
 @asynccontextmanager
 async def services() -> AsyncIterator[None]:
-    """What the pool enters before the first task and leaves after the last."""
+    """Start the services before the first task, and stop them after the last."""
     global _services
     async with Services().lifetime() as _services:
         yield
@@ -26,8 +26,9 @@ async def services() -> AsyncIterator[None]:
 
 @app.task(name=GENERATE_TASK)
 async def generate_task(generation_id: str, v: int = 1) -> None:
-    """Run one generation; `v` is the version of these arguments. What can't be claimed is someone else's, or
-    the reaper's.
+    """Run one generation; `v` is the version of these arguments.
+
+    A generation that can't be claimed belongs to another worker, or is left to the reaper.
     """
     assert _services is not None, "the pool enters `services` first"
     try:

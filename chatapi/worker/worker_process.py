@@ -1,10 +1,9 @@
-"""The worker process: Celery with our pool, until SIGTERM."""
+"""Runs the worker process: Celery with an asyncio pool, until SIGTERM."""
 
 import asyncio
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import celery.apps.worker
 from celery.exceptions import SecurityWarning
@@ -21,7 +20,7 @@ from chatapi.worker.pool import run_worker
 
 @asynccontextmanager
 async def services() -> AsyncIterator[None]:
-    """What the tasks need, and the sign of life from the loop that they run on."""
+    """Keep the tasks' services, the liveness file and the watchdog while the pool runs."""
     async with tasks.services(), alive("worker"):
         tune_process()
         clock.start(asyncio.get_running_loop())
@@ -30,13 +29,10 @@ async def services() -> AsyncIterator[None]:
 
 
 def run() -> int:
-    """Run generations until a signal; returns the exit code."""
+    """Run generations until a signal; return the exit code."""
     # In a container a worker may be root: its messages are ids in JSON, nothing is unpickled.
     warnings.filterwarnings("ignore", category=SecurityWarning)
-    celery.apps.worker.safe_say = _say_nothing  # type: ignore[attr-defined]  # the stub lacks it
+    # Celery prints a message on each signal; the log says it already.
+    celery.apps.worker.safe_say = lambda *_: None  # type: ignore[attr-defined]  # the stub lacks it
     app.conf.chatapi_worker_services = f"{__name__}:services"
     return run_worker(app, concurrency=settings.WORKER_CONCURRENCY, drain_seconds=settings.DRAIN_MS / 1_000)
-
-
-def _say_nothing(*_: Any) -> None:
-    """Takes the place of Celery's own words on a signal: whoever sent it knows."""

@@ -1,4 +1,4 @@
-"""Breaks the code on purpose, one way at a time, in a copy of it, and sees that a test notices.
+"""Breaks a copy of the code on purpose, one mistake at a time, and checks that a test fails.
 
 make mutations                                         all of them, about two minutes
 .ci/with-postgres .venv/bin/python -m tests.faults.mutations "the end is told before the commit"
@@ -22,7 +22,7 @@ NOTHING_RAN = (2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Mutation:
-    """One mistake: text that stands once in the file, what it becomes, and the tests of which one must fail."""
+    """One mistake: text that occurs once in the file, its replacement, and tests of which one must fail."""
 
     name: str
     file: str
@@ -70,7 +70,8 @@ MUTATIONS = (
         "the end is told before the commit",
         "chatapi/worker/generate.py",
         "        await _settle(services, settlement)\n",
-        "        terminal = run_usage.terminal(end, run.tally, settlement.tokens, run.claimed.choices_count)\n"
+        "        tokens = settlement.tokens\n"
+        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count)\n"
         "        run.publish(services.publisher, terminal)\n"
         "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",
@@ -126,14 +127,14 @@ MUTATIONS = (
     Mutation(
         "a dead worker's answer may cost more than was held for it",
         "chatapi/worker/reaper/reaper.py",
-        "completion = counted_completion(tally, orphan.completion_tokens_cap)",
-        "completion = counted_completion(tally, 1 << 30)",
+        "completion = counted_completion(usage, orphan.completion_tokens_cap)",
+        "completion = counted_completion(usage, 1 << 30)",
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(
         "what a dead worker had said is not charged",
         "chatapi/worker/reaper/reaper.py",
-        "    tally.add(sealed.deltas)\n",
+        "    usage.add(sealed.deltas)\n",
         "",
         ("tests/chatapi/worker/test_reaper.py",),
     ),
@@ -177,7 +178,7 @@ MUTATIONS = (
     Mutation(
         "what was said stays where whoever settled it died",
         "chatapi/worker/reaper/garbage_collection.py",
-        "            await forget_settled(commits, stream)\n",
+        "            await delete_settled(commits, stream)\n",
         "            pass\n",
         ("tests/chatapi/test_canaries.py",),
     ),

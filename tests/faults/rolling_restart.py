@@ -269,9 +269,8 @@ def main() -> int:
     finally:
         restart.installation.stop()
     failed = restart.tally.failed.total()
-    print(
-        f"{restart.tally.answered.total()} requests answered, {failed} failed; {restart.restarts.total()} restarts"
-    )
+    answered, restarts = restart.tally.answered.total(), restart.restarts.total()
+    print(f"{answered} requests answered, {failed} failed; {restarts} restarts")
     for title, counts in {"answered": restart.tally.answered, "restarts": restart.restarts}.items():
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     for violation in restart.violations:

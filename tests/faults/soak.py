@@ -1,8 +1,7 @@
-"""A soak: clients of every kind, while processes die at random; in the end the books must be right. Exit 1 if
-they are not.
+"""Runs clients of every kind while processes die at random; exits 1 if the books are wrong in the end.
 
-python -m tests.faults.soak --seconds 600 --seed 4       the seed decides who asks for what, and what dies when: it replays a run
-python -m tests.faults.soak --seconds 600 --at-least 3000         fewer generations are a violation, too; without a number it is 5 a second
+python -m tests.faults.soak --seconds 600 --seed 4         replay a run: the seed decides requests and faults
+python -m tests.faults.soak --seconds 600 --at-least 3000  fail with fewer generations (default: 5 a second)
 
 With DATABASE_URL it runs on PostgreSQL, whose backends are killed as well.
 """
@@ -140,9 +139,8 @@ def main() -> int:
         verdict = soak.run(options.seconds).asking_at_least(at_least).bearing_silence(options.max_silence_s)
     finally:
         soak.stop()
-    print(
-        f"python -m tests.faults.soak --seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}\n"
-    )
+    arguments = f"--seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}"
+    print(f"python -m tests.faults.soak {arguments}\n")
     asked = {"faults": soak.chaos.faults, "visits": Counter(visit.act for visit in soak.visits)}
     for title, counts in (asked | verdict.tables).items():
         _print_table(title, counts)
@@ -150,9 +148,8 @@ def main() -> int:
         print(f"{title:<34}{waits}")
     for violation in verdict.violations[:50]:
         print(f"VIOLATION  {violation}")
-    print(
-        f"\n{len(verdict.violations)} violations; {'the logs stay in ' + str(folder) if verdict.violations else 'all is well'}."
-    )
+    conclusion = f"the logs stay in {folder}" if verdict.violations else "all is well"
+    print(f"\n{len(verdict.violations)} violations; {conclusion}.")
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0

@@ -118,7 +118,8 @@ class Chaos:
 
         with psycopg.connect(self._installation.environment["DATABASE_URL"], autocommit=True) as connection:
             found = connection.execute(
-                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             pids = [pid for (pid,) in found]
         if pids:

@@ -1,4 +1,4 @@
-"""A web process that runs out of what the machine gives: file descriptors, disk, the time of its event loop."""
+"""A web process runs out of file descriptors, of disk, or of time on its event loop."""
 
 import resource
 import socket

@@ -27,7 +27,7 @@ WITH_USAGE = {"stream_options": {"include_usage": True}}
 
 @pytest.fixture(autouse=True)
 def reaper(installation: Installation) -> None:
-    """Someone who would take over what looks lost, though the worker's own reaper is as late as the worker."""
+    """Start a reaper that is on time: the worker's own reaper is as late as the worker."""
     if "reaper" not in installation.processes:
         installation.start_reaper()
 

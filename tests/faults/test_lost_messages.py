@@ -115,7 +115,8 @@ def test_what_a_web_process_had_not_queued_when_it_was_killed_is_voided(
 LAST = """
 from usage.models import Generation
 row = Generation.objects.order_by("-id").first()
-print(row.error_code, row.amount_nanodollars, (row.settled_at - row.admitted_at).total_seconds() if row.settled_at else "")
+open_s = (row.settled_at - row.admitted_at).total_seconds() if row.settled_at else ""
+print(row.error_code, row.amount_nanodollars, open_s)
 """
 
 

@@ -135,7 +135,7 @@ def test_backends_that_hang_in_mid_stream_harm_no_answer(
 
 @contextmanager
 def read_only(postgres: Any) -> Iterator[None]:
-    """As an operator, or a host that finds its disk full, makes it: for sessions that are there already, too."""
+    """Make the database read-only, open sessions included, as an operator or a full disk does."""
     try:
         postgres.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         postgres.execute("SELECT pg_reload_conf()")

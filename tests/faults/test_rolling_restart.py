@@ -54,7 +54,7 @@ class LoadBalancer:
 
 
 class Caller(threading.Thread):
-    """Asks one request after the other; a kept connection is used until the server says `Connection: close`."""
+    """Sends one request after another; reuses a connection until the server says `Connection: close`."""
 
     def __init__(
         self, balancer: LoadBalancer, key: str, *, is_kept: bool, says_close: bool = False, pause_s: float = 0

@@ -1,1 +1,1 @@
-"""Closes what dead processes left open, and cleans up."""
+"""Closes generations of dead processes, and cleans up."""

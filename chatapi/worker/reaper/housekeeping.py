@@ -1,6 +1,4 @@
-"""What the books need now and then: their chain of seals, their days added up, a check, and an end to what is
-kept for a day only.
-"""
+"""Maintains the books: seals the ledger, closes days, deletes expired rows, and checks invariants."""
 
 import asyncio
 import logging
@@ -20,11 +18,11 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
 DAYS_AT_ONCE = 31
-"""Days that are closed in a row at most, so that catching up with a year keeps no other duty waiting."""
+"""The most days closed in a row, so that catching up with a year does not delay the other duties."""
 
 
 async def keep_house(commits: GroupCommit) -> None:
-    """Do it every now and then, for ever; any number of processes may, beside each other."""
+    """Do all duties every `EVERY_S`, for ever. Any number of processes may do it at the same time."""
     while True:
         for duty in (_seal, _close_days, _forget_old, _check_books):
             try:
@@ -32,13 +30,13 @@ async def keep_house(commits: GroupCommit) -> None:
             except UsageError as error:
                 log.warning("housekeeping: %r", error)
             except Exception:
-                # A bug in one must not keep the others from being done.
+                # A bug in one duty must not stop the others.
                 log.exception("housekeeping: %s failed", duty.__name__)
         await asyncio.sleep(EVERY_S)
 
 
 async def _seal(commits: GroupCommit) -> None:
-    """All that may be sealed now, a block at a time."""
+    """Seal all entries that may be sealed now, one block at a time."""
     while (sealed := await commits.read(seals.seal)) is not None and sealed.entries_count == seals.BLOCK:
         pass
 
@@ -55,8 +53,9 @@ async def _forget_old(commits: GroupCommit) -> None:
 
 
 async def _check_books(commits: GroupCommit) -> None:
-    """The hour's check, if no other process has begun it; raises `DatabaseUnavailable` when all that it could
-    look at takes too long.
+    """Check the books, if this hour's check has not begun yet.
+
+    Raises `DatabaseUnavailable` if even the shortest window takes too long.
     """
     begun = await commits.write(ledger_checks.begin, None)
     if begun is None:
@@ -72,9 +71,7 @@ async def _check_books(commits: GroupCommit) -> None:
 
 
 async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
-    """One invariant at a time: nothing waits longer for the reading thread, or for the process to end, than
-    one of them takes.
-    """
+    """Check each invariant in a separate read, so that other reads and the shutdown wait for one at most."""
     starts = [begun.checked_at - window for window in ledger_checks.WINDOWS]
     found: list[Difference] = []
     narrowest = starts[0]
@@ -88,11 +85,11 @@ async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
 async def _look_back(
     commits: GroupCommit, ways: Sequence[tuple[datetime, Check]]
 ) -> tuple[datetime, list[Difference]]:
-    """What an invariant finds, and since when, by the first of these ways that does not take too long."""
+    """Check one invariant over the longest window that does not take too long; return its start too."""
     *long, (shortest, last) = ways
     for since, check in long:
         try:
             return since, await commits.read(ledger_checks.look, check)
         except DatabaseUnavailable:
-            log.info("what was written since %s takes too long to check, so it is a shorter time", since)
+            log.info("checking the rows since %s takes too long: trying a shorter window", since)
     return shortest, await commits.read(ledger_checks.look, last)

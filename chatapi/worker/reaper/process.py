@@ -1,4 +1,4 @@
-"""The reaper process: a reaper, the housekeeping and the forgetting, until SIGTERM."""
+"""Runs the reaper process: reaper, housekeeping and garbage collection, until SIGTERM."""
 
 import asyncio
 import signal
@@ -14,16 +14,14 @@ from chatapi.delta_stream import DeltaStream
 from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
 from chatapi.serving.watchdog import watched
-from chatapi.worker.reaper.garbage_collection import keep_forgetting
+from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
 from chatapi.worker.reaper.reaper import Reaper
 from usage.database.group_commit import GroupCommit
 
 
 def run() -> None:
-    """Close what dead workers left open, forget what they left behind and keep the books' house, until a
-    signal.
-    """
+    """Run the reaper, the housekeeping and the garbage collection until a signal."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run())
 
@@ -37,10 +35,10 @@ async def _run() -> None:
     reaping = asyncio.create_task(supervise(reaper.run))
     beside = [
         asyncio.create_task(supervise(loop))
-        for loop in (partial(keep_house, commits), partial(keep_forgetting, commits, stream))
+        for loop in (partial(keep_house, commits), partial(collect_garbage, commits, stream))
     ]
     for number in (signal.SIGTERM, signal.SIGINT):
-        # What it has taken over and not closed yet, its lease gives to the next reaper.
+        # Orphans that it has taken over and not closed go to the next reaper when the lease runs out.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)
     try:
         clock.start(asyncio.get_running_loop())

@@ -1,4 +1,10 @@
-"""Closes what a dead process left open: fence off, seal the log, charge what it shows, tell the client."""
+"""Closes the generations of dead processes.
+
+1. Take over generations whose lease has run out, with a new fence.
+2. Seal their logs, so that the old worker can publish nothing more.
+3. Settle what the logs show.
+4. Publish the terminal delta.
+"""
 
 import asyncio
 import logging
@@ -16,7 +22,7 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.heavy_work import aside
-from chatapi.worker.runs.run_usage import Tally, counted_completion, prompt_tokens
+from chatapi.worker.runs.run_usage import RunUsage, counted_completion, prompt_tokens
 from usage.books import ledger
 from usage.books.ledger import Orphan, Settlement
 from usage.database.clock import database_now
@@ -33,15 +39,15 @@ NOTHING = Sealed([], 0, is_whole=False)
 
 
 class Reaper:
-    """Looks for generations whose lease has run out; any number of reapers may run beside each other."""
+    """Looks for generations whose lease has run out. Any number of reapers may run at the same time."""
 
     def __init__(self, commits: GroupCommit, stream: DeltaStream) -> None:
         self._commits = commits
         self._stream = stream
         self._was_blind_at = float("-inf")
         self._looked_at: datetime | None = None
-        """When the last look found nothing, by the database's clock; None after one that found something,
-        which may take long.
+        """When the last look found nothing, by the database's clock; None if it found orphans, because
+        closing them may take long.
         """
 
     async def run(self) -> None:
@@ -55,16 +61,17 @@ class Reaper:
             await asyncio.sleep(settings.REAPER_MS / 1_000)
 
     async def reap(self) -> int:
-        """Close up to `BATCH` orphans; answers how many there were."""
+        """Close up to `BATCH` orphans; return their number."""
         orphans = await self._take_over()
         await asyncio.gather(*(self._close(orphan) for orphan in orphans))
         return len(orphans)
 
     async def _take_over(self) -> list[Orphan]:
-        """The orphans. When the database was away the living could not prolong their leases either: they get
-        a lease's time to.
+        """Take over the orphans, with a new lease.
 
-        So they do when its clock has leapt, as it does where the whole machine has slept.
+        While the database was away, living workers could not prolong their leases either. So nothing is taken
+        over for `LEASE_MS` after a slow or failed look, nor after a leap of the database's clock, as when the
+        whole machine has slept.
         """
         began = time.monotonic()
         is_prompt = False
@@ -84,9 +91,7 @@ class Reaper:
         return orphans
 
     def _has_leapt(self, asked_at: datetime) -> bool:
-        """Whether so much time has passed since the last look that leases may have run out which nobody could
-        prolong meanwhile.
-        """
+        """Return whether leases may have run out since the last look without a chance to prolong them."""
         if self._looked_at is None:
             return False
         passed_ms: float = (asked_at - self._looked_at) / timedelta(milliseconds=1)
@@ -94,9 +99,7 @@ class Reaper:
         return passed_ms > most_ms
 
     async def _close(self, orphan: Orphan) -> None:
-        """One orphan. One that was started stays ours while Redis is away, until our own lease runs out, and
-        is taken over again.
-        """
+        """Close one orphan; if that fails, it is taken over again when the new lease runs out."""
         try:
             sealed, job = await self._look_back(orphan)
             failpoint("reaper.after_seal")
@@ -104,13 +107,13 @@ class Reaper:
         except AlreadyResolved:
             return
         except (UsageError, RedisError, OSError) as error:
-            log.warning("%s is not closed, or nobody told: %r", orphan.id.hex, error)
+            log.warning("%s is not closed, or its end is not published: %r", orphan.id.hex, error)
         except Exception:
-            # One that can't be read must not keep the others open.
+            # An orphan that can't be read must not keep the others open.
             log.exception("%s can't be closed", orphan.id.hex)
 
     async def _look_back(self, orphan: Orphan) -> tuple[Sealed, Job | None]:
-        """What was published, and for whom. Of one that was never started Redis need not tell."""
+        """Seal the log; return it with the job. An orphan that never started is closed without Redis, too."""
         try:
             sealed = await self._stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
             ((job, _),) = await self._stream.jobs([orphan.id])
@@ -122,7 +125,7 @@ class Reaper:
 
     async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
-        # Counting takes its time with a long prompt or answer, and living streams share this loop.
+        # Counting a long prompt or answer takes long, and streams share this loop in a worker.
         settlement = await aside(lambda: _settlement(orphan, sealed, _request(job), failure))
         end = Entry(
             orphan.id,
@@ -150,22 +153,23 @@ class Reaper:
 def _settlement(
     orphan: Orphan, sealed: Sealed, request: GenerationRequest | None, failure: Failed
 ) -> Settlement:
-    """Charges what the log shows, which is what the client may have seen."""
-    tally = Tally()
+    """Return a settlement that charges what the log shows: what the client may have seen."""
+    usage = RunUsage()
     if request is not None:
-        tally.expect_echo(request, is_whole=sealed.is_whole)
-    tally.add(sealed.deltas)
-    completion = counted_completion(tally, orphan.completion_tokens_cap)
+        usage.expect_echo(request, is_whole=sealed.is_whole)
+    usage.add(sealed.deltas)
+    completion = counted_completion(usage, orphan.completion_tokens_cap)
     if not sealed.is_whole:
-        # The last heartbeat's count is what is left when Redis has lost the log.
+        # Redis has lost a part of the log: the last heartbeat's count may be higher.
         completion = max(completion, min(orphan.completion_tokens, orphan.completion_tokens_cap))
+    reasoning = usage.reasoning_tokens
+    if reasoning is not None:
+        reasoning = min(reasoning, completion)
     return Settlement(
         orphan.id,
         orphan.fence,
         Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
-        Tokens(prompt_tokens(request), completion, None, _at_most(tally.reasoning_tokens, completion))
-        if completion
-        else Tokens(),
+        Tokens(prompt_tokens(request), completion, None, reasoning) if completion else Tokens(),
         UsageSource.COUNTED if completion else UsageSource.NONE,
         error_code=failure.code or "",
         error_message=failure.message,
@@ -173,15 +177,9 @@ def _settlement(
 
 
 def _request(job: Job | None) -> GenerationRequest | None:
-    """What was asked for; one that another version has written and we can't read must be closed like one that
-    is lost.
-    """
+    """Decode the request; return None if it is lost, or written by a version that this one can't read."""
     try:
         return requests.from_bytes(job.request) if job else None
     except msgspec.DecodeError as error:
         log.error("a job can't be read: %s", error)
         return None
-
-
-def _at_most(tokens: int | None, cap: int) -> int | None:
-    return None if tokens is None else min(tokens, cap)

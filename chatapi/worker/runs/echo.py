@@ -1,53 +1,51 @@
-"""Counters of choices that say their prompt again first, as text requests with `echo` ask for; they leave it
-out; pure.
+"""Counts the tokens of choices that repeat their prompt first (`echo` in text requests), without the prompt.
 
-What a choice says is compared with its prompt: an upstream may ignore `echo`, and then all that it says is
-its own.
+The text of a choice is compared with its prompt, because an upstream may ignore `echo`: then all of the text
+is generated.
 """
 
 from chatapi.wire import tokens
 from chatapi.wire.generation_request import Texts
 
 ADDED_SPACES = 8
-"""White space that an echo may have beyond the prompt's: tokenizers add some. It is bounded, for it may be
-all that a model says.
+"""How much white space an echo may have beyond the prompt's: tokenizers add some. It is bounded, because a
+model may generate only white space.
 """
 
 
 class _Echoing(tokens.Counter):
     echoed_pieces = 0
-    """Deltas that only say the prompt."""
+    """The number of deltas that only repeat the prompt."""
 
 
 class EchoCounters(dict[int, _Echoing]):
-    """The counters of a request's choices, each made when its choice begins to speak."""
+    """The counters of a request's choices; each is made with the first delta of its choice."""
 
     def __init__(self, prompt: Texts, choices_per_prompt: int, *, is_whole: bool) -> None:
-        """`is_whole`: the counters are given all that the choices say, from its beginning."""
+        """`is_whole` is False if the beginning of the answer is lost."""
         super().__init__()
         self._prompts = prompt.prompts
         self._choices_per_prompt = choices_per_prompt
         self._is_whole = is_whole
 
     def __missing__(self, index: int) -> _Echoing:
-        counter = self[index] = self._new(self._prompts[index // self._choices_per_prompt])
+        prompt = self._prompts[index // self._choices_per_prompt]
+        if isinstance(prompt, str) and self._is_whole:
+            counter: _Echoing = _ReadEcho(prompt)
+        else:
+            counter = _UnreadEcho(tokens.count(prompt) if isinstance(prompt, str) else len(prompt))
+        self[index] = counter
         return counter
 
     @property
     def pieces(self) -> int:
-        """Deltas of all choices that only say their prompts."""
-        return sum(
-            counter.echoed_pieces for counter in list(self.values())
-        )  # a heartbeat asks while another thread may count
-
-    def _new(self, prompt: str | list[int]) -> _Echoing:
-        if isinstance(prompt, str):
-            return _ReadEcho(prompt) if self._is_whole else _UnreadEcho(tokens.count(prompt))
-        return _UnreadEcho(len(prompt))
+        """The number of deltas of all choices that only repeat their prompts."""
+        # A copy, because the heartbeat reads while another thread may add a counter.
+        return sum(counter.echoed_pieces for counter in list(self.values()))
 
 
 class _ReadEcho(_Echoing):
-    """Leaves out of a choice what it says of its prompt, word by word."""
+    """Leaves out the beginning of a choice that equals its prompt."""
 
     def __init__(self, prompt: str) -> None:
         super().__init__()
@@ -66,12 +64,10 @@ class _ReadEcho(_Echoing):
             self.echoed_pieces += 1
 
     def _echoed_chars(self, text: str) -> int:
-        """How much of the text's beginning is the prompt's next words. It ends with the prompt, or where it
-        is no echo.
-        """
+        """Return how many characters of the text continue the prompt; any others end the echo."""
         said = self._said_chars
         expected = self._prompt[said : said + len(text)]
-        if text.startswith(expected):  # nearly always, and a prompt may be long
+        if text.startswith(expected):  # quick, because a prompt may be long
             self._said_chars += len(expected)
             echoed = len(expected)
         else:
@@ -80,13 +76,11 @@ class _ReadEcho(_Echoing):
         return echoed
 
     def _compare(self, text: str) -> int:
-        """The same, character by character, where white space may differ. Of a long text `heavy_work` has it
-        done aside.
-        """
+        """Compare by character, as white space may differ; long texts are added in `heavy_work`."""
         for at, character in enumerate(text):
             is_space = character.isspace()
-            if not is_space:
-                self._skip_spaces()
+            while not is_space and self._prompt[self._said_chars : self._said_chars + 1].isspace():
+                self._said_chars += 1
             expected = self._prompt[self._said_chars : self._said_chars + 1]
             if expected and (expected == character or (is_space and expected.isspace())):
                 self._said_chars += 1
@@ -96,17 +90,13 @@ class _ReadEcho(_Echoing):
                 return at
         return len(text)
 
-    def _skip_spaces(self) -> None:
-        while self._prompt[self._said_chars : self._said_chars + 1].isspace():
-            self._said_chars += 1
-
 
 class _UnreadEcho(_Echoing):
     """Leaves out of a choice as many tokens as its prompt has.
 
-    For prompts that can't be compared: token ids, whose text only the upstream's vocabulary tells, and where
-    the beginning of what was said is lost. A choice that has spoken has said one token of its own, so that
-    none is free where the upstream ignores `echo`.
+    It is for prompts that can't be compared: token ids, whose text only the upstream's vocabulary tells, and
+    answers whose beginning is lost. A choice with any text counts as one token at least, so that none is free
+    if the upstream ignores `echo`.
     """
 
     def __init__(self, prompt_tokens: int) -> None:
@@ -120,6 +110,6 @@ class _UnreadEcho(_Echoing):
 
     @property
     def tokens(self) -> int:
-        """Tokens beyond the prompt's."""
+        """The tokens beyond the prompt's."""
         said = super().tokens
         return max(said - self._prompt_tokens, min(said, 1))

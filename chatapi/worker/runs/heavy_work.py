@@ -1,9 +1,8 @@
-"""Work that takes longer than a turn of the event loop may: done in one thread, one piece after the other,
-whoever asks.
+"""Runs work that would block the event loop in one thread, one piece at a time.
 
-A flood of large requests waits here, and not in threads that take the processor and the interpreter from the
-streams that run. What is long is done in pieces, so that those who ask take turns. tiktoken lets others run
-while it works; msgspec does not, which is why no two of its calls are done at once.
+Large requests wait here, so that they do not take processor and interpreter from running streams. Long work
+is done in pieces, so that organizations take turns. tiktoken releases the interpreter's lock while it works.
+msgspec does not, so no two of its calls run at once.
 """
 
 import asyncio
@@ -18,18 +17,18 @@ from chatapi.fair_room import FairRoom
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.worker.runs.run_usage import Tally
+from chatapi.worker.runs.run_usage import RunUsage
 
 LIGHT_BYTES = 16 << 10
-"""So much JSON is read or written on the loop: 1 ms at most."""
+"""JSON up to this length is read or written on the event loop: 1 ms at most."""
 LIGHT_CHARS = 2 << 10
-"""So much text is counted on the loop: 2 ms at most."""
+"""Text up to this length is counted on the event loop: 2 ms at most."""
 LIGHT_DELTAS = 128
 MAX_DELTA_CHARS = 16 << 10
 MAX_UNSETTLED_CHARS = 64 << 10
-"""Of an answer that is not counted yet."""
+"""The most text of an answer that is not counted yet."""
 PIECE_CHARS = 64 << 10
-"""Counted at once: 10 to 60 ms, in which others run."""
+"""The text counted in one piece: 10 to 60 ms, while the event loop runs."""
 
 _thread = ThreadPoolExecutor(1, thread_name_prefix="heavy-work")
 _turns = FairRoom(1, 1)
@@ -41,10 +40,9 @@ T = TypeVar("T")
 
 
 async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what the call returns, made in the thread when it is the turn of this task's organization.
+    """Call `work` in the thread when this task's organization has its turn; return its result.
 
-    A caller that is cancelled waits for the end of a call that has begun: it may change what its caller
-    holds.
+    A cancelled caller still waits for a call that has begun: the call may change the caller's objects.
     """
     turn = await _turns.acquire(party.get())
     awaited = None
@@ -54,7 +52,7 @@ async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             return await asyncio.shield(awaited)
         except asyncio.CancelledError:
             await asyncio.wait([awaited])
-            awaited.exception()  # that of the cancellation is the one to raise
+            awaited.exception()  # mark it as seen: the cancellation is raised
             raise
     finally:
         turn.release()
@@ -65,52 +63,51 @@ async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 async def count(text: str) -> int:
-    """How many tokens the text is."""
+    """Return the number of the text's tokens."""
     if len(text) <= LIGHT_CHARS:
         return tokens.count(text)
     return sum([await aside(tokens.count, part) for part in tokens.parts(text, PIECE_CHARS)])
 
 
 async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
-    """Our own count of the prompt of a request that is so much JSON."""
+    """Return our own count of the prompt's tokens; `request_bytes` is the length of the request's JSON."""
     text = request.prompt_text if request_bytes <= LIGHT_BYTES else await aside(lambda: request.prompt_text)
     return await count(text) + request.prompt_overhead_tokens
 
 
-async def tallied(tally: Tally, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """Returns what `tally.add` returns for a batch that is not light, with large deltas in parts: a reader
-    decodes each part at once.
+async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
+    """Add a batch that is not light; return the deltas to publish, large ones cut into parts.
+
+    A reader decodes one delta in one step.
     """
-    passing = await aside(tally.add, [part for delta in batch for part in _parts(delta)])
-    if tally.unsettled_chars > MAX_UNSETTLED_CHARS:
-        tally.unsettled_chars = 0
-        for counter in tally.counters:
+    passing = await aside(usage.add, [part for delta in batch for part in _parts(delta)])
+    if usage.unsettled_chars > MAX_UNSETTLED_CHARS:
+        usage.unsettled_chars = 0
+        for counter in usage.counters:
             if counter.uncounted_chars > LIGHT_CHARS:
                 await aside(counter.settle)
     return passing
 
 
-async def count_all(tally: Tally) -> None:
-    """Count what the tally has not counted yet, so that its tokens are known at once."""
-    counters = tally.counters
+async def count_all(usage: RunUsage) -> None:
+    """Count all text that is not counted yet, so that reading the tokens is quick."""
+    counters = usage.counters
     if sum(counter.uncounted_chars for counter in counters) > LIGHT_CHARS:
         for counter in counters:
             await aside(getattr, counter, "tokens")
 
 
-def is_light(tally: Tally, batch: Sequence[AnyDelta]) -> bool:
-    """Returns whether the tally can take these deltas on the event loop: they are short, and little is still
-    to be counted.
+def is_light(usage: RunUsage, batch: Sequence[AnyDelta]) -> bool:
+    """Return whether these deltas can be added on the event loop: they are short, and little text is not
+    counted yet.
     """
-    if len(batch) > LIGHT_DELTAS or tally.unsettled_chars > MAX_UNSETTLED_CHARS:
+    if len(batch) > LIGHT_DELTAS or usage.unsettled_chars > MAX_UNSETTLED_CHARS:
         return False
     return sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
 
 
 def _parts(delta: AnyDelta) -> list[AnyDelta]:
-    """The delta, or several that say the same; one with log probabilities, which belong to all of its text,
-    stays as it is.
-    """
+    """Cut a large delta into several, but not its log probabilities: they belong to the whole text."""
     if _chars(delta) <= MAX_DELTA_CHARS:
         return [delta]
     match delta:

@@ -1,8 +1,6 @@
-"""Publishes what all runs of the process produce: one flusher, one script call at a time, everything that has
-come in each.
+"""Publishes the deltas of all runs of the process, in one script call at a time.
 
-Two publishes in flight would reorder deltas, so there is only ever one; what comes meanwhile goes with the
-next.
+Two calls in flight would reorder deltas. Deltas that arrive during a call go with the next one.
 """
 
 import asyncio
@@ -24,28 +22,22 @@ log = logging.getLogger(__name__)
 
 TICK_S_PER_ENTRY = 0.000_25
 MAX_TICK_S = 0.005
-"""The more a publish carried, the longer until the next one: under load it carries more, at rest nothing
-waits.
-"""
+"""The pause after a call grows with its entries: under load a call carries more, at rest nothing waits."""
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
-"""What one script call writes, about: Redis serves nobody else meanwhile, for 2 to 5 ms. An entry is never
-parted, and may be larger.
-"""
+"""About what one script call writes: it blocks Redis for 2 to 5 ms. A single entry may be larger."""
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
-"""So much of a generation goes into an entry, but one delta at least: whoever reads an entry decodes and
-writes it at once.
-"""
+"""The most in one entry, unless a single delta is larger: a reader handles an entry in one step."""
 LOGPROB_CHARS = 1_000
-"""Of a token with twenty alternatives."""
+"""The length of one token with twenty alternatives."""
 MOST_IN_ORDER = 16
-"""So many generations need no turns: a call holds them in nearly all cases."""
+"""Up to this number of generations there are no turns: one call nearly always holds them all."""
 GIVE_UP_S = 4.0
-"""As long as a web process bears it (`web/inbox.py`): what is published later, no client waits for."""
+"""A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas."""
 ATTEMPT_S = 2.0
 
 
 class Source(Protocol):
-    """A generation whose deltas are published: `worker/run.py` has the real one."""
+    """A generation whose deltas are published: a `Run` (`run.py`)."""
 
     id: UUID
     organization_id: int
@@ -54,10 +46,10 @@ class Source(Protocol):
     next_seq: int
 
     def fence_off(self) -> None:
-        """Someone with a newer fence has taken over."""
+        """Stop: a process with a newer fence has taken over."""
 
     def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
-        """These deltas could not be published."""
+        """Stop: these deltas could not be published."""
 
 
 class Publisher:
@@ -76,28 +68,26 @@ class Publisher:
         self._wake.set()
 
     def is_behind(self, source: Source) -> bool:
-        """Returns whether more deltas of this generation wait than one entry holds: its upstream is faster
-        than Redis.
-        """
+        """Return whether more deltas wait than one entry holds: the upstream is faster than Redis."""
         return len(self._pending.get(source, ())) > MAX_ENTRY_DELTAS
 
     async def caught_up(self, source: Source) -> None:
-        """Returns when the publisher is no longer behind with this generation, or has given it up."""
+        """Wait until the publisher is no longer behind with this generation, or has given it up."""
         while self.is_behind(source):
             await asyncio.shield(self._tick)
 
     async def flushed(self, source: Source) -> None:
-        """Return when all that this generation has put is published, or given up."""
+        """Wait until all deltas of this generation are published, or given up."""
         while source in self._pending or source in self._writing:
             await asyncio.shield(self._tick)
 
     async def drained(self) -> None:
-        """Return when nothing is left to publish."""
+        """Wait until nothing is left to publish."""
         while self._pending or self._writing:
             await asyncio.shield(self._tick)
 
     async def run(self) -> None:
-        """Flush for ever."""
+        """Publish in ticks, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
@@ -119,20 +109,20 @@ class Publisher:
         try:
             failpoint("delta.before_publish")
             await self._write(entries)
-            self._writing = {}  # from here on nothing of it can be lost
+            self._writing = {}  # it is published: an error below must not give it up
             failpoint("delta.after_publish")
             if any(entry.is_last for entry in entries):
                 failpoint("terminal.after_publish")
         except Exception:
-            # What can't be written must not be waited for, nor keep the others from being written.
+            # Nobody may wait for these deltas any more, and later ones must still be published.
             log.exception("could not publish the deltas of %d generations", len(self._writing))
             self._lose(list(self._writing))
 
     def _take(self) -> list[Entry]:
-        """What the next call writes, in the order in which it came; what is too much for one waits behind
-        what has not been looked at.
+        """Move the deltas for the next call from `_pending` to `_writing`; return their entries.
 
-        A batch that can't be encoded is its own generation's loss and nobody else's.
+        What does not fit into one entry goes to the end of the queue. If a batch can't be encoded, only its
+        generation is given up.
         """
         entries: list[Entry] = []
         rests: dict[Source, list[AnyDelta]] = {}
@@ -159,9 +149,7 @@ class Publisher:
         return entries
 
     def _in_turns(self) -> list[Source]:
-        """All that have put something, in the order in which they came; where one call may not hold them all,
-        organizations in turn.
-        """
+        """Return the pending generations in order of arrival; if they are many, organizations take turns."""
         if len(self._pending) <= MOST_IN_ORDER:
             return list(self._pending)
         lines: dict[int, list[Source]] = {}
@@ -171,14 +159,15 @@ class Publisher:
         return [source for one_of_each in rounds for source in one_of_each if source is not None]
 
     def _lose(self, sources: Iterable[Source]) -> None:
-        """Give up what these wanted to say, and what has come behind it. What may have been written keeps its
-        numbers.
+        """Give up the pending deltas of these generations.
+
+        `next_seq` stays as it is: the deltas may have been written although the call failed.
         """
         for source in sources:
             source.lose_stream([*self._writing.pop(source), *self._pending.pop(source, [])])
 
     async def _write(self, entries: list[Entry]) -> None:
-        """Write, again and again while Redis is away; a repeated write is harmless (see `delta_stream`)."""
+        """Write, retrying for `GIVE_UP_S` while Redis is away; repeating is harmless (`delta_stream`)."""
         give_up_at = loop_clock.monotonic() + GIVE_UP_S
         while True:
             try:
@@ -197,7 +186,7 @@ class Publisher:
 
 
 def _entry_end(batch: list[AnyDelta]) -> int:
-    """How many of the deltas go into one entry."""
+    """Return how many of the deltas go into one entry."""
     if len(batch) == 1 or (
         len(batch) <= MAX_ENTRY_DELTAS and sum([_chars(each) for each in batch]) <= MAX_ENTRY_CHARS
     ):
@@ -211,8 +200,8 @@ def _entry_end(batch: list[AnyDelta]) -> int:
 
 
 def _chars(delta: AnyDelta) -> int:
-    """About how large it is."""
-    if type(delta) is Text and delta.logprobs is None:  # what nearly every delta is
+    """Return about how many characters the encoded delta has."""
+    if type(delta) is Text and delta.logprobs is None:  # nearly every delta
         return len(delta.text)
     match delta:
         case Text() | Refusal():

@@ -1,4 +1,4 @@
-"""One running generation in this process: its fence, its tally, and the ways to stop it from outside."""
+"""One running generation in this process: its fence, its usage, and the ways to stop it."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.runs.publisher import Publisher
-from chatapi.worker.runs.run_usage import End, Ending, Tally
+from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed
 from usage.books.settlement import Attempt
 
@@ -52,10 +52,10 @@ class Run:
         self.next_seq = 1
         self.has_published = False
         self.has_lost_stream = False
-        self.tally = Tally()
+        self.usage = RunUsage()
         self.content = content
         self.request_bytes = 0 if content is None else len(content)
-        """The length of `content`: how heavy all work on the request is."""
+        """The length of `content`, which tells how long work on the request takes."""
         self.deployment = ""
         self.stopped: End | None = None
         self._runs_on = runs_on
@@ -67,7 +67,7 @@ class Run:
 
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """The scope to run an engine in: `stop` ends it with a TimeoutError from whatever it awaits."""
+        """Run the block, an engine's stream, until `stop` interrupts it with a TimeoutError."""
         try:
             async with asyncio.timeout(None) as self._scope:
                 yield
@@ -75,21 +75,19 @@ class Run:
             self._scope = None
 
     def take_content(self) -> bytes:
-        """Returns the content and forgets it: a large one must not stay in memory beside what is decoded from
-        it.
-        """
+        """Return the content and drop it: a large one must not stay in memory beside the decoded request."""
         assert self.content is not None, "the request is lost, or taken already"
         content, self.content = self.content, None
         return content
 
     def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
-        """Hand a batch to the publisher, which keeps the order."""
+        """Hand a batch to the publisher, which keeps the order. An empty batch is ignored."""
         if batch:
             self.has_published = True
             publisher.put(self, batch)
 
     def stop(self, end: End) -> None:
-        """End the run now, from whatever it awaits; the first reason counts."""
+        """End the run now; the first reason counts."""
         if self.stopped is not None:
             return
         self.stopped = end
@@ -97,7 +95,7 @@ class Run:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def cancel(self, why: Cancellation) -> None:
-        """Someone asks to stop it; or its client has left, of which the deployment says what follows."""
+        """Stop the run on request. If its client has left, the deployment's rule decides."""
         if why is Cancellation.ASKED:
             self.stop(End(Ending.CANCELLED))
         elif why is Cancellation.STOPPED:
@@ -107,8 +105,9 @@ class Run:
             self._stop_if_unwanted()
 
     def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
-        """A deployment is about to be asked, and its rule for clients that leave counts now; the end where
-        nobody wants the answer.
+        """Begin an attempt on a deployment, with its rule for clients that leave.
+
+        Returns the end if the run is stopped.
         """
         self._on_disconnect = on_disconnect
         self._stop_if_unwanted()
@@ -117,34 +116,31 @@ class Run:
         return self.stopped
 
     def end_attempt(self, error_code: str) -> None:
-        """The deployment that was asked last is done with; an empty code: it has not failed."""
+        """Record the open attempt, if there is one; an empty code means that it has not failed."""
         if self._attempt_began_at is not None:
             duration_ms = round((time.monotonic() - self._attempt_began_at) * 1_000)
             self._attempts.append(Attempt(self.deployment, error_code, duration_ms))
             self._attempt_began_at = None
 
     def ended(self, end: End) -> End:
-        """This end, with the attempts that there were; what ends one that goes on is not its deployment's
-        failure.
-        """
+        """Attach the attempts to the end, closing the open one without blaming its deployment."""
         self.end_attempt("")
         return replace(end, attempts=tuple(self._attempts))
 
     def _stop_if_unwanted(self) -> None:
-        """Until a deployment is chosen nothing is decided: its rule may be to finish what nobody waits for."""
+        """Stop if the client has left and the deployment's rule allows it."""
+        # Before the first attempt nothing is decided: the deployment's rule may be to finish the answer.
         rule = self._on_disconnect
         stops = rule is OnDisconnect.CANCEL or (rule is OnDisconnect.DRAIN and not self.has_published)
         if self._client_has_left and stops and not self._runs_on:
             self.stop(End(Ending.CLIENT_LEFT, CANCELLED))
 
     def fence_off(self) -> None:
-        """Someone with a newer fence has taken over: stop, publish and settle nothing."""
+        """Stop without publishing or settling: a process with a newer fence has taken over."""
         self.stop(End(Ending.FENCED_OFF))
 
     def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
-        """These deltas can't be published: nobody is charged for them, and what may come behind them can
-        reach nobody.
-        """
+        """Stop, and do not charge for these deltas, which could not be published."""
         self.has_lost_stream = True
-        self.tally.take_back(given_up)
+        self.usage.take_back(given_up)
         self.stop(End(Ending.FAILED, STREAM_LOST))

@@ -1,6 +1,4 @@
-"""What a running generation has produced so far, and how that becomes a settlement and an end that clients
-are told; pure.
-"""
+"""Counts what a running generation produces, and makes its settlement and its terminal deltas; no I/O."""
 
 import time
 from collections import defaultdict
@@ -32,33 +30,34 @@ from usage.models import Outcome, UsageNote, UsageSource
 from usage.pricing import Tokens
 
 
-class Tally:
-    """Counts one generation's deltas as they pass; cheap per delta, exact when asked."""
+class RunUsage:
+    """Counts the deltas of one generation as they pass. Tokens are encoded only when they are read."""
 
     def __init__(self) -> None:
-        self.usage: Usage | None = None
+        self.reported: Usage | None = None
+        """The upstream's own usage."""
         self.finished: dict[int, FinishReason] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
         self.has_started = False
-        """The delta that announces the choices has passed."""
+        """Whether the delta that announces the choices has passed."""
         self.unsettled_chars = 0
-        """Text that the counters keep until they are asked to `settle`, or their tokens."""
+        """The length of the text that the counters keep until they `settle`, or their tokens are read."""
         self._pieces = 0
         self._echo: EchoCounters | None = None
-        self._lost: Tally | None = None
+        self._lost: RunUsage | None = None
         self._started_at = time.monotonic()
-        # By choice: they come interleaved, and no token reaches from one into another.
+        # By choice: the deltas of choices are interleaved, and no token spans two choices.
         self._visible: Mapping[int, tokens.Counter] = defaultdict(tokens.Counter)
         self._reasoning: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
 
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-        """Take a batch in; answers what of it may be published at once (the end waits for the commit)."""
+        """Count a batch; return the deltas to publish now. Finishes and usage wait for the commit."""
         passing: list[AnyDelta] = []
         before = self._pieces
         for delta in batch:
             match delta:
-                case Text():  # what nearly every delta is
+                case Text():  # first, because nearly every delta is text
                     self._visible[delta.index].add(delta.text)
                     self.unsettled_chars += len(delta.text)
                     self._pieces += 1
@@ -66,7 +65,7 @@ class Tally:
                 case Finished():
                     self.finished[delta.index] = delta.finish_reason
                 case Usage():
-                    self.usage = delta
+                    self.reported = delta
                 case _:
                     self._count(delta)
                     passing.append(delta)
@@ -96,49 +95,45 @@ class Tally:
         self._pieces += 1
 
     def expect_echo(self, request: GenerationRequest, *, is_whole: bool = True) -> None:
-        """Count no choice's prompt that it says again, if the request asks for that; call before anything is
-        added.
+        """Leave out the prompt that choices repeat, if the request asks for `echo`. Call this before `add`.
 
-        `is_whole` is False where the beginning of what was said is lost.
+        `is_whole` is False if the beginning of the answer is lost.
         """
         prompt = request.prompt
         if isinstance(prompt, Texts) and prompt.echo:
             self._visible = self._echo = EchoCounters(prompt, request.n or 1, is_whole=is_whole)
 
     def take_back(self, batch: Sequence[AnyDelta]) -> None:
-        """Count no more what could not be published: nobody is charged for what no log holds. The upstream's
-        own figure counts it.
-        """
-        self._lost = self._lost or Tally()
+        """Subtract deltas that could not be published: text that is in no log must not be charged."""
+        self._lost = self._lost or RunUsage()
         self._lost.add(batch)
-        self.usage = None
+        self.reported = None  # it includes what was lost
 
     @property
     def pieces(self) -> int:
-        """Deltas with content: about as many as tokens, and known without counting, which is what a heartbeat
-        can afford.
-        """
+        """The number of deltas with content: about that of tokens, and cheap enough for a heartbeat."""
         echoed = self._echo.pieces if self._echo else 0
         return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
 
     @property
     def counters(self) -> list[tokens.Counter]:
-        """All that `completion_tokens` asks; where there is much to be counted, whoever asks each before
-        keeps the event loop free.
+        """The counters that `completion_tokens` reads. Reading each of them in a thread first keeps the event
+        loop free.
         """
         own = [*self._visible.values(), *self._reasoning.values()]
         return own + self._lost.counters if self._lost else own
 
     @property
     def completion_tokens(self) -> int:
-        """Our own count of what was produced and not lost, reasoning included. Encodes up to 16 KiB of each
-        choice: milliseconds.
+        """Our own count of what was produced and not lost, reasoning included.
+
+        Encodes up to 16 KiB of each choice, which takes milliseconds.
         """
         return self._visible_tokens + self._reasoning_tokens
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """Our own count of the reasoning that was not lost; None when there was none."""
+        """Our own count of the reasoning that was not lost; None if there was none."""
         return self._reasoning_tokens or None
 
     @property
@@ -151,7 +146,7 @@ class Tally:
 
 
 def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, tokens.Counter]) -> int:
-    """The tokens of all choices. None has less than none: what one has lost is not taken from another."""
+    """Return the tokens of all choices, without the lost ones; clamped at zero per choice."""
     return sum(
         max(0, counter.tokens - (lost[index].tokens if index in lost else 0))
         for index, counter in counted.items()
@@ -159,7 +154,7 @@ def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, token
 
 
 class Ending(Enum):
-    """Why a run ended: `CANCELLED` was asked for and ends well, `CLIENT_LEFT` must not look like a good end."""
+    """Why a run ended. `CANCELLED`, on request, ends like a complete answer; `CLIENT_LEFT` as a failure."""
 
     COMPLETED = "completed"
     CANCELLED = "cancelled"
@@ -170,16 +165,16 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended; `failure` is what whoever listens is told unless it completed."""
+    """How a run ended. `failure` is published unless it completed or was cancelled on request."""
 
     ending: Ending
     failure: Failed | None = None
     attempts: tuple[Attempt, ...] = ()
-    """All of them, in their order."""
+    """All attempts, in order."""
 
     @property
     def error_code(self) -> str:
-        """Of a failure; empty where a run ended otherwise."""
+        """The failure's code; empty unless the run failed."""
         failure = self.failure if self.ending is Ending.FAILED else None
         return (failure.code or failure.type) if failure else ""
 
@@ -187,23 +182,26 @@ class End:
 def settlement(
     run: Claimed,
     request: GenerationRequest | None,
-    tally: Tally,
+    usage: RunUsage,
     end: End,
     counted_prompt_tokens: int | None = None,
 ) -> Settlement:
-    """The settlement of a run that ended so; where the prompt's tokens have been counted already, they are
-    not counted again.
+    """Return the settlement of a run.
 
-    An upstream's own usage counts, an explicit zero too. Without it, and where the request can't have used
-    that much, we count.
+    1. The upstream's usage counts if it is plausible, an explicit zero too.
+    2. Otherwise we count; `counted_prompt_tokens` saves counting the prompt again.
     """
-    told = tally.usage
-    if told is not None and is_plausible(run, told):
-        source, used, note = UsageSource.UPSTREAM, _tokens(told), UsageNote.ADDED if told.is_added else None
+    reported = usage.reported
+    if reported is not None and is_plausible(run, reported):
+        source, used = UsageSource.UPSTREAM, _tokens(reported)
+        note = UsageNote.ADDED if reported.is_added else None
     else:
-        source, used = _counted(run, request, tally, end, counted_prompt_tokens)
-        note = UsageNote.IMPLAUSIBLE if told is not None else None
+        source, used = _counted(run, request, usage, end, counted_prompt_tokens)
+        note = UsageNote.IMPLAUSIBLE if reported is not None else None
     failure = end.failure if end.ending is Ending.FAILED else None
+    message = failure.message if failure else ""
+    if failure and failure.status == 400:
+        message = REQUEST_REFUSED  # the upstream's words may quote the request, which the books must not keep
     return Settlement(
         id=run.id,
         fence=run.fence,
@@ -211,23 +209,16 @@ def settlement(
         tokens=used,
         usage_source=source,
         usage_note=note,
-        finish_reason=_finish_reason(tally.finished, end.ending, run.choices_count),
+        finish_reason=_finish_reason(usage.finished, end.ending, run.choices_count),
         error_code=end.error_code,
-        error_message=_kept(failure) if failure else "",
+        error_message=message,
         deployment=end.attempts[-1].deployment if end.attempts else "",
         attempts=len(end.attempts),
         attempt_log=end.attempts,
-        first_token_ms=tally.first_token_ms,
-        last_token_ms=tally.last_token_ms,
+        first_token_ms=usage.first_token_ms,
+        last_token_ms=usage.last_token_ms,
         is_final=failure is not None and failure.status in (400, 403, 413),
     )
-
-
-def _kept(failure: Failed) -> str:
-    """What the books keep of the failure's words. Those about a wrong request may quote it, and are for its
-    client only.
-    """
-    return REQUEST_REFUSED if failure.status == 400 else failure.message
 
 
 _OUTCOMES = {
@@ -238,32 +229,40 @@ _OUTCOMES = {
 }
 
 
-def is_plausible(run: Claimed, told: Usage) -> bool:
-    """Whether the request can have used so much: a full context, its cap for each choice, and no more than
-    was held for it.
+def is_plausible(run: Claimed, reported: Usage) -> bool:
+    """Return whether the request can have used that much.
 
-    A server may put more before a prompt than we know of, so more than was held for the prompt may be right.
+    1. The prompt fits into the model's context. A server may put text before it, so it may be longer than
+       what we counted.
+    2. The completion is within the cap of each choice.
+    3. The amount is at most what was reserved.
     """
-    fits_context = run.max_prompt_tokens is None or told.prompt_tokens <= run.max_prompt_tokens
-    is_capped = told.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
-    return fits_context and is_capped and pricing.amount(_tokens(told), run.price) <= run.reserved_nanodollars
+    fits_context = run.max_prompt_tokens is None or reported.prompt_tokens <= run.max_prompt_tokens
+    is_capped = reported.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
+    return (
+        fits_context
+        and is_capped
+        and pricing.amount(_tokens(reported), run.price) <= run.reserved_nanodollars
+    )
 
 
-def _tokens(told: Usage) -> Tokens:
-    return Tokens(told.prompt_tokens, told.completion_tokens, told.cached_tokens, told.reasoning_tokens)
+def _tokens(reported: Usage) -> Tokens:
+    return Tokens(
+        reported.prompt_tokens, reported.completion_tokens, reported.cached_tokens, reported.reasoning_tokens
+    )
 
 
 def _counted(
     run: Claimed,
     request: GenerationRequest | None,
-    tally: Tally,
+    usage: RunUsage,
     end: End,
     counted_prompt_tokens: int | None,
 ) -> tuple[UsageSource, Tokens]:
-    counted = counted_completion(tally, run.max_output_tokens * run.choices_count)
+    counted = counted_completion(usage, run.max_output_tokens * run.choices_count)
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
-    reasoning = tally.reasoning_tokens
+    reasoning = usage.reasoning_tokens
     prompt = prompt_tokens(request) if counted_prompt_tokens is None else counted_prompt_tokens
     if run.max_prompt_tokens is not None:
         prompt = min(prompt, run.max_prompt_tokens)
@@ -272,16 +271,18 @@ def _counted(
     )
 
 
-def counted_completion(tally: Tally, cap: int) -> int:
-    """Our own count of the tokens to charge: never beyond the cap that the upstream was given, for our tokens
-    need not be its tokens.
+def counted_completion(usage: RunUsage, cap: int) -> int:
+    """Return our own count of the tokens to charge, at most `cap`.
+
+    The upstream kept that cap; our tokenizer may split the same text into more tokens.
     """
-    return min(tally.completion_tokens, cap)
+    return min(usage.completion_tokens, cap)
 
 
 def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:
-    """As told to the client: nothing to one that left; of a failed answer, of which it is told no end, what
-    had finished.
+    """Return the reasons of all choices, as one if they are equal.
+
+    It is empty if the client left; of a failed answer it has only the choices that had finished.
     """
     if ending is Ending.CLIENT_LEFT:
         return ""
@@ -294,26 +295,26 @@ def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_co
 
 
 def _finish_reasons(finished: dict[int, FinishReason], choices_count: int) -> list[FinishReason]:
-    """Each choice's, by index: one that was cancelled has stopped."""
+    """Return the reason of each choice; a cancelled choice has stopped."""
     return [finished.get(index, "stop") for index in range(choices_count)]
 
 
 def prompt_tokens(request: GenerationRequest | None) -> int:
-    """Our own count of the prompt, for an upstream that tells none; 0 when the request is not known any more."""
+    """Return our own count of the prompt; 0 if the request is lost."""
     return 0 if request is None else tokens.count(request.prompt_text) + request.prompt_overhead_tokens
 
 
-def terminal(end: End, tally: Tally, used: Tokens, choices_count: int) -> list[AnyDelta]:
-    """The deltas that end the stream, for after the commit: failure, or every choice's finish and the usage.
+def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> list[AnyDelta]:
+    """Return the deltas that end the stream: the failure, or the finish of each choice and the usage.
 
-    What is cancelled before its first token has yet to announce its choices: SDKs raise at one that ends and
-    never began.
+    An answer that was cancelled before its first delta begins here: SDKs raise an error if it ends without
+    one.
     """
     if end.failure is not None:
         return [end.failure]
-    beginning: list[AnyDelta] = [] if tally.has_started else [Started()]
+    beginning: list[AnyDelta] = [] if usage.has_started else [Started()]
     finishes = [
-        Finished(reason, index) for index, reason in enumerate(_finish_reasons(tally.finished, choices_count))
+        Finished(reason, index) for index, reason in enumerate(_finish_reasons(usage.finished, choices_count))
     ]
     return [
         *beginning,

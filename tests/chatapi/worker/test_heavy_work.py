@@ -25,7 +25,7 @@ from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.heavy_work import aside
 from chatapi.worker.runs.run import Run
-from chatapi.worker.runs.run_usage import End, Ending, Tally
+from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed
 
 MOST_LOOP_S = 0.1
@@ -70,11 +70,11 @@ async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> 
         target = Target("sandbox", upstream_model=model)
         try:
             async for batch in SandboxEngine().stream(Call("id", request, target, most, run.request_bytes)):
-                await heavy_work.tallied(run.tally, batch)
+                await heavy_work.add(run.usage, batch)
         except EngineError:
             pass
         else:
-            run.tally.usage = None
+            run.usage.reported = None
             await generate._settlement(run, request, End(Ending.COMPLETED))
     return turns_s
 
@@ -134,19 +134,19 @@ async def test_no_request_holds_the_loop(body: dict[str, Any], model: str, most:
 
 
 async def test_a_large_delta_is_counted_aside() -> None:
-    tally, expected = Tally(), tokens.count("word " * 600_000)
+    usage, expected = RunUsage(), tokens.count("word " * 600_000)
     async with watched() as turns_s:
         for _ in range(3):
-            await heavy_work.tallied(tally, [Text("word " * 200_000)])
-        await heavy_work.count_all(tally)
-        assert tally.completion_tokens == expected
+            await heavy_work.add(usage, [Text("word " * 200_000)])
+        await heavy_work.count_all(usage)
+        assert usage.completion_tokens == expected
     assert max(turns_s) < MOST_LOOP_S
 
 
 async def test_a_large_delta_is_passed_on_in_parts() -> None:
     long = "word " * 10_000
-    call, *others = await heavy_work.tallied(
-        Tally(), [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")]
+    call, *others = await heavy_work.add(
+        RunUsage(), [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")]
     )
     assert call == ToolCall(1, long[: heavy_work.MAX_DELTA_CHARS], "id", "name", 2)
     calls = [call, *(delta for delta in others if isinstance(delta, ToolCall))]
@@ -155,7 +155,7 @@ async def test_a_large_delta_is_passed_on_in_parts() -> None:
     assert "".join(delta.text for delta in others if isinstance(delta, Reasoning)) == long
     assert "".join(delta.text for delta in others if isinstance(delta, Text)) == long + "end"
     logprobs = [TokenLogprob("word", -1)]
-    assert await heavy_work.tallied(Tally(), [Text(long, 0, logprobs)]) == [Text(long, 0, logprobs)]
+    assert await heavy_work.add(RunUsage(), [Text(long, 0, logprobs)]) == [Text(long, 0, logprobs)]
 
 
 async def test_one_thread_does_one_piece_after_the_other() -> None:

@@ -11,7 +11,7 @@ from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, 
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.runs import run_usage
-from chatapi.worker.runs.run_usage import End, Ending, Tally
+from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Generation, Outcome, UsageNote, UsageSource
@@ -24,13 +24,13 @@ FAILED = End(Ending.FAILED, Failed("It broke.", code="upstream_error", status=50
 DONE = End(Ending.COMPLETED, None, (THERE,))
 
 
-def heard(*batch: AnyDelta) -> Tally:
-    counted = Tally()
+def heard(*batch: AnyDelta) -> RunUsage:
+    counted = RunUsage()
     counted.add(batch)
     return counted
 
 
-def settle(counted: Tally, end: End, cap: int = 100, choices: int = 1) -> Settlement:
+def settle(counted: RunUsage, end: End, cap: int = 100, choices: int = 1) -> Settlement:
     return run_usage.settlement(
         Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end
     )
@@ -44,17 +44,17 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
         Refusal(" and"),
         ToolCall(0, "{}", "id", "name"),
     ]
-    counted = Tally()
+    counted = RunUsage()
     assert counted.add([*content, Finished("stop"), Usage(1, 2)]) == content
-    assert (counted.finished, counted.usage) == ({0: "stop"}, Usage(1, 2))
+    assert (counted.finished, counted.reported) == ({0: "stop"}, Usage(1, 2))
 
 
 def test_choices_that_end_before_they_began_are_announced_first() -> None:
     cancelled = End(Ending.CANCELLED, None, (THERE,))
     ends = [Finished("stop", 0), Finished("stop", 1), Usage(7, 0, None, None)]
-    assert run_usage.terminal(cancelled, Tally(), Tokens(7, 0), 2) == [Started(), *ends]
+    assert run_usage.terminal(cancelled, RunUsage(), Tokens(7, 0), 2) == [Started(), *ends]
     assert run_usage.terminal(cancelled, heard(Started()), Tokens(7, 0), 2) == ends
-    assert run_usage.terminal(FAILED, Tally(), Tokens(), 2) == [FAILED.failure]
+    assert run_usage.terminal(FAILED, RunUsage(), Tokens(), 2) == [FAILED.failure]
 
 
 def test_every_kind_of_content_is_counted() -> None:
@@ -228,7 +228,7 @@ def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(
 def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
     counted = heard(Reasoning(" the of"), Text(" and to in"), Finished("stop"), Usage(7, 5))
     counted.take_back([Reasoning(" of"), Text(" to"), ToolCall(0, " in")])
-    assert (counted.completion_tokens, counted.reasoning_tokens, counted.pieces, counted.usage) == (
+    assert (counted.completion_tokens, counted.reasoning_tokens, counted.pieces, counted.reported) == (
         2,
         1,
         0,
@@ -241,8 +241,8 @@ def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
 ECHO = " the of and to\n"
 
 
-def echoing(*batch: AnyDelta, **members: object) -> Tally:
-    counted = Tally()
+def echoing(*batch: AnyDelta, **members: object) -> RunUsage:
+    counted = RunUsage()
     counted.expect_echo(
         parse_text(json.dumps({"model": "m", "prompt": ECHO, "echo": True, "n": 4, **members}).encode())
     )
@@ -317,7 +317,7 @@ def test_an_echo_that_is_lost_is_taken_from_nothing_that_was_generated() -> None
 
 
 def test_without_an_echo_every_piece_counts() -> None:
-    counted = Tally()
+    counted = RunUsage()
     counted.expect_echo(REQUEST)
     counted.add([Text(" the"), Text(" of")])
     assert counted.pieces == 2

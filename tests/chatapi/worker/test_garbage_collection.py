@@ -14,7 +14,7 @@ from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
 from chatapi.redis_client import DedicatedConnection, connect
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Text, Usage
-from chatapi.worker.reaper.garbage_collection import forget_settled, keep_forgetting
+from chatapi.worker.reaper.garbage_collection import collect_garbage, delete_settled
 from tests import cast
 from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey
@@ -66,7 +66,7 @@ async def test_the_job_goes_and_the_log_when_every_log_would(
 ) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
     await say(stream, untold)
-    await forget_settled(commits, stream)
+    await delete_settled(commits, stream)
     job_ms, log_ms = await kept_ms(stream, untold)
     assert (job_ms, 0 < log_ms <= TTL_MS - LONG_AGO_MS) == (-2, True)
 
@@ -76,7 +76,7 @@ async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
 ) -> None:
     over = await settled(commits, alice, 2 * TTL_MS)
     await stream.publish([Entry(over, 1, 5, deltas.encode([Text("said")]))])
-    await forget_settled(commits, stream)
+    await delete_settled(commits, stream)
     assert await kept_ms(stream, over) == (-2, -2)
 
 
@@ -86,7 +86,7 @@ async def test_an_end_that_is_told_late_gives_the_log_no_more_time(
     """Whoever has settled it was frozen, not dead."""
     untold = await settled(commits, alice, TTL_MS - 5_000)
     await say(stream, untold)
-    await forget_settled(commits, stream)
+    await delete_settled(commits, stream)
     await stream.publish([Entry(untold, 1, 2, deltas.encode([Usage(1, 2)]), is_last=True)])
     assert (await kept_ms(stream, untold))[1] <= 5_000
 
@@ -100,7 +100,7 @@ async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
     await say(daily, untold)
     for kind in ("job", "log"):
         await stream.redis.pexpire(daily.key(kind, untold.hex), RUN_TTL_MS - DAY_MS // 3)
-    await forget_settled(commits, daily)
+    await delete_settled(commits, daily)
     job_ms, log_ms = await kept_ms(daily, untold)
     assert (job_ms, 0 < log_ms <= DAY_MS - DAY_MS // 3) == (-2, True)
 
@@ -113,7 +113,7 @@ async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(
     await say(stream, still_open)
     await say(stream, just_settled)
     await say(stream, told, Usage(1, 2))
-    await forget_settled(commits, stream)
+    await delete_settled(commits, stream)
     for generation_id in (still_open, just_settled):
         assert min(await kept_ms(stream, generation_id)) > RUN_TTL_MS - 60_000
     assert (await kept_ms(stream, told))[1] > TTL_MS - LONG_AGO_MS
@@ -130,7 +130,7 @@ async def test_what_others_keep_in_the_same_redis_stays(
     ]
     for name in names:
         await stream.redis.set(name, "theirs", px=RUN_TTL_MS)
-    await forget_settled(commits, stream)
+    await delete_settled(commits, stream)
     assert [await stream.redis.exists(name) for name in names] == [1, 1, 1, 1]
 
 
@@ -142,7 +142,7 @@ async def test_all_are_found_however_many_there_are(
     await DedicatedConnection(stream.redis).calls(
         [stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything]
     )
-    await forget_settled(commits, stream)
+    await delete_settled(commits, stream)
     assert [await kept_ms(stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3
 
 
@@ -156,10 +156,10 @@ async def test_it_goes_on_after_a_redis_that_was_away(
     settings.STREAM_TTL_MS = 30
     valkey = Valkey(tmp_path_factory.mktemp("late"))
     stream = DeltaStream(connect(f"unix://{valkey.socket}"), "late:", ttl_ms=30)
-    forgetting = asyncio.create_task(keep_forgetting(commits, stream))
+    forgetting = asyncio.create_task(collect_garbage(commits, stream))
     try:
         async with asyncio.timeout(20):
-            while "forgetting: " not in caplog.text:
+            while "garbage collection: " not in caplog.text:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(valkey.start)
             untold = await settled(commits, alice, LONG_AGO_MS)
