@@ -313,7 +313,7 @@ def test_ctrl_c_while_the_program_is_being_loaded_is_no_traceback(tmp_path: Path
 def test_what_is_none_of_our_processes_is_one_line_that_says_what_is(start: Start) -> None:
     serve = start("--only=foo")
     assert serve.wait() == 1
-    assert serve.text == "chatapi: 'foo' is none of our processes: --only takes web, worker, reaper."
+    assert serve.text == "chatapi: 'foo' is not a process of chatapi: --only takes web, worker, reaper."
 
 
 def test_a_database_that_is_none_is_named(start: Start, tmp_path: Path) -> None:
