@@ -37,8 +37,10 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     """A validated request: `ParsedRequest.content`."""
     counter: str = ""
     """The Redis key that counts its bytes until it is used."""
+    other_summary: object = None
+    """The place of the summary in a ticket of the release before, which has another form."""
     summary: RequestSummary | None = None
-    """None in a ticket of the version before."""
+    """None in a ticket of the release before."""
 
 
 class TooManyTickets(Exception):

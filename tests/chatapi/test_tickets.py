@@ -5,7 +5,7 @@ key.
 import hashlib
 import json
 import time
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -76,6 +76,28 @@ def test_a_ticket_needs_a_key_and_a_valid_request(client: Client, installation: 
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
 
 
+def kept_ticket(redis: Redis, ticket: dict[str, Any]) -> tuple[str, list[Any]]:
+    """Return the key of a ticket in Redis and what it holds."""
+    key = f"chatapi:ticket:{hashlib.sha256(ticket['id'].encode()).hexdigest()}"
+    return key, msgspec.msgpack.decode(cast(bytes, redis.get(key)))
+
+
+def test_a_ticket_of_the_release_before_streams_its_request(
+    client: Client, installation: Installation
+) -> None:
+    """Its request is a client's body, and its summary has other members than ours."""
+    ticket = issue(client, "openai").json
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        key, kept = kept_ticket(redis, ticket)
+        request: dict[str, Any] = {"request": "chat", "model": "five", "stream": True}
+        request["messages"] = [{"role": "user", "content": "hello"}]
+        summary = ["five", True, False, False, 1, 1, None, 1, 85, None, [], [], "0" * 64]
+        earlier = [*kept[:3], json.dumps(request).encode(), kept[4], summary]
+        assert redis.set(key, msgspec.msgpack.encode(earlier), xx=True, keepttl=True)
+    answer = fetch(installation, ticket["url"])
+    assert (answer.status, answer.body[-14:]) == (200, b"data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize(
     ("place", "later"), [(3, b'{"request":"dream"}'), (0, 7)], ids=["its request", "all of it"]
 )
@@ -84,8 +106,7 @@ def test_a_ticket_that_another_version_has_written_is_refused(
 ) -> None:
     ticket = issue(client).json
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        key = f"chatapi:ticket:{hashlib.sha256(ticket['id'].encode()).hexdigest()}"
-        kept = msgspec.msgpack.decode(cast(bytes, redis.get(key)))
+        key, kept = kept_ticket(redis, ticket)
         kept[place] = later
         assert redis.set(key, msgspec.msgpack.encode(kept), xx=True, keepttl=True)
     answer = fetch(installation, ticket["url"])

@@ -236,7 +236,7 @@ def test_a_duty_of_the_house_that_fails_keeps_no_other_from_being_done(
     one_hour: None, alice: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(alice)
-    monkeypatch.setattr(closing, "close_next", [].pop)
+    monkeypatch.setattr(closing, "next_day", [].pop)
     keep_house(times=1)
     assert LedgerCheck.objects.get().differences == 0
     assert "housekeeping: _close_days failed" in caplog.messages

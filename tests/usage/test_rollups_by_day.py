@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from io import StringIO
@@ -205,6 +206,27 @@ def test_the_housekeeping_closes_days(transactional_db: None, busy: None) -> Non
         await commits.close()
 
     asyncio.run(asyncio.wait_for(keep_house_until_done(), 30))
+    assert verify().differences == []
+
+
+def test_a_day_with_more_charges_than_a_read_has_time_for_is_closed(
+    transactional_db: None, busy: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read has three times the time of a statement; then PostgreSQL's connection is cut."""
+
+    def slow_bucket_of(ms: int) -> int:
+        time.sleep(0.1)  # 1.2 s a day
+        return first_token_buckets.bucket_of(ms)
+
+    async def close_days() -> None:
+        commits = GroupCommit()
+        await housekeeping._close_days(commits)
+        await commits.close()
+
+    monkeypatch.setattr(closing, "bucket_of", slow_bucket_of)
+    settings.DATABASE_TIMEOUT_MS = 200
+    asyncio.run(close_days())
+    assert ClosedDay.objects.count() == 3
     assert verify().differences == []
 
 

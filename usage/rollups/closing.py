@@ -9,7 +9,7 @@ still for an hour, `verifyledger` finds the difference and `manage.py rollup` cl
 
 import logging
 from collections import Counter
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Min, OuterRef, Subquery
@@ -35,6 +35,7 @@ from usage.rollups.first_token_buckets import bucket_of
 
 GRACE = timedelta(hours=1)
 """Far longer than any transaction."""
+HOUR = timedelta(hours=1)
 FirstTokens = Counter[tuple[Dimension, str, int]]
 """Requests by dimension, member and bucket."""
 
@@ -45,16 +46,45 @@ def close_next() -> date | None:
     """Close the oldest day that is over and not closed, and return it; None when there is none.
 
     Any number of processes may call it at the same time, outside of transactions: two that close the same day
-    write the same rows.
+    write the same rows. A caller with a time limit for each call makes the three steps itself.
     """
+    if (day := next_day()) is None:
+        return None
+    close(day, sum(map(count_first_tokens, hours_of(day)), FirstTokens()))
+    return day
+
+
+def next_day() -> date | None:
+    """Return the oldest day that is over and not closed, None when there is none."""
     first_open = (database_now() - GRACE).date()
     _reopen_since(first_open)
-    day = _first_not_closed(first_open)
-    if day is None:
-        return None
-    with snapshot():  # and not in the transaction below: it reads every charge of the day
-        first_tokens = _count_first_tokens(day)
-    # Asked afterwards: generations that were dropped while they were counted are missing in these counts.
+    return _first_not_closed(first_open)
+
+
+def hours_of(day: date) -> list[datetime]:
+    """Return the beginnings of the day's hours."""
+    return [midnight(day) + number * HOUR for number in range(24)]
+
+
+def count_first_tokens(hour: datetime) -> FirstTokens:
+    """Count the times to first token of the hour; this reads all of its charges."""
+    charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=hour, created_at__lt=hour + HOUR)
+    rows = charges.order_by().values_list("generation__first_token_ms", *GROUP)
+    with snapshot():
+        # Requests that are alike in everything are counted first: a tenth of the work in a busy hour.
+        alike = Counter(
+            (bucket_of(ms), *members) for ms, *members in rows.iterator(chunk_size=5_000) if ms is not None
+        )
+    counts = FirstTokens()
+    for (bucket, *members), requests in alike.items():
+        for dimension, member in zip(COLUMNS, members, strict=True):
+            counts[dimension, str(member), bucket] += requests
+    return counts
+
+
+def close(day: date, first_tokens: FirstTokens) -> None:
+    """Close the day, with the counts of all of its hours."""
+    # Asked after the counting: generations that were dropped meanwhile are missing in these counts.
     # Retention demands that the day was closed before, so its counts are there already.
     is_dropped = retention_horizon.is_dropped(day)
     with transaction.atomic():
@@ -63,7 +93,6 @@ def close_next() -> date | None:
         _add_up(day)
         if not is_dropped:
             _write_first_tokens(day, first_tokens)
-    return day
 
 
 def _reopen_since(first_open: date) -> None:
@@ -107,22 +136,6 @@ def _add_up(day: date) -> None:
             FROM usage_dailyusage WHERE {every} AND day = %s GROUP BY {member}, day""",  # noqa: S608
             [db_value(day)],
         )
-
-
-def _count_first_tokens(day: date) -> FirstTokens:
-    charges = LedgerEntry.objects.filter(
-        kind=Kind.CHARGE, created_at__gte=midnight(day), created_at__lt=midnight(day + DAY)
-    )
-    rows = charges.order_by().values_list("generation__first_token_ms", *GROUP)
-    # Requests that are alike in everything are counted first: a tenth of the work on a busy day.
-    alike = Counter(
-        (bucket_of(ms), *members) for ms, *members in rows.iterator(chunk_size=5_000) if ms is not None
-    )
-    counts = FirstTokens()
-    for (bucket, *members), requests in alike.items():
-        for dimension, member in zip(COLUMNS, members, strict=True):
-            counts[dimension, str(member), bucket] += requests
-    return counts
 
 
 def _write_first_tokens(day: date, counts: FirstTokens) -> None:

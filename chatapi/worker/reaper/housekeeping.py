@@ -43,8 +43,14 @@ async def _seal(commits: GroupCommit) -> None:
 
 async def _close_days(commits: GroupCommit) -> None:
     for _ in range(DAYS_AT_ONCE):
-        if await commits.read(closing.close_next) is None:
+        day = await commits.read(closing.next_day)
+        if day is None:
             return
+        first_tokens = closing.FirstTokens()
+        # A read has the time limit of a transaction, in which the charges of a busy day can't be read.
+        for hour in closing.hours_of(day):
+            first_tokens += await commits.read(closing.count_first_tokens, hour)
+        await commits.read(closing.close, day, first_tokens)
 
 
 async def _forget_old(commits: GroupCommit) -> None:
