@@ -11,7 +11,7 @@ import msgspec
 
 from chatapi.wire import requests
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.protocols import PROTOCOLS, Answer
+from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat import CHAT as _CHAT
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
@@ -43,11 +43,6 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     context: dict[str, Any] = {}
     """See `GenerationRequest.context`."""
 
-    def answer(self, id: str, created: int, request_id: str = "") -> Answer:
-        """Return what all parts of the answer share; see `Answer` for the arguments."""
-        include_usage = self.stream and self.include_usage
-        return Answer(id, created, self.model, self.choices_count, include_usage, request_id, self.context)
-
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
         window_tokens = self.max_prompt_tokens(context_window)
@@ -72,7 +67,7 @@ def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: b
     return _parsed(request, requests.to_bytes(request))
 
 
-def read(content: bytes, _: str = "") -> ParsedRequest:
+def read(content: bytes) -> ParsedRequest:
     """Return the parsed request with this content, which another version may have validated.
 
     Raises `msgspec.DecodeError`.
