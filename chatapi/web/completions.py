@@ -221,7 +221,6 @@ async def _with_price(
 ) -> ValidatedRequest:
     """Return the request with its model and price; raise what is wrong with it for this dialect and model."""
     summary = parsed.summary
-    exchange.context = summary.context
     if summary.stream and dialect.encoder is None:
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:

@@ -64,8 +64,6 @@ class Exchange:
         self.protocol = PROTOCOLS[kind.protocol or CHAT.name]
         """Has the form of the response: the kind's protocol, or that of the generation in the URL."""
         self.dialect: Dialect | None = None
-        self.context: dict[str, Any] = {}
-        """See `GenerationRequest.context`."""
         self.encoder: Encoder | None = None
         """Writes the stream, and an error inside it."""
         self.large_bytes = 0

@@ -90,7 +90,6 @@ def answer_to(exchange: Exchange, generation: Generation | Admission) -> Answer:
         generation.choices_count,
         generation.includes_usage,
         exchange.request_id,
-        exchange.context,
     )
 
 

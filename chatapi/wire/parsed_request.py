@@ -5,7 +5,7 @@ Small bodies are parsed on the event loop, large ones by `parser_process.py`. Wh
 on: the web process never decodes or encodes the request again.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -40,8 +40,6 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
-    context: dict[str, Any] = {}
-    """See `GenerationRequest.context`."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -90,6 +88,5 @@ def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
-        context=request.context,
     )
     return ParsedRequest(summary, content)

@@ -121,6 +121,7 @@ async def _run(services: Services, run: Run) -> None:
         if run.content is not None:
             request = await _request(run)
             run.tally.expect_echo(request)
+            run.context = request.context
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. What was generated is settled all the same; the pool waits for it, and cancels

@@ -22,9 +22,7 @@ WORDS = 4
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Web and worker with both rows; the books must be right in the end."""
     folder = tmp_path_factory.mktemp("protocols")
-    installation = Installation(
-        folder, DJANGO_SETTINGS_MODULE="tests.protocols.settings", CHATAPI_PING_MS="200"
-    )
+    installation = Installation(folder, DJANGO_SETTINGS_MODULE="tests.protocols.settings")
     try:
         installation.start({})
         yield installation
@@ -113,11 +111,16 @@ def test_a_stream_of_typed_events(client: Client, installation: Installation) ->
     assert receipt["amount_nanodollars"] == used["in"] * 1_000 + used["out"] * 2_000
 
 
-def test_a_keep_alive_is_the_protocols_own(client: Client) -> None:
-    answer = events(client, stream=True, turns=[{"text": "[sandbox tokens=1 first_delay_ms=600]"}])
+def test_a_keep_alive_is_the_protocols_own(installation: Installation) -> None:
+    with installation.another_web(CHATAPI_PING_MS="200") as impatient:
+        client = Client(impatient.url, installation.keys["live"])
+        turns = [{"text": "[sandbox tokens=2 first_delay_ms=600 delay_ms=600]"}]
+        answer = events(client, stream=True, turns=turns)
+        again = follow(client, answer.headers["x-generation-id"])
     assert answer.body.startswith(b'event: ping\ndata: {"type":"ping"}\n\n')
     assert b": ping" not in answer.body.replace(b"event: ping", b"")
-    assert [kind for kind, _ in told(answer.body)] == ["start", "text", "stop"]
+    assert [kind for kind, _ in told(answer.body)] == ["start", "text", "text", "stop"]
+    assert told(again.body) == told(answer.body)
 
 
 # ---- resuming

@@ -139,7 +139,7 @@ class EventsEncoder:
     def _frames(self, delta: AnyDelta) -> Iterator[bytes]:
         match delta:
             case Started():
-                yield event("start", id="ev_" + self._answer.id, **self._answer.context)
+                yield event("start", id="ev_" + self._answer.id, **delta.context)
             case Reasoning():
                 yield event("thought", text=delta.text)
             case Text():
@@ -158,7 +158,7 @@ class EventsFolder(Completion):
     def body(self) -> bytes:
         assert self.usage is not None
         blocks = [{"type": "text", "text": self.choice(0).text}]
-        return msgspec.json.encode({"id": "ev_" + self._answer.id, "blocks": blocks} | self._answer.context)
+        return msgspec.json.encode({"id": "ev_" + self._answer.id, "blocks": blocks} | self.context)
 
 
 def _error(failure: Failed) -> dict[str, str]:

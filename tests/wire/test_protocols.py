@@ -35,15 +35,7 @@ def asked(protocol: str, **members: Any) -> ParsedRequest:
 
 def answer(parsed: ParsedRequest, request_id: str = "") -> Answer:
     asked = parsed.summary
-    return Answer(
-        ID,
-        1_700_000_000,
-        asked.model,
-        asked.choices_count,
-        asked.include_usage,
-        request_id,
-        asked.context,
-    )
+    return Answer(ID, 1_700_000_000, asked.model, asked.choices_count, asked.include_usage, request_id)
 
 
 def folded(dialect: Dialect, parsed: ParsedRequest, deltas: list[AnyDelta]) -> dict[str, Any]:
@@ -146,7 +138,14 @@ def test_a_protocol_without_streams_folds_the_deltas_into_its_own_object() -> No
 def test_a_protocol_of_typed_events_says_the_same_in_a_stream_and_in_one_object() -> None:
     protocol, parsed = PROTOCOLS["events"], asked("events", turns=[], longest=5, person="p", stream=True)
     dialect = protocol.dialect("llama")  # has one only, whatever the client's other requests prefer
-    deltas: list[AnyDelta] = [Started(), Reasoning("Hm."), Text("a"), Text("b"), Finished("stop"), USAGE]
+    deltas: list[AnyDelta] = [
+        Started(context=requests.from_bytes(parsed.content).context),
+        Reasoning("Hm."),
+        Text("a"),
+        Text("b"),
+        Finished("stop"),
+        USAGE,
+    ]
     assert protocol.can_stream
     assert dialect.encoder is not None
     events = Parser().feed(dialect.encoder(answer(parsed)).encode(deltas))
