@@ -5,18 +5,11 @@ Small bodies are parsed on the event loop, large ones by `parser_process.py`. Wh
 on: the web process never decodes or encodes the request again.
 """
 
-from typing import Final
-
 import msgspec
 
 from chatapi.wire import requests
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols import PROTOCOLS
-from chatapi.wire.protocols.chat import CHAT as _CHAT
-from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
-
-CHAT: Final = _CHAT.name
-TEXT: Final = TEXT_COMPLETIONS.name
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):

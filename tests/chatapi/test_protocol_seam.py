@@ -184,6 +184,11 @@ def test_so_is_a_wrong_key(installation: Installation) -> None:
     assert refused.headers["content-length"] == str(len(refused.body))
 
 
+def test_no_other_protocol_looks_for_a_key_in_that_header(client: Client) -> None:
+    refused = client.send("POST", "/v1/chat/completions", b"{}", authorization=None, x_api_key=client.key)
+    assert refused.error["code"] == "invalid_api_key"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_so_is_a_failure_before_the_first_byte(client: Client, stream: bool) -> None:
     failing = [{"text": "[sandbox error=overloaded]"}]

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from chatapi.wire import parsed_request, requests
-from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols.chat.request import NAME as CHAT
+from chatapi.wire.protocols.text_completions.request import NAME as TEXT
 from tests.wire.request_bodies import HELLO, chat_body, summary, text_body
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.example/a.png"}}
