@@ -142,6 +142,23 @@ def test_a_stream_is_resumed_behind_any_event(client: Client) -> None:
         assert follow(client, generation_id, event_id).body == behind
 
 
+def test_a_running_stream_is_resumed_by_another_process(client: Client, installation: Installation) -> None:
+    turns = [{"text": "[sandbox tokens=6 delay_ms=150]"}]
+    body = json.dumps({"model": "sandbox", "turns": turns, "longest": 50, "stream": True}).encode()
+    accepted = client.send("POST", "/v1/events", body, prefer="respond-async")
+    path = accepted.json["stream_url"]
+    seen, event_id = b"", ""
+    with client.exchange("GET", path, None, {}) as first:
+        while seen.count(b"event: text") < 2 or not seen.endswith(b"\n\n"):
+            line = first.response.readline()
+            event_id = line.decode().removeprefix("id: ").strip() if line.startswith(b"id: ") else event_id
+            seen += line
+    with installation.another_web() as elsewhere:
+        rest = follow(Client(elsewhere.url, installation.keys["live"]), accepted.json["id"], event_id)
+    assert seen + rest.body == follow(client, accepted.json["id"]).body
+    assert [kind for kind, _ in told(rest.body)] == [*["text"] * 4, "stop"]
+
+
 def test_an_answer_that_is_fetched_later(client: Client) -> None:
     body = json.dumps({"model": "sandbox", "turns": TURNS, "longest": 50, "stream": True}).encode()
     accepted = client.send("POST", "/v1/events", body, prefer="respond-async")
