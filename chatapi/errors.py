@@ -50,6 +50,11 @@ def invalid_ticket() -> APIError:
     return APIError(Failed(message, INVALID, "invalid_ticket", "ticket", 401))
 
 
+def not_streamable() -> APIError:
+    """Return a 400 for a stream of an answer that has no such form."""
+    return APIError(Failed("This answer can't be streamed.", INVALID, "not_streamable", status=400))
+
+
 def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
     """Return a 429 for a key with too many unused tickets."""
     message = f"Too many unused tickets of your API key: their requests may have {most_bytes} bytes together."

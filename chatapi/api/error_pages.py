@@ -8,7 +8,8 @@ from django.template.loader import render_to_string
 from chatapi import errors
 from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
-from chatapi.wire.dialects import DIALECTS, OpenAI
+from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols.envelope import openai_error_body
 
 _CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
 """Any prefix but the admin's, so that a misspelled dialect gets an envelope, too."""
@@ -29,7 +30,7 @@ def envelope(error: APIError) -> HttpResponse:
     """Return the error as JSON with its status and headers."""
     failure = error.failure
     response = HttpResponse(
-        OpenAI.error_body(failure), status=failure.status, content_type="application/json"
+        openai_error_body(failure), status=failure.status, content_type="application/json"
     )
     for name, value in errors.headers(failure):
         response[name.decode()] = value.decode()

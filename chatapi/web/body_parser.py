@@ -93,13 +93,13 @@ class BodyParser:
         self._turn = asyncio.Lock()
 
     async def parse(
-        self, pieces: Sequence[bytes], endpoint: str, default_model: str | None, *, is_ticket: bool = False
+        self, pieces: Sequence[bytes], protocol: str, default_model: str | None, *, is_ticket: bool = False
     ) -> ParsedRequest:
         """Return the request in the pieces of a body; raises `InvalidRequest` or `ParserUnavailable`.
 
         Cancelling the caller while its body is parsed kills the child.
         """
-        task = Task(endpoint, default_model, is_ticket, self._cpu_limit_s)
+        task = Task(protocol, default_model, is_ticket, self._cpu_limit_s)
         async with self._turn:
             outcome, content = await self._ask(task, pieces)
         if outcome.refusal is not None:

@@ -1,6 +1,6 @@
 """The way in of a completion: validate the request, admit it, and respond (`responses.py`).
 
-`chat`, `text` and `issue_ticket` are the code of their kinds (`kinds.py`).
+`create`, `chat` and `issue_ticket` are the code of their kinds (`kinds.py`).
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from chatapi.web.responses import has_failed, respond, respond_again, respond_la
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket, TooManyTickets
 from chatapi.wire import parsed_request, requests
-from chatapi.wire.dialects import Dialect
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
+from chatapi.wire.protocols import Dialect
 from usage import pricing
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted, is_known
@@ -77,8 +77,8 @@ async def chat(exchange: Exchange) -> None:
     await complete(exchange, services, request)
 
 
-async def text(exchange: Exchange) -> None:
-    """`POST /v1/completions` (OpenAI's API reference, "Create completion")."""
+async def create(exchange: Exchange) -> None:
+    """Answer a request of any protocol, such as `POST /v1/completions`."""
     services = await Services.get()
     await complete(exchange, services, await validate(exchange, services))
 
@@ -132,13 +132,13 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     is_large = await exchange.has_large_body()
     await _check_limits(exchange, services, caller, is_large)
     room, kind = None, exchange.kind
-    default_model = None if dialect.chat.requires_model else settings.DEFAULT_MODEL
+    default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
     if is_large:
         room, pieces = await _read_large_body(exchange, services, caller)
-        parsed = await services.parser.parse(pieces, kind.endpoint, default_model, is_ticket=kind.is_ticket)
+        parsed = await services.parser.parse(pieces, kind.protocol, default_model, is_ticket=kind.is_ticket)
     else:
         body = await exchange.read_body()
-        parsed = parsed_request.parse(body, kind.endpoint, default_model, is_ticket=kind.is_ticket)
+        parsed = parsed_request.parse(body, kind.protocol, default_model, is_ticket=kind.is_ticket)
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     return request
@@ -162,7 +162,7 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     # request would take too long to read here, so a worker finds out.
     if summary is None or len(ticket.request) <= LARGE_BYTES:
         try:
-            summary = parsed_request.read(ticket.request, parsed_request.CHAT).summary
+            summary = parsed_request.read(ticket.request).summary
         except msgspec.DecodeError as error:
             log.error("a ticket's request can't be read: %s", error)
             raise errors.invalid_ticket() from None
@@ -221,7 +221,9 @@ async def _with_price(
 ) -> ValidatedRequest:
     """Return the request with its model and price; raise what is wrong with it for this dialect and model."""
     summary = parsed.summary
-    if dialect.chat.usage_is_opt_in:  # elsewhere the options mean nothing, with a stream or without
+    if summary.stream and dialect.encoder is None:
+        raise errors.not_streamable()
+    if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
     if not caller.may_use(summary.model):
         raise errors.model_not_allowed(summary.model)
@@ -246,6 +248,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     """Admit the request and respond; a request that was sent before gets the first one's answer."""
     preferences = (exchange.header(b"prefer") or "").lower().split(",")  # RFC 7240, section 2
     is_later = "respond-async" in {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
+    is_later = is_later and request.dialect.encoder is not None  # what is fetched later is a stream
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
     admission = _admission(exchange, request, key)
     try:
@@ -288,7 +291,7 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         time_zone=caller.time_zone,
         is_test=caller.is_test,
         model=summary.model,
-        endpoint=exchange.kind.endpoint,
+        endpoint=exchange.kind.protocol,
         dialect=request.dialect.name,
         is_stream=summary.stream,
         choices_count=summary.choices_count,

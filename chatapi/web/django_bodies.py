@@ -28,7 +28,7 @@ from chatapi.errors import APIError
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.services import Services
-from chatapi.wire.dialects import OpenAI
+from chatapi.wire.protocols.envelope import openai_error_body
 
 _ADMIN = "/admin/"
 
@@ -126,7 +126,7 @@ def _header(scope: HTTPScope, name: bytes) -> bytes:
 
 async def answer(error: APIError, send: ASGISendCallable) -> None:
     """Answer with the error's status and envelope."""
-    body = OpenAI.error_body(error.failure)
+    body = openai_error_body(error.failure)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

@@ -18,17 +18,12 @@ from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed
-from chatapi.wire.dialects import Dialect, OpenAI
+from chatapi.wire.protocols import PROTOCOLS, Dialect
+from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.envelope import JSON_HEADERS, Header
+from chatapi.wire.protocols.protocol import Encoder
 from usage.failpoints import failpoint
 
-Header = tuple[bytes, bytes]
-
-JSON_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-STREAM_HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
 OPENAI_VERSION: Final = (b"openai-version", identity.OPENAI_VERSION.encode())
 MAX_LENGTH_DIGITS: Final = 19
 REQUEST_UNITS: Final = 64
@@ -46,8 +41,8 @@ class Kind:
     """Checks the request and responds to it, or raises what is wrong with it."""
     scope: KeyScope
     """The scope that a restricted key needs."""
-    endpoint: str = ""
-    """The endpoint of the completion in the body, as rows name it; empty if the route takes no body."""
+    protocol: str = ""
+    """The name of the protocol (`PROTOCOLS`) of the request in the body; empty if the route takes no body."""
     is_ticket: bool = False
     """The request is kept for an EventSource, which streams."""
 
@@ -60,14 +55,17 @@ class Exchange:
         self.id = identity.new_id()
         """Identifies the request, and the generation that it creates."""
         self.request_headers = _by_name(connection.scope["headers"])
-        wanted_id = self.request_headers.get(b"x-request-id")
-        self.response_headers = [(b"x-request-id", identity.request_id(wanted_id, self.id)), OPENAI_VERSION]
+        request_id = identity.request_id(self.request_headers.get(b"x-request-id"), self.id)
+        self.request_id = request_id.decode()
+        self.response_headers = [(b"x-request-id", request_id), OPENAI_VERSION]
         """Headers that every response has, errors too."""
         self.caller: Caller | None = None
         """Set once the key is known to be valid; its scopes may still refuse the request."""
+        self.protocol = PROTOCOLS[kind.protocol or CHAT.name]
+        """Has the form of the response: the kind's protocol, or that of the generation in the URL."""
         self.dialect: Dialect | None = None
-        self.encoder: OpenAI | None = None
-        """Writes the completion, and an error inside its stream."""
+        self.encoder: Encoder | None = None
+        """Writes the stream, and an error inside it."""
         self.large_bytes = 0
         """Bytes of a large body that were read."""
         self.rooms: list[Room] = []
@@ -98,6 +96,18 @@ class Exchange:
         value = self.request_headers.get(name)
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def authorization(self) -> str | None:
+        """The Authorization header, or the key of one of the protocol's own headers in the same form.
+
+        A route without a protocol serves the generations of all protocols.
+        """
+        protocols = [self.protocol] if self.kind.protocol else PROTOCOLS.values()
+        names = [name for protocol in protocols for name in protocol.key_headers]
+        name = next((name for name in names if name in self.request_headers), b"authorization")
+        value = self.header(name)
+        return value if value is None or name == b"authorization" else f"Bearer {value}"
+
     def query(self, name: str) -> str | None:
         """Return the first value of a query parameter, which may be empty."""
         query = parse_qs(self._connection.scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -111,12 +121,13 @@ class Exchange:
 
     def choose_dialect(self, callers_default: str) -> Dialect:
         """Choose by the header, else the URL's prefix, else the caller's default, else the server's."""
-        self.dialect = dialects.choose(
+        name = dialects.choose(
             self.header(b"x-chatapi-dialect") or "",
             self.route_arguments.get("dialect") or "",
             callers_default,
             settings.DEFAULT_DIALECT,
         )
+        self.dialect = self.protocol.dialect(name)
         return self.dialect
 
     @property
@@ -169,9 +180,15 @@ class Exchange:
         await self.send_head(status, [*JSON_HEADERS, length, *headers])
         await self.send_body(body, more=False)
 
-    async def send_error(self, failure: Failed) -> None:
-        """Respond with the error's status and envelope."""
-        await self.send_json(failure.status, OpenAI.error_body(failure), errors.headers(failure))
+    async def send_error(self, failure: Failed, *, is_invalid_stream: bool = False) -> None:
+        """Respond with the error in the protocol's envelope; see `protocol.Envelope`."""
+        dialect = self.dialect or self.protocol.dialect("")
+        answer = dialect.envelope(failure, request_id=self.request_id, is_invalid_stream=is_invalid_stream)
+        headers = [*answer.headers]
+        if answer.status >= 400:  # below, it is a stream
+            headers.append((b"content-length", b"%d" % len(answer.body)))
+        await self.send_head(answer.status, headers)
+        await self.send_body(answer.body, more=False)
 
 
 async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, Dialect]:
@@ -179,7 +196,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
-    caller = await services.authenticate(exchange.header(b"authorization"), exchange.client_ip)
+    caller = await services.authenticate(exchange.authorization, exchange.client_ip)
     exchange.caller = caller
     await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)

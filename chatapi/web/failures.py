@@ -8,10 +8,10 @@ from chatapi import errors, identity
 from chatapi.delta_log import StreamUnavailable
 from chatapi.fair_room import NoRoom
 from chatapi.web.body_parser import ParserUnavailable
-from chatapi.web.exchange import STREAM_HEADERS, Exchange
+from chatapi.web.exchange import Exchange
 from chatapi.web.services import Services
 from chatapi.wire.deltas import Failed
-from chatapi.wire.requests import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest
 from usage.errors import DatabaseUnavailable
 from usage.rollups.refused_requests import Refusal, refused_requests
 
@@ -40,14 +40,8 @@ async def send_failure(exchange: Exchange, error: Exception) -> None:
     if exchange.is_started and exchange.encoder is not None:
         await exchange.send_body(exchange.encoder.failed(failure), more=False)
         return
-    dialect = exchange.dialect
     wants_stream = isinstance(error, InvalidRequest) and error.is_stream and not exchange.kind.is_ticket
-    frames = dialect.chat.invalid_stream(failure) if wants_stream and dialect is not None else None
-    if frames is None:
-        await exchange.send_error(failure)
-        return
-    await exchange.send_head(200, STREAM_HEADERS)
-    await exchange.send_body(frames, more=False)
+    await exchange.send_error(failure, is_invalid_stream=wants_stream)
 
 
 def to_failure(exchange: Exchange, error: Exception) -> Failed:
@@ -56,7 +50,7 @@ def to_failure(exchange: Exchange, error: Exception) -> Failed:
         exchange.response_headers += error.headers()
     if (away := _AWAY.get(type(error))) is not None:
         # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
-        is_nothing_charged = exchange.kind.endpoint and exchange.header(b"idempotency-key") is None
+        is_nothing_charged = exchange.kind.protocol and exchange.header(b"idempotency-key") is None
         return errors.unavailable(f"{away} Nothing was charged." if is_nothing_charged else away).failure
     failure = errors.from_exception(error).failure
     if failure.code == "internal_error":
@@ -82,7 +76,7 @@ async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
             "%s of key %d is refused: %d %s%s",
             request_id, caller.api_key_id, failure.status, failure.code, why,
         )  # fmt: skip
-    if not exchange.kind.endpoint or not 400 <= failure.status < 500:
+    if not exchange.kind.protocol or not 400 <= failure.status < 500:
         return
     services = await Services.get()  # does not wait: they have looked up the caller
     if exchange.large_bytes:

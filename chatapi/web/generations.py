@@ -9,11 +9,12 @@ from django.conf import settings
 from accounts import access, authentication
 from accounts.authentication import Caller
 from chatapi import errors, identity
-from chatapi.web.exchange import STREAM_HEADERS, Exchange, authenticate
+from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.resumption import Position, check_reached, is_kept, position, remainder
 from chatapi.web.services import Services
-from chatapi.wire.dialects import Answer, Dialect, OpenAI
-from chatapi.wire.parsed_request import TEXT
+from chatapi.wire.protocols import PROTOCOLS, Answer
+from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.envelope import STREAM_HEADERS
 from usage.books.ledger import Admission
 from usage.models import Generation, State
 
@@ -23,11 +24,14 @@ async def resume(exchange: Exchange) -> None:
     `?starting_after=`.
 
     A client that leaves this stream does not cancel the generation. Each event has an `id`; so behind the
-    first one, a keep-alive is a comment without a blank line (`PING_LINE`).
+    first one, a keep-alive may have another form (`Dialect.keep_alive_with_ids`).
     """
     exchange.allow("GET")
     services = await Services.get()
     row = await _generation(exchange, services)
+    dialect = exchange.choose_dialect(row.dialect)
+    if dialect.encoder is None:
+        raise errors.not_streamable()
     after = Position(0, None)
     # The header first: an EventSource that reconnects by itself sends it to the URL that it began with.
     if last_event_id := exchange.header(b"last-event-id"):
@@ -37,13 +41,17 @@ async def resume(exchange: Exchange) -> None:
     if not await is_kept(services, row):
         raise errors.stream_expired()
     await check_reached(services, row.id, after)
-    encoder = exchange.encoder = encoder_of(row, exchange.choose_dialect(row.dialect))
-    exchange.response_headers.append((b"x-generation-id", encoder.public_id.encode()))
+    answer = answer_to(exchange, row)
+    exchange.encoder = dialect.encoder(answer)
+    exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
     await exchange.send_head(200, STREAM_HEADERS)
     await exchange.send_body(b"")  # sends the head, for nothing may have been generated yet
     authorize = partial(_authorize, exchange, services)
-    async for frames in remainder(services, encoder, row, after, authorize, settings.PING_MS):
-        await exchange.send_body(frames)
+    keep_alive = dialect.keep_alive
+    async for frames in remainder(services, exchange.encoder, row, after, authorize, settings.PING_MS):
+        await exchange.send_body(frames or keep_alive)
+        if frames:
+            keep_alive = dialect.keep_alive_with_ids
     await exchange.send_body(b"", more=False)
 
 
@@ -73,25 +81,29 @@ async def visible_generation(services: Services, caller: Caller, generation_id: 
     return row
 
 
-def encoder_of(generation: Generation | Admission, dialect: Dialect) -> OpenAI:
-    """Return the encoder that writes the generation's answer."""
-    answer = Answer(
+def answer_to(exchange: Exchange, generation: Generation | Admission) -> Answer:
+    """Return what all parts of the generation's answer have in common."""
+    return Answer(
         generation.id.hex,
         identity.created(generation.id),
         generation.model,
         generation.choices_count,
         generation.includes_usage,
+        exchange.request_id,
     )
-    return (dialect.text if generation.endpoint == TEXT else dialect.chat)(answer)
 
 
 async def _generation(exchange: Exchange, services: Services) -> Generation:
-    """Return the generation that the URL names; raise 404, the same for another tenant's."""
+    """Return the generation that the URL names, in whose protocol the response is from now on; raise 404, the
+    same for another tenant's.
+    """
     caller, _ = await authenticate(exchange, services)
     generation_id = identity.parse_id(exchange.route_arguments["generation_id"] or "")
     if generation_id is None:
         raise errors.generation_not_found()
-    return await visible_generation(services, caller, generation_id)
+    row = await visible_generation(services, caller, generation_id)
+    exchange.protocol = PROTOCOLS.get(row.endpoint, CHAT)
+    return row
 
 
 async def _authorize(exchange: Exchange, services: Services) -> None:
@@ -100,7 +112,7 @@ async def _authorize(exchange: Exchange, services: Services) -> None:
     This is not `authenticate`: a stream that ends is no attempt to guess a key, and is not counted as one.
     """
     caller = await services.callers.authenticate(
-        exchange.header(b"authorization"),
+        exchange.authorization,
         lambda key: services.commits.read(authentication.look_up, key),
     )
     caller.require(exchange.kind.scope)

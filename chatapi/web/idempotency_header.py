@@ -5,8 +5,8 @@ Stripe's convention).
 import hashlib
 import re
 
+from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import RequestSummary
-from chatapi.wire.requests import InvalidRequest
 from usage.books.idempotency import Idempotency
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")

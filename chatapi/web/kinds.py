@@ -8,25 +8,26 @@ from chatapi.web import completions, generations
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.exchange import Exchange, Kind
 from chatapi.web.failures import send_failure
-from chatapi.wire.parsed_request import CHAT, TEXT
+from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
 _CREATE, _READ = KeyScope.COMPLETIONS, KeyScope.GENERATIONS
 _GENERATION = r"generations/(?P<generation_id>[^/]+)"
 
-KINDS: Final = (
-    Kind("chat", r"chat/completions", completions.chat, _CREATE, CHAT),
-    Kind("text", r"completions", completions.text, _CREATE, TEXT),
-    Kind("ticket", r"chat/completions/tickets", completions.issue_ticket, _CREATE, CHAT, is_ticket=True),
+KINDS: Final = [
+    Kind("chat", r"chat/completions", completions.chat, _CREATE, CHAT.name),
+    Kind("text", r"completions", completions.create, _CREATE, TEXT_COMPLETIONS.name),
+    Kind("ticket", r"chat/completions/tickets", completions.issue_ticket, _CREATE, CHAT.name, is_ticket=True),
     Kind("resume", _GENERATION + r"/stream", generations.resume, _READ),
     Kind("cancel", _GENERATION + r"/cancel", generations.cancel, _READ),
-)
+]
 
 
 async def serve(kind: Kind, connection: EventStreamConsumer) -> None:
     """Answer one request with its kind's code, or with the error that it raises."""
     exchange = Exchange(kind, connection)
     try:
-        if not kind.endpoint and await exchange.has_large_body():
+        if not kind.protocol and await exchange.has_large_body():
             raise errors.body_too_large("This route takes no request body.")
         await kind.code(exchange)
     except Exception as error:

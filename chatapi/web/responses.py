@@ -8,15 +8,15 @@ import msgspec
 from django.conf import settings
 
 from chatapi import errors
-from chatapi.web.exchange import STREAM_HEADERS, Exchange
-from chatapi.web.generations import encoder_of
+from chatapi.web.exchange import Exchange
+from chatapi.web.generations import answer_to
 from chatapi.web.relay import CLOSING, LOST, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
-from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
-from chatapi.wire.dialects import Dialect, OpenAI
-from chatapi.wire.sse import PING
+from chatapi.wire.protocols import Answer, Dialect
+from chatapi.wire.protocols.envelope import STREAM_HEADERS
+from chatapi.wire.protocols.protocol import Encoder, Folder
 from usage.books.ledger import Admission
 from usage.books.settlement import MAY_FARE_BETTER
 from usage.failpoints import failpoint
@@ -38,16 +38,16 @@ async def respond(
     A client that leaves before the end has the generation cancelled, unless it can come back with an
     idempotency key.
     """
-    encoder = exchange.encoder = encoder_of(admission, dialect)
     # Nothing was awaited since `admitting` began: no delta is missed.
     follower = services.inbox.follow(admission.id, admission.organization_id)
     is_wanted = True
     try:
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
         await asyncio.shield(admitting)
-        exchange.response_headers.append((b"x-generation-id", encoder.public_id.encode()))
+        answer = answer_to(exchange, admission)
+        exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
         batches = relay(services, follower, settings.PING_MS)
-        used_tokens = await _deliver(exchange, encoder, batches, admission.is_stream)
+        used_tokens = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
         return used_tokens
     finally:
@@ -69,7 +69,7 @@ async def respond_later(
     """
     try:
         await asyncio.shield(admitting)
-        public_id = encoder_of(admission, dialect).public_id
+        public_id = dialect.public_id(admission.id.hex)
         exchange.response_headers.append((b"x-generation-id", public_id.encode()))
         await _send_accepted(exchange, public_id, dialect.name)
     except asyncio.CancelledError:
@@ -83,18 +83,19 @@ async def respond_again(
     exchange: Exchange, services: Services, row: Generation, dialect: Dialect, *, is_later: bool
 ) -> None:
     """Send the answer of the generation that an idempotency key stands for, from its beginning."""
-    encoder = exchange.encoder = encoder_of(row, dialect)
-    exchange.response_headers.append((b"x-generation-id", encoder.public_id.encode()))
+    answer = answer_to(exchange, row)
+    public_id = dialect.public_id(answer.id)
+    exchange.response_headers.append((b"x-generation-id", public_id.encode()))
     # A generation that never started has no log; its row holds the outcome.
     if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
         raise errors.stream_expired()
     exchange.response_headers.append((b"idempotent-replayed", b"true"))
     if is_later:
-        await _send_accepted(exchange, encoder.public_id, dialect.name)
+        await _send_accepted(exchange, public_id, dialect.name)
         return
     is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
     batches = follow(services, row, settings.PING_MS)
-    await _deliver(exchange, encoder, batches, row.is_stream, is_final=is_final)
+    await _deliver(exchange, dialect, answer, batches, row.is_stream, is_final=is_final)
 
 
 def has_failed(task: "asyncio.Task[None]") -> bool:
@@ -103,7 +104,8 @@ def has_failed(task: "asyncio.Task[None]") -> bool:
 
 
 async def _send_accepted(exchange: Exchange, public_id: str, dialect: str) -> None:
-    path = f"/{dialect}/v1/generations/{public_id}"
+    prefix = f"/{dialect}" if dialect else ""
+    path = f"{prefix}/v1/generations/{public_id}"
     body = {"id": public_id, "object": "generation", "stream_url": f"{path}/stream", "receipt_url": path}
     headers = [(b"location", f"{path}/stream".encode()), (b"preference-applied", b"respond-async")]
     await exchange.send_json(202, msgspec.json.encode(body), headers)
@@ -111,7 +113,8 @@ async def _send_accepted(exchange: Exchange, public_id: str, dialect: str) -> No
 
 async def _deliver(
     exchange: Exchange,
-    encoder: OpenAI,
+    dialect: Dialect,
+    answer: Answer,
     batches: AsyncIterator[list[AnyDelta]],
     is_stream: bool,
     *,
@@ -121,7 +124,11 @@ async def _deliver(
 
     `is_final`: an idempotency key would only repeat a failure.
     """
-    used_tokens, failure = await (_stream if is_stream else _collect)(exchange, encoder, batches)
+    if is_stream and dialect.encoder is not None:
+        exchange.encoder = dialect.encoder(answer)
+        used_tokens, failure = await _stream(exchange, exchange.encoder, batches, dialect.keep_alive)
+    else:
+        used_tokens, failure = await _collect(exchange, dialect.folder(answer), batches)
     if failure is not None:
         # The key would only repeat this failure: no retry. A failure of this connection alone may be retried.
         if is_final and failure not in (LOST, CLOSING):
@@ -134,7 +141,7 @@ async def _deliver(
 
 
 async def _stream(
-    exchange: Exchange, encoder: OpenAI, batches: AsyncIterator[list[AnyDelta]]
+    exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
 ) -> tuple[int | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
     used_tokens, has_begun = None, False
@@ -154,19 +161,18 @@ async def _stream(
                 await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
                 await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
             rest = batch[last_start:]
-        await exchange.send_body(encoder.encode(rest) if rest else PING, more=not is_last)
+        await exchange.send_body(encoder.encode(rest) if rest else keep_alive, more=not is_last)
     return used_tokens, None
 
 
 async def _collect(
-    exchange: Exchange, encoder: OpenAI, batches: AsyncIterator[list[AnyDelta]]
+    exchange: Exchange, folder: Folder, batches: AsyncIterator[list[AnyDelta]]
 ) -> tuple[int | None, Failed | None]:
     """Wait for the end, then send one object; a failure is returned."""
-    completion = Completion()
     async for batch in batches:
         for delta in batch:
-            completion.add(delta)
-    if completion.failure is not None:
-        return None, completion.failure
-    await exchange.send_json(200, encoder.body(completion))
-    return completion.usage.total_tokens if completion.usage else None, None
+            folder.add(delta)
+    if folder.failure is not None:
+        return None, folder.failure
+    await exchange.send_json(200, folder.body())
+    return folder.usage.total_tokens if folder.usage else None, None

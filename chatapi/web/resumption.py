@@ -17,9 +17,8 @@ from chatapi.web.follower import LogFollower
 from chatapi.web.relay import Authorize, relay
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta
-from chatapi.wire.dialects import OpenAI
 from chatapi.wire.invalid_request import InvalidRequest
-from chatapi.wire.sse import PING, PING_LINE
+from chatapi.wire.protocols.protocol import Encoder
 from usage.models import Generation, State
 
 _POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
@@ -91,33 +90,30 @@ async def follow(services: Services, row: Generation, ping_ms: int = 0) -> Async
 
 async def remainder(
     services: Services,
-    encoder: OpenAI,
+    encoder: Encoder,
     row: Generation,
     after: Position,
     authorize: Authorize | None = None,
     ping_ms: int = 0,
 ) -> AsyncIterator[bytes]:
-    """Yield the frames behind that position, as they come, and keep-alives, up to the generation's end or a
-    refusal by `authorize`.
+    """Yield the frames behind that position, as they come, up to the generation's end or a refusal by
+    `authorize`; no bytes stand for a keep-alive.
     """
-    seq, ping = 0, PING
+    seq = 0
     with _follower(services, row) as follower:
         async for batch in relay(services, follower, ping_ms, authorize):
             in_log = batch[: follower.seq - seq]
             frames = _numbered(encoder, in_log, seq + 1, after) + encoder.encode(batch[len(in_log) :])
             seq = follower.seq
-            if frames:
-                ping = PING_LINE
+            if frames or not batch:
                 yield frames
-            elif not batch:
-                yield ping
 
 
 def _follower(services: Services, row: Generation) -> LogFollower:
     return LogFollower(row.id, row.organization_id, services.stream, services.turns, services.log_readers)
 
 
-def _numbered(encoder: OpenAI, deltas: list[AnyDelta], first_seq: int, after: Position) -> bytes:
+def _numbered(encoder: Encoder, deltas: list[AnyDelta], first_seq: int, after: Position) -> bytes:
     """Encode all deltas, because encoders remember; drop the frames that the client has."""
     frames: list[bytes] = []
     for seq, delta in enumerate(deltas, start=first_seq):

@@ -134,6 +134,7 @@ class Completion:
         self.choices: dict[int, Choice] = {}
         self.system_fingerprint: str | None = None
         self.service_tier: ServiceTier | None = None
+        self.context: dict[str, Any] = {}
         self.usage: Usage | None = None
         self.failure: Failed | None = None
 
@@ -142,6 +143,7 @@ class Completion:
             case Started():
                 self.system_fingerprint = delta.system_fingerprint
                 self.service_tier = delta.service_tier
+                self.context = delta.context
             case Usage():
                 self.usage = delta
             case Failed():

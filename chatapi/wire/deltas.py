@@ -51,6 +51,10 @@ class Started(Delta, tag=1, frozen=True):
 
     system_fingerprint: str | None = None
     service_tier: ServiceTier | None = None
+    context: dict[str, Any] = {}
+    """What the answer repeats of the request (`GenerationRequest.context`). It is in the log, because a web
+    process that resumes the stream never sees the request.
+    """
 
 
 class Text(Delta, tag=2, frozen=True):

@@ -1,24 +1,13 @@
-"""The dialects that chat and text completions share, and which one a request gets."""
+"""The names of dialects, and which one a request gets."""
 
-from typing import NamedTuple
+from typing import Final
 
-from chatapi.wire.protocols import chat, text_completions
-from chatapi.wire.protocols.chat.openai import OpenAI
-from chatapi.wire.protocols.protocol import Answer
-from chatapi.wire.protocols.text_completions.encoder import OpenAIText
+from chatapi.wire.protocols import PROTOCOLS
 
-
-class Dialect(NamedTuple):
-    """A dialect's name, and its encoders; a row of `PROTOCOLS` has all else."""
-
-    name: str
-    chat: type[OpenAI]
-    text: type[OpenAIText]
-
-
-DIALECTS: dict[str, Dialect] = {
-    name: Dialect(name, encoder, text_completions.ENCODERS[name]) for name, encoder in chat.ENCODERS.items()
-}
+DIALECTS: Final = tuple(
+    dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.dialects if name)
+)
+"""The names that clients may choose; a protocol without that dialect answers in its first one."""
 
 
 class UnknownDialect(Exception):
@@ -29,7 +18,7 @@ class UnknownDialect(Exception):
         self.name = name
 
 
-def choose(*wishes: str) -> Dialect:
+def choose(*wishes: str) -> str:
     """Return the first wish that is not empty: header, then URL prefix, the key's default, the server's.
 
     Raises `UnknownDialect`.
@@ -37,7 +26,4 @@ def choose(*wishes: str) -> Dialect:
     name = next((wish for wish in wishes if wish), "")
     if name not in DIALECTS:
         raise UnknownDialect(name)
-    return DIALECTS[name]
-
-
-__all__ = ["DIALECTS", "Answer", "Dialect", "OpenAI", "UnknownDialect", "choose"]
+    return name

@@ -170,7 +170,7 @@ class GenerationRequest(
     digest: str
     """Two requests with the same digest ask for the same: what `request_body.digest` returns."""
     context: dict[str, Any] = {}
-    """What the protocol's encoder or folder needs to know of the request (`Answer.context`)."""
+    """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
 
     @property
     def end_user(self) -> str | None:

@@ -5,18 +5,11 @@ Small bodies are parsed on the event loop, large ones by `parser_process.py`. Wh
 on: the web process never decodes or encodes the request again.
 """
 
-from typing import Any, Final
-
 import msgspec
 
 from chatapi.wire import requests
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.protocols import PROTOCOLS, Answer
-from chatapi.wire.protocols.chat import CHAT as _CHAT
-from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
-
-CHAT: Final = _CHAT.name
-TEXT: Final = TEXT_COMPLETIONS.name
+from chatapi.wire.protocols import PROTOCOLS
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -40,13 +33,6 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
-    context: dict[str, Any] = {}
-    """See `GenerationRequest.context`."""
-
-    def answer(self, id: str, created: int, request_id: str = "") -> Answer:
-        """Return what all parts of the answer share; see `Answer` for the arguments."""
-        include_usage = self.stream and self.include_usage
-        return Answer(id, created, self.model, self.choices_count, include_usage, request_id, self.context)
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -72,7 +58,7 @@ def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: b
     return _parsed(request, requests.to_bytes(request))
 
 
-def read(content: bytes, _: str = "") -> ParsedRequest:
+def read(content: bytes) -> ParsedRequest:
     """Return the parsed request with this content, which another version may have validated.
 
     Raises `msgspec.DecodeError`.
@@ -95,6 +81,5 @@ def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
-        context=request.context,
     )
     return ParsedRequest(summary, content)

@@ -29,7 +29,7 @@ LENGTH: Final = struct.Struct(">Q")
 class Task(msgspec.Struct, frozen=True, array_like=True):
     """The arguments of `parsed_request.parse`, for the body that follows."""
 
-    endpoint: str
+    protocol: str
     default_model: str | None
     is_ticket: bool
     cpu_limit_s: float
@@ -82,7 +82,7 @@ def main() -> None:
 def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes]:
     signal.setitimer(signal.ITIMER_PROF, task.cpu_limit_s)  # without a handler, the signal ends the process
     try:
-        parsed = parsed_request.parse(body, task.endpoint, task.default_model, is_ticket=task.is_ticket)
+        parsed = parsed_request.parse(body, task.protocol, task.default_model, is_ticket=task.is_ticket)
     except InvalidRequest as error:
         return Outcome(
             refusal=Refusal(error.message, error.param, error.code, error.status, error.is_stream)

@@ -125,6 +125,7 @@ async def _run(services: Services, run: Run) -> None:
         if run.content is not None:
             request = await _request(run)
             run.usage.expect_echo(request)
+            run.context = request.context
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. The pool cancels a task only once, and waits until it has settled.

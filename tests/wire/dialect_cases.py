@@ -28,7 +28,10 @@ from chatapi.wire.deltas import (
     decode,
     encode,
 )
-from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
+from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import chat, text_completions
+from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
@@ -63,7 +66,7 @@ class Case:
         return isinstance(self.deltas[-1], Failed)
 
     def encoder(self, dialect: str) -> OpenAI:
-        kind = DIALECTS[dialect].text if self.is_text else DIALECTS[dialect].chat
+        kind: type[OpenAI] = (text_completions if self.is_text else chat).ENCODERS[dialect]
         given: dict[str, Any] = {
             "id": IDS[dialect],
             "created": 1_700_000_000,

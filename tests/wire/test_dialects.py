@@ -10,6 +10,7 @@ import pytest
 
 from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
 from chatapi.wire.dialects import DIALECTS, UnknownDialect, choose
+from chatapi.wire.protocols import chat, text_completions
 from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, SEEDS, TRANSCRIPTS, Case, transcripts
 
 GOLDEN = dict(transcripts())
@@ -122,8 +123,8 @@ def test_an_error_body_has_the_four_members_of_the_envelope(dialect: str) -> Non
         "code": "upstream_disconnected",
     }
     assert (
-        json.loads(DIALECTS[dialect].chat.error_body(FAILURE))
-        == json.loads(DIALECTS[dialect].text.error_body(FAILURE))
+        json.loads(chat.ENCODERS[dialect].error_body(FAILURE))
+        == json.loads(text_completions.ENCODERS[dialect].error_body(FAILURE))
         == {"error": error}
     )
 
@@ -134,15 +135,15 @@ def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
     )
     failure = SEEDS["llama"]["seed-003-error"].deltas[-1]
     told = {
-        dialect.name: kind.invalid_stream(failure)  # type: ignore[arg-type]
-        for dialect in DIALECTS.values()
-        for kind in (dialect.chat, dialect.text)
+        dialect: kind.ENCODERS[dialect].invalid_stream(failure)
+        for dialect in DIALECTS
+        for kind in (chat, text_completions)
     }
     assert told == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
 
 
 def test_the_first_wish_that_is_not_empty_chooses_the_dialect() -> None:
-    assert choose("", "openai", "opentoken").name == "openai"
-    assert choose("opentoken", "openai", "").name == "opentoken"
+    assert choose("", "openai", "opentoken") == "openai"
+    assert choose("opentoken", "openai", "") == "opentoken"
     with pytest.raises(UnknownDialect, match="klingon"):
         choose("klingon", "openai")

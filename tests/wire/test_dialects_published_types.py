@@ -12,6 +12,7 @@ from openai.types.shared import ErrorObject
 from pydantic import ValidationError
 
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import chat
 from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, Case
 
 STREAMED_CUSTOM_TOOLS = "tool-calls"
@@ -70,7 +71,7 @@ def test_every_body_is_of_the_published_type(dialect: str, case: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_body_is_of_the_published_type(dialect: str) -> None:
-    envelope = json.loads(DIALECTS[dialect].chat.error_body(FAILURE))
+    envelope = json.loads(chat.ENCODERS[dialect].error_body(FAILURE))
     assert (
         ErrorObject.model_validate_json(json.dumps(envelope.pop("error")), strict=True).code == FAILURE.code
     )

@@ -30,7 +30,10 @@ from chatapi.wire.deltas import (
     TopLogprob,
     Usage,
 )
-from chatapi.wire.dialects import DIALECTS, Answer, OpenAI
+from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import chat, text_completions
+from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
@@ -187,9 +190,12 @@ def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
 
 
 ENCODERS: list[tuple[str, type[OpenAI], Callable[[Sequence[AnyDelta], str], Completion]]] = [
-    (dialect.name, encoder, expected)
-    for dialect in DIALECTS.values()
-    for encoder, expected in ((dialect.chat, as_chat), (dialect.text, as_text))
+    (dialect, encoder, expected)
+    for dialect in DIALECTS
+    for encoder, expected in (
+        (chat.ENCODERS[dialect], as_chat),
+        (text_completions.ENCODERS[dialect], as_text),
+    )
 ]
 thoroughly = settings(max_examples=25, deadline=None)
 

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from chatapi.wire import parsed_request, requests
-from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols.chat.request import NAME as CHAT
+from chatapi.wire.protocols.text_completions.request import NAME as TEXT
 from tests.wire.request_bodies import HELLO, chat_body, summary, text_body
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.example/a.png"}}
@@ -24,7 +26,7 @@ def test_its_content_is_the_request(body: bytes, endpoint: str) -> None:
         request.sampled_count,
     )
     assert (parsed.summary.ignored, parsed.summary.extras) == (request.ignored, tuple(request.extras))
-    assert parsed_request.read(parsed.content, endpoint) == parsed
+    assert parsed_request.read(parsed.content) == parsed
 
 
 CHAT_DIGESTED = (

@@ -7,7 +7,9 @@ import pytest
 
 from chatapi.wire.caps import MAX_EXPONENTS, MAX_IGNORED, MAX_NAMES_COMPARED
 from chatapi.wire.invalid_request import InvalidRequest
-from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from chatapi.wire.parsed_request import parse
+from chatapi.wire.protocols.chat.request import NAME as CHAT
+from chatapi.wire.protocols.text_completions.request import NAME as TEXT
 from tests.wire.hostile_bodies import CHAT_BODIES, HEAD, TEXT_BODIES, Body
 from tests.wire.request_bodies import refusal
 

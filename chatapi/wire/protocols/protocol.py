@@ -2,8 +2,7 @@
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
@@ -24,8 +23,6 @@ class Answer:
     include_usage: bool = False
     request_id: str = ""
     """The answer's `x-request-id`, for protocols that repeat it in errors."""
-    context: dict[str, Any] = field(default_factory=dict)
-    """What the parser has kept of the request for this answer (`GenerationRequest.context`)."""
 
 
 class Parser(typing.Protocol):

@@ -5,11 +5,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
-from chatapi.wire.deltas import AnyDelta, Failed
+from chatapi.wire.deltas import AnyDelta, Failed, Started
 from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run_usage import End, Ending, RunUsage
@@ -58,6 +61,8 @@ class Run:
         """The length of `content`, which tells how long work on the request takes."""
         self.deployment = ""
         self.stopped: End | None = None
+        self.context: dict[str, Any] = {}
+        """What the answer repeats of the request."""
         self._runs_on = runs_on
         self._client_has_left = False
         self._on_disconnect: OnDisconnect | None = None
@@ -83,6 +88,8 @@ class Run:
     def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
         """Hand a batch to the publisher, which keeps the order. An empty batch is ignored."""
         if batch:
+            if self.context and isinstance(batch[0], Started):
+                batch = [msgspec.structs.replace(batch[0], context=self.context), *batch[1:]]
             self.has_published = True
             publisher.put(self, batch)
 

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chatapi.web.body_parser import BodyParser, ParserUnavailable
-from chatapi.wire.parsed_request import CHAT, TEXT, parse
+from chatapi.wire.parsed_request import parse
+from chatapi.wire.protocols.chat.request import NAME as CHAT
+from chatapi.wire.protocols.text_completions.request import NAME as TEXT
 from chatapi.wire.requests import InvalidRequest
 from tests.wire.hostile_bodies import CHAT_BODIES
 from tests.wire.request_bodies import chat_body, text_body

@@ -11,7 +11,9 @@ import pytest
 from chatapi.web import responses
 from chatapi.web.responses import PIECE_DELTAS
 from chatapi.wire.deltas import AnyDelta, Started, Text, Usage
-from chatapi.wire.dialects import Answer, OpenAI
+from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.sse import PING
 from tests.chatapi.web.exchange_by_hand import Client
 
 LONG: list[AnyDelta] = [Started(), *(Text(f"{number} ") for number in range(3 * PIECE_DELTAS)), Usage(1, 2)]
@@ -22,7 +24,7 @@ def encoder() -> OpenAI:
 
 
 def streaming(client: Client) -> "asyncio.Task[Any]":
-    return asyncio.create_task(responses._stream(client.exchange("chat"), encoder(), batches()))
+    return asyncio.create_task(responses._stream(client.exchange("chat"), encoder(), batches(), PING))
 
 
 def pieces(client: Client) -> list[bytes]:

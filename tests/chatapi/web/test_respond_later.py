@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from chatapi.web.responses import respond_later
-from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols.chat import CHAT
 from tests.chatapi.web.exchange_by_hand import Client
 from usage.books.idempotency import Idempotency
 
@@ -34,7 +34,7 @@ async def test_what_nobody_can_fetch_is_stopped(key: Idempotency | None, is_give
     admission: Any = SimpleNamespace(id=exchange.id, idempotency=key)
     admitting: asyncio.Task[Any] = asyncio.create_task(asyncio.Event().wait())
     answering = asyncio.create_task(
-        respond_later(exchange, cast(Any, services), admission, DIALECTS["openai"], admitting)
+        respond_later(exchange, cast(Any, services), admission, CHAT.dialect("openai"), admitting)
     )
     await asyncio.sleep(0)
     answering.cancel()

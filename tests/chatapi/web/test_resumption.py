@@ -23,8 +23,9 @@ from chatapi.web.resumption import Position
 from chatapi.web.silence import Silence
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, Started, Text, Usage
-from chatapi.wire.dialects import Answer, OpenAI
 from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.protocol import Answer
 from tests.cast import Person, admit, run
 from tests.chatapi.web.exchange_by_hand import Client
 from tests.chatapi.worker.processes import Valkey
