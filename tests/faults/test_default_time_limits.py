@@ -19,7 +19,7 @@ from django.conf import settings
 from tests.chatapi.http_client import Client
 from tests.chatapi.serve_process import Serve
 from tests.faults.conftest import Ask
-from tests.installation import Installation, free_port
+from tests.installation import Installation, free_port, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -66,7 +66,10 @@ def test_the_worker_that_the_supervisor_starts_again_closes_what_the_dead_one_le
         *_, error, end = chunks
     assert time.monotonic() - killed_at < TOLD_WITHIN_S
     assert (json.loads(error)["error"]["code"], end) == ("worker_lost", "[DONE]")
-    receipt = client.send("GET", f"/v1/generations/{json.loads(first)['id']}").json
+    path = f"/v1/generations/{json.loads(first)['id']}"
+    # The web process may tell the client before the new worker, which is still starting, has settled.
+    wait_for(lambda: client.send("GET", path).json["state"] == "settled", "the settlement")
+    receipt = client.send("GET", path).json
     assert (receipt["state"], receipt["outcome"], receipt["usage_source"]) == (
         "settled",
         "worker_lost",
