@@ -68,7 +68,8 @@ def roles_of(user: Person) -> Mapping[int, str]:
 
 def remember_roles(user: Person, known: Mapping[int, str]) -> None:
     """Store roles that were read for many people at once, which spares this person's query."""
-    user._roles = known  # type: ignore[union-attr]  # beside `_perm_cache`, where Django keeps what it has read
+    # Django keeps its `_perm_cache` on the user, too.
+    user._roles = known  # type: ignore[union-attr]
 
 
 def role_in(user: Person, organization_id: int) -> str | None:

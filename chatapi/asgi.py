@@ -42,7 +42,8 @@ _routes = ProtocolTypeRouter(
                 ),
                 re_path(r"^healthz$", healthz),  # type: ignore[arg-type]
                 re_path(r"^readyz$", readyz),  # type: ignore[arg-type]
-                re_path(r"", BoundedBodies(TakingTurns(django_application))),  # type: ignore[arg-type]  # Channels routes to ASGI applications
+                # Channels accepts any ASGI application here.
+                re_path(r"", BoundedBodies(TakingTurns(django_application))),  # type: ignore[arg-type]
             ]
         ),
         "websocket": SameOrigin(

@@ -1,5 +1,4 @@
-"""A generation's deltas in Redis: publish, follow, replay, cancel, seal. The only module that knows these
-keys.
+"""A generation's deltas in Redis: publish, follow, replay, cancel, seal.
 
     job:<id>            the request, for the worker; deleted with the terminal delta
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end

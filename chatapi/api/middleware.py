@@ -64,5 +64,6 @@ class ThemePolicyMiddleware(MiddlewareMixin):
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Widen the policy of the admin's pages."""
         if request.path.startswith("/admin/") and response.get("content-type", "").startswith("text/html"):
-            response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]  # as django-csp's decorator sets it
+            # django-csp's decorator sets the same attribute.
+            response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]
         return response

@@ -210,7 +210,8 @@ def _credit(balance: credit.Balance) -> Credit:
 def _rate_limit(limit: Limit) -> RateLimit:
     counts = "concurrent_requests" if limit.counts is Counts.RUNNING else limit.counts.value
     per = {0: None, MINUTE_MS: "minute", DAY_MS: "day"}[limit.window_ms]
-    return RateLimit(limit.scope, limit.model or None, counts, per, limit.most)  # type: ignore[arg-type]  # the values' own words
+    # mypy does not see that both strings are among the words that `RateLimit` allows.
+    return RateLimit(limit.scope, limit.model or None, counts, per, limit.most)  # type: ignore[arg-type]
 
 
 def receipt(row: Generation) -> Receipt:

@@ -114,7 +114,8 @@ def code(value: object) -> str | None:
 
 
 def _judged(run: re.Match[str]) -> str:
-    opening, core, closing = _AROUND.fullmatch(run[0]).groups()  # type: ignore[union-attr]  # it fits everything
+    # The pattern matches any text.
+    opening, core, closing = _AROUND.fullmatch(run[0]).groups()  # type: ignore[union-attr]
     if core.count("[") > core.count("]") and closing.startswith("]"):  # the index of a path
         core, closing = core + "]", closing[1:]
     return run[0] if _is_allowed(core) else opening + HIDDEN + closing

@@ -79,7 +79,8 @@ class Health:
         """
         now = time.monotonic()
         # Efraimidis and Spirakis: sorting by u^(1/w) draws without replacement in proportion to the weights.
-        drawn = {id(route): random.random() ** (1 / max(route.weight, 1)) for route in routes}  # noqa: S311  no secret
+        # A weighted choice needs no cryptographic randomness.
+        drawn = {id(route): random.random() ** (1 / max(route.weight, 1)) for route in routes}  # noqa: S311
         return sorted(
             routes,
             key=lambda route: (
