@@ -23,6 +23,7 @@ class Model(Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    kind: Literal["chat", "embeddings"]
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
@@ -178,7 +179,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 def model(row: ServedModel) -> Model:
     """Return the model as clients see it."""
-    return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
+    return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by, kind=row.kind)  # type: ignore[arg-type]
 
 
 def key(

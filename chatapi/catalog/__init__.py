@@ -16,6 +16,8 @@ class CatalogModel:
     """The properties of a served model that requests need."""
 
     id: str
+    kind: str
+    """One of `ModelKind`."""
     context_window: int
     max_output_tokens: int
     price: Price | None
@@ -53,6 +55,7 @@ def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogM
     price = current.get(row.id)
     return CatalogModel(
         row.id,
+        row.kind,
         row.context_window,
         row.max_output_tokens,
         price,

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from chatapi.catalog import file
-from chatapi.models import Deployment, ServedModel
+from chatapi.models import Deployment, ModelKind, ServedModel
 from usage import pricing
 from usage.database.clock import database_now
 from usage.formatting import moment
@@ -54,6 +54,8 @@ def _model(row: ServedModel, history: Iterable[Price], now: datetime) -> Iterato
     yield from _lines(
         {name: getattr(row, name) for name in ("id", "owned_by", "context_window", "max_output_tokens")}
     )
+    if row.kind != ModelKind.CHAT:
+        yield f'kind = "{row.kind}"'
     if not row.is_active:
         yield "is_active = false"
     if not deployments:

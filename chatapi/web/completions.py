@@ -225,20 +225,28 @@ async def _with_price(
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
-    if not caller.may_use(summary.model):
-        raise errors.model_not_allowed(summary.model)
-    model = await services.model(summary.model)
-    if model is None:
-        raise errors.model_not_found(summary.model)
-    if model.price is None:
-        raise NotPriced(summary.model)
+    model, price = await _model(services, caller, summary.model, exchange.protocol.model_kind)
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
     if ignored := requests.ignored_parameters(summary, model.extra_parameters):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
     discount = (await services.discounts.get()).get(caller.organization_id, 0)
-    price = FREE if caller.is_test else pricing.discounted(model.price, discount)
+    price = FREE if caller.is_test else pricing.discounted(price, discount)
     return ValidatedRequest(caller, dialect, summary, parsed.content, model, price)
+
+
+async def _model(services: Services, caller: Caller, name: str, kind: str) -> tuple[CatalogModel, Price]:
+    """Return the model that the caller names, with its price; raise why it can't serve this kind."""
+    if not caller.may_use(name):
+        raise errors.model_not_allowed(name)
+    model = await services.model(name)
+    if model is None:
+        raise errors.model_not_found(name)
+    if model.kind != kind:
+        raise errors.model_of_another_kind(name, model.kind, kind)
+    if model.price is None:
+        raise NotPriced(name)
+    return model, model.price
 
 
 # ---- admit

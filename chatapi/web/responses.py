@@ -15,7 +15,7 @@ from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
 from chatapi.wire.protocols import Answer, Dialect
-from chatapi.wire.protocols.envelope import STREAM_HEADERS
+from chatapi.wire.protocols.envelope import JSON_HEADERS, STREAM_HEADERS
 from chatapi.wire.protocols.protocol import Encoder, Folder
 from usage.books.ledger import Admission
 from usage.books.settlement import MAY_FARE_BETTER
@@ -174,5 +174,13 @@ async def _collect(
             folder.add(delta)
     if folder.failure is not None:
         return None, folder.failure
-    await exchange.send_json(200, folder.body())
+    body = folder.body()
+    if isinstance(body, bytes):
+        await exchange.send_json(200, body)
+    else:
+        await exchange.send_head(200, JSON_HEADERS)
+        for piece in body:
+            await exchange.send_body(piece)
+            await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
+        await exchange.send_body(b"", more=False)
     return folder.usage.total_tokens if folder.usage else None, None

@@ -35,7 +35,15 @@ MAX_PART_DATA_CHARS: Final = 4 * 1024 * 1024
 MAX_PROMPTS: Final = 128
 MAX_SUFFIX_CHARS: Final = 65_536
 
-# Both
+# Embeddings
+MAX_INPUTS: Final = 2_048
+"""OpenAI's."""
+MAX_DIMENSIONS: Final = 8_192
+"""The longest vectors of any model that we know have half as many."""
+MAX_VECTOR_VALUES: Final = 2_048 * 1_536
+"""Numbers in one answer, which is 12 MiB: as many inputs as there may be, at OpenAI's usual dimensions."""
+
+# Chat and text
 MAX_CHOICES: Final = 128
 """OpenAI's for `n`; for text it holds for `n` (or `best_of`) times the number of prompts."""
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters
+from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
 
 # What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
@@ -66,15 +67,11 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
                 yield f"{path}.image_url.url"
 
 
-class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="texts"):
-    """A prompt that is one text or several, or their token ids; each has choices of its own."""
+class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"):
+    """One text or several, or their token ids."""
 
     prompt: str | Prompts
-    echo: bool | None = None
-    """Each choice begins with its prompt."""
-    suffix: parameters.Suffix | None = None
 
-    param: ClassVar[str] = "prompt"
     has_media: ClassVar[bool] = False
 
     @property
@@ -92,10 +89,8 @@ class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
         return len(self.prompts)
 
     def texts(self) -> Iterator[str]:
-        """The prompts that are text, and the suffix."""
-        yield from (prompt for prompt in self.prompts if isinstance(prompt, str))
-        if self.suffix:
-            yield self.suffix
+        """The prompts that are text."""
+        return (prompt for prompt in self.prompts if isinstance(prompt, str))
 
     @property
     def overhead_tokens(self) -> int:
@@ -109,6 +104,40 @@ class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     def remote_media(self) -> Iterator[str]:
         """Yield nothing: texts have no pictures."""
         return iter(())
+
+
+class Texts(_Prompts, frozen=True, tag="texts"):
+    """Texts to continue; each has choices of its own."""
+
+    echo: bool | None = None
+    """Each choice begins with its prompt."""
+    suffix: parameters.Suffix | None = None
+
+    param: ClassVar[str] = "prompt"
+
+    def texts(self) -> Iterator[str]:
+        """The prompts that are text, and the suffix."""
+        yield from super().texts()
+        if self.suffix:
+            yield self.suffix
+
+
+class Inputs(_Prompts, frozen=True, tag="inputs", rename={"prompt": "input"}):
+    """Texts to embed; the answer has a vector for each, and no choices."""
+
+    dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
+    """The length of the vectors; None: the model's own."""
+
+    param: ClassVar[str] = "input"
+
+
+def check_prompts(param: str, prompts: Prompts, most: int) -> None:
+    """Raise `Violation` for prompts of several kinds, or for more than `most` of them."""
+    kinds = {type(prompt) for prompt in prompts}
+    if len(kinds) > 1:
+        raise Violation(param, "expected only strings, only token ids, or only arrays of token ids")
+    if kinds != {int} and len(prompts) > most:
+        raise Violation(param, f"expected at most {most} {param}s")
 
 
 class GenerationRequest(
@@ -130,7 +159,7 @@ class GenerationRequest(
     seed: parameters.Seed | None = None
     stop: parameters.Stop | None = None
     user: parameters.User | None = None
-    prompt: Messages | Texts
+    prompt: Messages | Texts | Inputs
     max_completion_tokens: parameters.OutputTokens | None = None
     logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
     """True (then `top_logprobs` counts), or the number of alternatives, as text completions have it."""
@@ -186,18 +215,23 @@ class GenerationRequest(
 
     @property
     def choices_count(self) -> int:
-        """How many choices the answer has: `n` for each prompt."""
-        return self.prompt.count * (self.n or 1)
+        """How many choices the answer has: `n` for each prompt; embeddings have none."""
+        return 0 if isinstance(self.prompt, Inputs) else self.prompt.count * (self.n or 1)
 
     @property
     def sampled_count(self) -> int:
         """How many choices are generated and paid for: `best_of` for each prompt; `n` are returned."""
-        return self.prompt.count * max(self.best_of or 1, self.n or 1)
+        return max(self.choices_count, self.prompt.count * (self.best_of or 0))
 
     @property
     def can_stream(self) -> bool:
         """False when only some of the choices are returned: which ones is known at the end."""
         return (self.best_of or 1) <= (self.n or 1)
+
+    @property
+    def counted_texts(self) -> list[str]:
+        """The texts whose tokens add up to the prompt: a model reads each input by itself."""
+        return [*self.prompt.texts()] if isinstance(self.prompt, Inputs) else [self.prompt_text]
 
     @property
     def max_output_tokens(self) -> int | None:

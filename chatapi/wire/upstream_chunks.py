@@ -121,6 +121,9 @@ class ChunkReader:
     with finish_reason `length`: the upstream ignores the limit it was given.
     """
 
+    max_answer_bytes = 16 << 20
+    too_large = INVALID_RESPONSE
+
     def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False, prompts: int = 1) -> None:
         """`prompts`: a text request may have several, of which each has as many of the choices."""
         self._expected = choices

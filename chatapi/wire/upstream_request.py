@@ -1,13 +1,14 @@
-"""What an OpenAI-compatible upstream is asked for a generation: the path and the JSON body."""
+"""What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
 
 from typing import Any, Final
 
 import msgspec
 
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-_PATHS: Final = {Messages: "/chat/completions", Texts: "/completions"}
+_BASE64 = {"encoding_format": "base64"}
+"""A third of the length of numbers, and exact. A server that does not know it answers with numbers."""
 # The first of them are sent with our own values; the others are for us.
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
@@ -15,16 +16,12 @@ _NOT_FORWARDED: Final = frozenset(
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
 PARAMETERS: Final = _FORWARDED | {
-    *("model", "stream", "stream_options", "max_tokens"),
-    *Messages.__struct_fields__,
-    *Texts.__struct_fields__,
+    *("model", "stream", "stream_options", "max_tokens", *_BASE64),
+    *Messages.__struct_encode_fields__,
+    *Texts.__struct_encode_fields__,
+    *Inputs.__struct_encode_fields__,
 }
 """All members that a body may have, beside the parameters of engines."""
-
-
-def upstream_path(request: GenerationRequest) -> str:
-    """Return the path below the upstream's base URL."""
-    return _PATHS[type(request.prompt)]
 
 
 def upstream_body(
@@ -34,11 +31,26 @@ def upstream_body(
     max_output_tokens: int,
     extra_parameters: frozenset[str],
 ) -> dict[str, Any]:
-    """Return the JSON-able body: what the client sent, but streamed where that can be, counted and capped.
+    """Return the JSON-able body of a completion: what the client sent, but streamed where that can be,
+    counted and capped.
 
     `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond
     OpenAI's parameters.
     """
+    body = _forwarded(request, model, extra_parameters)
+    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    body |= {limit: max_output_tokens}
+    return body | _STREAMED if request.can_stream else body
+
+
+def embeddings_body(
+    request: GenerationRequest, *, model: str, max_output_tokens: int, extra_parameters: frozenset[str]
+) -> dict[str, Any]:
+    """Return the JSON-able body of a request to embed inputs; see `upstream_body`."""
+    return _forwarded(request, model, extra_parameters) | _BASE64
+
+
+def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozenset[str]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model}
     for name, value in msgspec.to_builtins(request).items():
         if name == "prompt":
@@ -46,7 +58,5 @@ def upstream_body(
             body |= value
         elif name in _FORWARDED:
             body[name] = value
-    body |= {name: value for name, value in request.extras.items() if name in extra_parameters}
-    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    body |= {"model": model, limit: max_output_tokens}
-    return body | _STREAMED if request.can_stream else body
+    extras = {name: value for name, value in request.extras.items() if name in extra_parameters}
+    return body | extras | {"model": model}

@@ -68,8 +68,8 @@ class Folder(typing.Protocol):
         """Fold one delta in."""
         ...
 
-    def body(self) -> bytes:
-        """Return the object, when the usage has come."""
+    def body(self) -> bytes | Iterable[bytes]:
+        """Return the object, when the usage has come; a large one in pieces, each made when it is sent."""
         ...
 
 
@@ -116,6 +116,8 @@ class Protocol:
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
+    model_kind: str = "chat"
+    """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     key_headers: tuple[bytes, ...] = (b"authorization",)
     """The request headers that may hold the API key, the first one that was sent counts: `authorization` with
     its scheme, any other bare.

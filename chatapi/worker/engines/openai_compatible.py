@@ -22,15 +22,12 @@ from aiohttp.tracing import Trace
 from accounts import loop_clock
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
-from chatapi.wire.generation_request import GenerationRequest, Texts
-from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
-from chatapi.wire.upstream_request import upstream_body, upstream_path
+from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside
 from usage.failpoints import failpoint
 
-MAX_ANSWER_BYTES = 16 << 20
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 """The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither."""
@@ -103,7 +100,8 @@ class _Exchange:
         self._bytes_of_turn = 0
         self._has_ended = False
         self.has_old_connection = False
-        self.reader = _reader(call.request, call.max_output_tokens)
+        self._kind: UpstreamKind = UPSTREAM_KINDS[type(call.request.prompt)]
+        self.reader = self._kind.reader(call.request, call.max_output_tokens)
 
     @property
     def is_over(self) -> bool:
@@ -131,7 +129,7 @@ class _Exchange:
         """Return the deltas that came since the last read, after waiting for some bytes; maybe none."""
         assert self._response is not None
         if self._is_document:
-            body = await self._read_body(MAX_ANSWER_BYTES)
+            body = await self._read_body(self.reader.max_answer_bytes)
             return (
                 self.reader.read_answer(body)
                 if len(body) <= TURN_BYTES
@@ -188,9 +186,7 @@ class _Exchange:
         """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
         that dies got our request.
         """
-        body = (
-            _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
-        )
+        body = self._body() if self._call.request_bytes <= LIGHT_BYTES else await aside(self._body)
         while True:
             began = loop_clock.monotonic()
             try:
@@ -202,10 +198,20 @@ class _Exchange:
                 if not self.has_old_connection:
                     raise
 
+    def _body(self) -> bytes:
+        call = self._call
+        body = self._kind.body(
+            call.request,
+            model=call.target.upstream_model,
+            max_output_tokens=call.max_output_tokens,
+            extra_parameters=call.target.extra_parameters,
+        )
+        return msgspec.json.encode(body)
+
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
-                self._call.target.base_url.rstrip("/") + upstream_path(self._call.request),
+                self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
                 headers=_headers(self._call.target),
                 allow_redirects=False,
@@ -228,7 +234,7 @@ class _Exchange:
         while data := await self._receive(self._response):
             body += data
             if len(body) > max_bytes:
-                raise UpstreamError(upstream_errors.INVALID_RESPONSE)
+                raise UpstreamError(self.reader.too_large)
         return bytes(body)
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
@@ -329,40 +335,11 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
 
-def _reader(request: GenerationRequest, max_output_tokens: int) -> ChunkReader:
-    """Return a reader that cuts a choice after as many chunks as it may have tokens: each has one at least.
-
-    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
-    bytes.
-    """
-    prompt = request.prompt
-    is_text = isinstance(prompt, Texts)
-    echoed = request.prompt_bytes if isinstance(prompt, Texts) and prompt.echo else 0
-    return ChunkReader(
-        choices=request.choices_count,
-        max_chunks=max_output_tokens + echoed,
-        is_text=is_text,
-        prompts=prompt.count,
-    )
-
-
-def _body(call: Call) -> bytes:
-    target = call.target
-    return msgspec.json.encode(
-        upstream_body(
-            call.request,
-            model=target.upstream_model,
-            max_output_tokens=call.max_output_tokens,
-            extra_parameters=target.extra_parameters,
-        )
-    )
-
-
 def _headers(target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
         "Content-Type": "application/json",
-        "Accept": "text/event-stream",
+        "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",
     }

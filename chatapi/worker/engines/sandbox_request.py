@@ -11,7 +11,7 @@ from zlib import crc32
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import ToolKind
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
 from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
@@ -78,7 +78,7 @@ def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
     prompt = request.prompt
     texts = [scripting_text(request)]
     if isinstance(prompt, Texts):
-        texts = [_prompt_text(each) for each in prompt.prompts]
+        texts = [prompt_text(each) for each in prompt.prompts]
     return AnswerSpec(
         is_chat=isinstance(prompt, Messages),
         seed=seed,
@@ -93,10 +93,10 @@ def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
 
 
 def scripting_text(request: GenerationRequest) -> str:
-    """Return the text that may have markers: the last user message, or a text request's first prompt."""
+    """Return the text that may have markers: the last user message, or the first of other prompts."""
     prompt = request.prompt
-    if isinstance(prompt, Texts):
-        return _prompt_text(prompt.prompts[0])
+    if isinstance(prompt, Texts | Inputs):
+        return prompt_text(prompt.prompts[0])
     last = next((message for message in reversed(prompt.messages) if isinstance(message, UserMessage)), None)
     if last is None:
         return ""
@@ -110,7 +110,8 @@ def may_have_schema(request: GenerationRequest) -> bool:
     return bool(request.response_format or request.tools or request.functions)
 
 
-def _prompt_text(prompt: str | list[int]) -> str:
+def prompt_text(prompt: str | list[int]) -> str:
+    """Return the prompt's text."""
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
 
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall, Vector
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -206,10 +206,8 @@ def _chars(delta: AnyDelta) -> int:
     match delta:
         case Text() | Refusal():
             return len(delta.text) + LOGPROB_CHARS * len(delta.logprobs or ())
-        case Reasoning():
-            return len(delta.text)
-        case ToolCall():
-            return len(delta.arguments)
+        case Reasoning(text=content) | ToolCall(arguments=content) | Vector(values=content):
+            return len(content)
         case Audio():
             return len(delta.data) + len(delta.transcript)
     return 0

@@ -301,7 +301,9 @@ def _finish_reasons(finished: dict[int, FinishReason], choices_count: int) -> li
 
 def prompt_tokens(request: GenerationRequest | None) -> int:
     """Return our own count of the prompt; 0 if the request is lost."""
-    return 0 if request is None else tokens.count(request.prompt_text) + request.prompt_overhead_tokens
+    if request is None:
+        return 0
+    return sum(map(tokens.count, request.counted_texts)) + request.prompt_overhead_tokens
 
 
 def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> list[AnyDelta]:

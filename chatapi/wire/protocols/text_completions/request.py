@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Prompts, Texts
+from chatapi.wire.generation_request import GenerationRequest, Prompts, Texts, check_prompts
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.protocols.chat.request import SharedParameters
 
@@ -28,7 +28,7 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, list):
-            _check_prompts(self.prompt)
+            check_prompts("prompt", self.prompt, caps.MAX_PROMPTS)
         n, best_of = self.n or 1, self.best_of or 0
         if 0 < best_of < n:
             raise Violation("best_of", "it may not be less than n")
@@ -51,11 +51,3 @@ def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = Fa
     """Return the text request in `body`; see `protocol.Parser`."""
     sent = request_body.read(body, TextRequest, default_model)
     return sent.generation_request(is_ticket=is_ticket)
-
-
-def _check_prompts(prompts: Prompts) -> None:
-    kinds = {type(prompt) for prompt in prompts}
-    if len(kinds) > 1:
-        raise Violation("prompt", "expected only strings, only token ids, or only arrays of token ids")
-    if kinds != {int} and len(prompts) > caps.MAX_PROMPTS:
-        raise Violation("prompt", f"expected at most {caps.MAX_PROMPTS} prompts")
