@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chatapi.api.openapi_schemas import Schema, ref
-from chatapi.api.organization_query import COMPLETIONS, COSTS, UsageRouteSpec
+from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
 
 _ERRORS = {
@@ -109,6 +109,16 @@ def paths() -> dict[str, Schema]:
                 errors=_COMPLETION,
             )
         },
+        "/v1/embeddings": {
+            "post": _operation(
+                ("embeddings", "createEmbedding", "Embed texts"),
+                "Answers with a vector for each input, once all of them are made.",
+                parameters=[_DIALECT, _IDEMPOTENCY_KEY],
+                body=_body("EmbeddingsRequest", {"model": "sandbox-embedding", "input": ["a cat", "a dog"]}),
+                answers={200: _charged("The embeddings", "EmbeddingList")},
+                errors=_COMPLETION,
+            )
+        },
         "/v1/generations/{generation_id}/stream": {
             "get": _operation(
                 ("generations", "resumeStream", "Stream a generation again"),
@@ -160,6 +170,15 @@ def paths() -> dict[str, Schema]:
             ),
             "UsagePage",
             COMPLETIONS,
+        ),
+        "/v1/organization/usage/embeddings": _report(
+            (
+                "organization",
+                "listUsageOfEmbeddings",
+                "List the organization's usage of embeddings by minute, hour or day",
+            ),
+            "EmbeddingsPage",
+            EMBEDDINGS,
         ),
     }
 
@@ -237,9 +256,13 @@ def _answer(description: str, schema: str, headers: Schema | None = None) -> dic
     return answer if headers is None else answer | {"headers": headers}
 
 
-def _completion(schema: str, chunk: str) -> dict[int, Schema]:
+def _charged(answer: str, schema: str) -> dict[str, Any]:
     headers = _REQUEST_ID | {"X-Generation-Id": {"schema": _TEXT}}
-    completion = _answer("The completion. `X-Generation-Id` names its receipt.", schema, headers)
+    return _answer(f"{answer}. `X-Generation-Id` names its receipt.", schema, headers)
+
+
+def _completion(schema: str, chunk: str) -> dict[int, Schema]:
+    completion = _charged("The completion", schema)
     completion["content"] |= _events(chunk)
     return {
         200: completion,

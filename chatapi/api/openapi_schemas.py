@@ -4,9 +4,11 @@ from typing import Any
 
 import msgspec
 
-from chatapi.api.organization_answers import CostPage, UsagePage
+from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
+from chatapi.wire import caps
 from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
 
 Schema = dict[str, Any]
@@ -23,16 +25,18 @@ def ref(name: str) -> Schema:
 
 def all_schemas() -> dict[str, Schema]:
     """Return every schema of the document by its name."""
-    types = [ChatRequest, TextRequest, ModelList, Key, Receipt, UsagePage, CostPage]
+    requests = [ChatRequest, TextRequest, EmbeddingsRequest]
+    types = [*requests, ModelList, Key, Receipt, UsagePage, EmbeddingsPage, CostPage]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for request in (found["ChatRequest"], found["TextRequest"]):
+    for request in (found[each.__name__] for each in requests):
         request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name, rule in _RULES.items():
         found[name] |= rule
     found["TextRequest"]["properties"]["prompt"] = _PROMPT
+    found["EmbeddingsRequest"]["properties"]["input"] = _INPUT
     found["ImageUrl"]["properties"]["url"]["pattern"] = _PICTURE_PATTERN
     schemas: dict[str, Schema] = _ecma_patterns(found)
     return schemas | _ANSWERS
@@ -70,6 +74,16 @@ _TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minIte
 _TEXTS = _array({"type": "string"}, minItems=1, maxItems=128)
 _PROMPT: Schema = {
     "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128), _NULL],
+    "description": "One text or several, or token ids.",
+}
+_EMBEDDED: Schema = {"type": "string", "minLength": 1}
+_INPUT: Schema = {
+    "anyOf": [
+        _EMBEDDED,
+        _array(_EMBEDDED, minItems=1, maxItems=caps.MAX_INPUTS),
+        _TOKENS,
+        _array(_TOKENS, minItems=1, maxItems=caps.MAX_INPUTS),
+    ],
     "description": "One text or several, or token ids.",
 }
 _PICTURE_PATTERN = r"^(data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}|https?://.+)$"
@@ -144,6 +158,7 @@ _TEXT_CHOICE = _object(
     "text index logprobs finish_reason",
     **{"text": _TEXT, "index": _COUNT, "logprobs": _LOGPROBS, "finish_reason": _FINISH_REASON_OR_NULL},
 )
+_EMBEDDINGS_USAGE = {"prompt_tokens": _COUNT, "total_tokens": _COUNT}
 _CHUNK_NAME = {"enum": ["chat.completion.chunk", "chat.completion"]}
 _ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _object(
@@ -163,6 +178,22 @@ _ANSWERS: dict[str, Schema] = {
         "id object created model choices",
         object={"const": "text_completion"},
         **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
+    ),
+    "EmbeddingList": _object(
+        "The vectors, in the order of the inputs (OpenAI's `CreateEmbeddingResponse`).",
+        "object data model usage",
+        object={"const": "list"},
+        model=_TEXT,
+        data=_array(
+            _object(
+                "A vector: numbers, or with `encoding_format` `base64` 32-bit floats, low byte first.",
+                "object index embedding",
+                object={"const": "embedding"},
+                index=_COUNT,
+                embedding={"anyOf": [_array({"type": "number"}), _TEXT]},
+            )
+        ),
+        usage=_object("The charged tokens.", "prompt_tokens total_tokens", **_EMBEDDINGS_USAGE),
     ),
     "AnyChunk": {
         "anyOf": [ref("ChatCompletionChunk"), ref("Completion")],

@@ -49,6 +49,12 @@ COMPLETIONS = UsageRouteSpec(
     "models",
     frozenset({"user_ids", "batch"}),
 )
+EMBEDDINGS = UsageRouteSpec(
+    COMPLETIONS.widths,
+    {"project_id": "project_id", "user_id": None, "api_key_id": "api_key_id", "model": "model"},
+    "models",
+    frozenset({"user_ids"}),
+)
 COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
     {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"},

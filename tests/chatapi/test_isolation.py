@@ -177,6 +177,7 @@ HOT = {
         "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it"
     ),
     "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
+    "embeddings": "test_embeddings.py::test_keys_belong_to_an_api_key",
     "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
     "generations/(?P<generation_id>[^/]+)/cancel": (
         "../bad_input/test_authorization.py, test_cancel_and_later.py"
