@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from django.conf import settings
 
 from accounts import client_ip
-from accounts.authentication import Caller
+from accounts.authentication import Caller, KeyHeaders
 from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.fair_room import Room
@@ -97,16 +97,9 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     @property
-    def authorization(self) -> str | None:
-        """The Authorization header, or the key of one of the protocol's own headers in the same form.
-
-        A route without a protocol serves the generations of all protocols.
-        """
-        protocols = [self.protocol] if self.kind.protocol else PROTOCOLS.values()
-        names = [name for protocol in protocols for name in protocol.key_headers]
-        name = next((name for name in names if name in self.request_headers), b"authorization")
-        value = self.header(name)
-        return value if value is None or name == b"authorization" else f"Bearer {value}"
+    def key_headers(self) -> KeyHeaders:
+        """The headers that may hold the API key."""
+        return self.header(b"authorization"), self.header(b"x-api-key")
 
     def query(self, name: str) -> str | None:
         """Return the first value of a query parameter, which may be empty."""
@@ -196,7 +189,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
-    caller = await services.authenticate(exchange.authorization, exchange.client_ip)
+    caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
     exchange.caller = caller
     await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)

@@ -41,8 +41,8 @@ class HTTPRequest(WebRequest):
         length = self.channel.length
         if version == b"HTTP/1.1" and len(header_values(b"host", ())) != 1:
             return refusals.NOT_ONE_HOST
-        if len(header_values(b"authorization", ())) > 1:
-            return refusals.REPEATED_AUTHORIZATION
+        if any(len(header_values(name, ())) > 1 for name in (b"authorization", b"x-api-key")):
+            return refusals.REPEATED_KEY
         if not path.startswith(b"/") or path.startswith(b"//"):
             return refusals.NOT_A_PATH
         if length is not None and length > self.channel.limits.max_body_bytes:

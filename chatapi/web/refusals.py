@@ -69,8 +69,10 @@ NOT_A_PATH = Refusal(
 """
 NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host header.")
 """RFC 9112 section 3.2."""
-REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
-"""Daphne would join the two values with a comma."""
+REPEATED_KEY = Refusal(
+    HTTPStatus.BAD_REQUEST, "The headers Authorization and x-api-key may each be sent only once."
+)
+"""Daphne would join the values with a comma."""
 NOT_A_HANDSHAKE = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket begins with a GET request.")
 """RFC 6455 section 4.1."""
 CHUNKS_TOO_SMALL = Refusal(

@@ -42,18 +42,13 @@ def vectors(client: Client, **members: Any) -> Answer:
 
 
 def events(client: Client, **members: Any) -> Answer:
-    """Ask with the key in the protocol's own header."""
     body = {"model": "sandbox", "turns": TURNS, "longest": 50, "person": "p"} | members
-    return client.send(
-        "POST", "/v1/events", json.dumps(body).encode(), authorization=None, x_api_key=client.key
-    )
+    return client.send("POST", "/v1/events", json.dumps(body).encode())
 
 
 def follow(client: Client, generation_id: str, last_event_id: str | None = None) -> Answer:
     path = f"/v1/generations/{generation_id}/stream"
-    return client.send(
-        "GET", path, None, authorization=None, x_api_key=client.key, last_event_id=last_event_id
-    )
+    return client.send("GET", path, None, last_event_id=last_event_id)
 
 
 def told(body: bytes) -> list[tuple[str, dict[str, Any]]]:
@@ -201,9 +196,10 @@ def test_so_is_a_wrong_key(installation: Installation) -> None:
     assert refused.headers["content-length"] == str(len(refused.body))
 
 
-def test_no_other_protocol_looks_for_a_key_in_that_header(client: Client) -> None:
-    refused = client.send("POST", "/v1/chat/completions", b"{}", authorization=None, x_api_key=client.key)
-    assert refused.error["code"] == "invalid_api_key"
+def test_so_are_two_different_keys(client: Client) -> None:
+    refused = client.send("POST", "/v1/events", b"{}", x_api_key="ck_live_other")
+    assert refused.status == 400
+    assert refused.json["error"]["words"].startswith("The headers Authorization and x-api-key hold different")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -108,7 +108,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """A family of clients: what they send, where their key is, and the dialects of what they get."""
+    """A family of clients: what they send, and the dialects of what they get."""
 
     name: str
     """As a generation's row names it (`endpoint`)."""
@@ -116,10 +116,6 @@ class Protocol:
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
-    key_headers: tuple[bytes, ...] = (b"authorization",)
-    """The request headers that may hold the API key, the first one that was sent counts: `authorization` with
-    its scheme, any other bare.
-    """
 
     def dialect(self, name: str) -> Dialect:
         """Return the dialect of that name, or the first one of a protocol that does not have it."""
