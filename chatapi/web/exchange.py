@@ -55,9 +55,8 @@ class Exchange:
         self.id = identity.new_id()
         """Identifies the request, and the generation that it creates."""
         self.request_headers = _by_name(connection.scope["headers"])
-        request_id = identity.request_id(self.request_headers.get(b"x-request-id"), self.id)
-        self.request_id = request_id.decode()
-        self.response_headers = [(b"x-request-id", request_id), OPENAI_VERSION]
+        self.request_id = identity.request_id(self.request_headers.get(b"x-request-id"), self.id).decode()
+        self.response_headers = [OPENAI_VERSION]
         """Headers that every response has, errors too."""
         self.caller: Caller | None = None
         """Set once the key is known to be valid; its scopes may still refuse the request."""
@@ -161,7 +160,8 @@ class Exchange:
         """Begin the response with these headers and `response_headers`."""
         failpoint("view.before_first_byte")
         took_ms = (b"openai-processing-ms", b"%d" % ((time.monotonic() - self._began_at) * 1_000))
-        await self._connection.send_headers(status, [*headers, *self.response_headers, took_ms])
+        ids = ((name, self.request_id.encode()) for name in self.protocol.request_id_headers)
+        await self._connection.send_headers(status, [*headers, *ids, *self.response_headers, took_ms])
 
     def send_body(self, data: bytes, more: bool = True) -> Awaitable[None]:
         """Send a piece of the body; `more=False` makes it the last."""

@@ -16,7 +16,7 @@ from chatapi.web.refusals import Refusal
 from chatapi.web.request_body import RequestBody
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
-http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPStatus})
+http.RESPONSES.update(refusals.PHRASES)
 
 
 class HTTPRequest(WebRequest):
@@ -207,8 +207,6 @@ class HTTPRequest(WebRequest):
         return bool(self._response_started)
 
     def _answer(self, refusal: Refusal) -> None:
-        body = refusal.body()
-        self.handle_reply(
-            {"type": "http.response.start", "status": refusal.status, "headers": refusal.headers(body)}
-        )
-        self.handle_reply({"type": "http.response.body", "body": body})
+        answer = refusal.answer(self.path.decode("latin-1"))
+        self.handle_reply({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        self.handle_reply({"type": "http.response.body", "body": answer.body})

@@ -3,7 +3,10 @@ of the two tables are all that a protocol takes, from the request's body to the 
 """
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPResponse
 from typing import Any
 
 import pytest
@@ -194,6 +197,37 @@ def test_so_is_a_wrong_key(installation: Installation) -> None:
     refused = events(Client(installation.url, "ck_live_nonsense"))
     assert (refused.status, refused.json["error"]["kind"]) == (401, "other")
     assert refused.headers["content-length"] == str(len(refused.body))
+
+
+BEFORE_ITS_CODE = [
+    (b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+    (b"GET /v1/events/unknown?a=/ HTTP/1.1\r\nHost: a\r\n\r\n", 404),
+    (b"DELETE /openai/v1/events/unknown HTTP/1.1\r\nHost: a\r\n\r\n", 404),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 401),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413),
+    (b"POST /v1/events?a=/ HTTP/1.1\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nx-api-key: a\r\nx-api-key: b\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: a\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nA: %b\r\n\r\n" % (b"a" * 20_000), 431),
+    (
+        b"POST /v1/events/unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 70000\r\n\r\n%b" % (b"a" * 70_000),
+        413,
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_bytes", "status"), BEFORE_ITS_CODE)
+def test_so_is_what_fails_before_its_code_runs(
+    installation: Installation, request_bytes: bytes, status: int
+) -> None:
+    with closing(socket.create_connection(("127.0.0.1", installation.port), timeout=15)) as connection:
+        connection.sendall(request_bytes)
+        response = HTTPResponse(connection)
+        response.begin()
+        told = json.loads(response.read())
+    assert response.status == status
+    assert (told["type"], told["error"]["kind"]) == ("error", "other")
+    assert told["request_id"] == response.headers["x-request-id"] == response.headers["events-request-id"]
 
 
 def test_so_are_two_different_keys(client: Client) -> None:

@@ -186,4 +186,5 @@ EVENTS = Protocol(
         )
     },
     id_prefixes=("ev_",),
+    request_id_headers=(b"x-request-id", b"events-request-id"),
 )
