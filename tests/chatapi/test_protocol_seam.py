@@ -92,7 +92,9 @@ def test_one_object_of_a_protocol_that_streams(client: Client, installation: Ins
     assert generation_id.startswith("ev_")
     assert len(answer.json["blocks"][0]["text"].split()) == WORDS
     receipt = installation.receipt(generation_id)
-    assert (receipt["endpoint"], receipt["stream"]) == ("events", False)
+    assert (receipt["id"], receipt["endpoint"], receipt["stream"]) == (generation_id, "events", False)
+    cancelled = client.send("POST", f"/v1/generations/{generation_id}/cancel", b"")
+    assert cancelled.json["id"] == generation_id
 
 
 def test_a_stream_of_typed_events(client: Client, installation: Installation) -> None:
