@@ -13,7 +13,7 @@ from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import action, display
 
 from accounts.pages.admin_mixins import ChoosesRows
-from chatapi.models import Deployment, ServedModel
+from chatapi.models import Deployment, ModelKind, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
 from chatapi.pages.theme import link
@@ -84,6 +84,11 @@ class ServedModelAdmin(ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
         """Keep the id and the kind, by which history names the model and reports its usage."""
         return ["id", "kind", "created_at"] if obj else ["created_at"]
+
+    def has_delete_permission(self, request: HttpRequest, obj: ServedModel | None = None) -> bool:
+        """Keep models for embeddings, whose usage is reported by their kind; they can be deactivated."""
+        is_kept = obj is not None and obj.kind == ModelKind.EMBEDDINGS
+        return not is_kept and super().has_delete_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
         """Return the models with their current price and their number of active deployments, in one query."""

@@ -23,10 +23,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from accounts.audit import recorder
-from chatapi.models import Deployment
+from chatapi.models import Deployment, ModelKind
 from chatapi.wire.completion import Completion
-from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage, Vector
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages
 from chatapi.wire.messages import UserMessage
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
 from chatapi.worker.deployments import target_of
@@ -50,7 +50,12 @@ _MOODS = {
 }
 TIMEOUT_S = 20.0
 """The limit of the whole call, shorter than the deployment's own: somebody waits for a page."""
-_REQUEST = GenerationRequest(model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest="")
+_REQUESTS = {
+    ModelKind.CHAT.value: GenerationRequest(
+        model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest=""
+    ),
+    ModelKind.EMBEDDINGS.value: GenerationRequest(model="test", prompt=Inputs("yes"), digest=""),
+}
 _HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
@@ -230,13 +235,13 @@ def call(row: Deployment) -> Finding:
 
     It blocks, and needs a thread without an event loop.
     """
-    answer = asyncio.run(_ask(target_of(row)))
+    answer = asyncio.run(_ask(target_of(row), _REQUESTS[row.model.kind]))
     failure = answer.completion.failure
     choice = answer.completion.choice(0)
     texts = [
         (failure.code or failure.type) if failure else "",
         failure.message if failure else "",
-        choice.text or choice.reasoning or choice.refusal or "",
+        choice.text or choice.reasoning or choice.refusal or answer.vector,
         answer.completion.system_fingerprint or "",
     ]
     key = key_of(row)
@@ -257,12 +262,16 @@ class _Answer:
     def __init__(self) -> None:
         self._started_at = time.monotonic()
         self.completion = Completion()
+        self.vector = ""
+        """The words for an embedding."""
         self.started_ms: float | None = None
         self.first_token_ms: float | None = None
         self.total_ms = 0.0
 
     def add(self, delta: AnyDelta) -> None:
         self.completion.add(delta)
+        if isinstance(delta, Vector):
+            self.vector = f"a vector of {len(delta.values) // 4} dimensions"
         self.total_ms = (time.monotonic() - self._started_at) * 1_000
         if isinstance(delta, Started):
             self.started_ms = self.total_ms
@@ -270,7 +279,7 @@ class _Answer:
             self.first_token_ms = self.total_ms
 
 
-async def _ask(target: Target) -> _Answer:
+async def _ask(target: Target, request: GenerationRequest) -> _Answer:
     # Imported here: the engines import an HTTP client that no other page of the web process needs.
     from chatapi.worker.services import ENGINES  # noqa: PLC0415
 
@@ -278,7 +287,7 @@ async def _ask(target: Target) -> _Answer:
     try:
         async with (
             asyncio.timeout(TIMEOUT_S),
-            aclosing(engine.stream(Call("test", _REQUEST, target, 1))) as batches,
+            aclosing(engine.stream(Call("test", request, target, 1))) as batches,
         ):
             async for batch in batches:
                 for delta in batch:

@@ -122,9 +122,10 @@ class Texts(_Prompts, frozen=True, tag="texts"):
             yield self.suffix
 
 
-class Inputs(_Prompts, frozen=True, tag="inputs", rename={"prompt": "input"}):
+class Inputs(_Prompts, frozen=True, tag="inputs"):
     """Texts to embed; the answer has a vector for each, and no choices."""
 
+    prompt: str | Prompts = msgspec.field(name="input")
     dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
     """The length of the vectors; None: the model's own."""
 

@@ -49,7 +49,7 @@ def test_it_lists_what_is_served(alice: Person, small: ServedModel, prefix: str)
     created = int(small.created_at.timestamp())
     assert body == {
         "object": "list",
-        "data": [{"id": "small", "object": "model", "created": created, "owned_by": "acme"}],
+        "data": [{"id": "small", "object": "model", "created": created, "owned_by": "acme", "kind": "chat"}],
     }
 
 

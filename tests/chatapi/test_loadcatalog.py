@@ -348,5 +348,5 @@ def test_the_example_loads_and_shows_every_key() -> None:
 
 def test_the_first_start_loads_every_behaviour_of_the_sandbox() -> None:
     call_command("loadcatalog", str(first_start.SANDBOX_CATALOG), stdout=io.StringIO())
-    assert set(catalog.load()) == set(BEHAVIOURS)
+    assert set(catalog.load()) == {*BEHAVIOURS, "sandbox-embedding"}
     assert all(model.price and model.price.output_per_mtok_nanodollars for model in catalog.load().values())
