@@ -1,8 +1,8 @@
-"""Bounds the memory that large request bodies take in a web process, and gives organizations turns.
+"""Bounds the memory that large bodies take in a web process, and gives organizations turns.
 
 A body gets room before it is read, and keeps it until its request is queued. A body that waits for room is
 not read, so TCP's flow control slows its client down. An organization that sends many large bodies delays
-only itself.
+only itself. Answers that are collected before they are sent have a room of the same kind.
 """
 
 from typing import Final

@@ -119,7 +119,8 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     2. the caller's limits; for a large body also in Redis, and the bytes of its refused requests;
     3. room in memory for a large body, which is not read before;
     4. the body: small ones are parsed here, large ones in a child process;
-    5. the model and its price.
+    5. the model and its price;
+    6. room in memory for a large answer that is collected before it is sent.
     """
     exchange.allow("POST")
     caller, dialect = await authenticate(exchange, services)
@@ -141,6 +142,8 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         parsed = parsed_request.parse(body, kind.protocol, default_model, is_ticket=kind.is_ticket)
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
+    if (answer_bytes := request.summary.answer_bytes) > LARGE_BYTES:
+        exchange.rooms.append(await services.answer_room.acquire(caller.organization_id, answer_bytes))
     return request
 
 

@@ -49,6 +49,8 @@ async def respond(
         batches = relay(services, follower, settings.PING_MS)
         used_tokens = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
+        if used_tokens is not None and dialect.encoder is None and admission.idempotency is None:
+            services.forget(admission.id)  # without a stream, nobody can ask for it again
         return used_tokens
     finally:
         services.inbox.leave(follower)

@@ -34,6 +34,7 @@ from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.silence import Silence
 from chatapi.web.tickets import Tickets
+from chatapi.wire import caps
 from usage.books import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
@@ -50,6 +51,9 @@ models that do not exist cost little.
 MEBIBYTE = 1 << 20
 MAX_TICKET_BODIES = 4
 """How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
+MAX_ANSWER_BYTES = caps.MAX_VECTOR_VALUES * 4
+MAX_ANSWERS = 8
+"""How many of the largest embeddings, 96 MiB, are collected at the same time."""
 ENQUEUES_WITHIN_MS = 1_000
 """How long after the admission the admitting process may still enqueue a generation."""
 RETRY_S = (0.5, 1, 2)
@@ -96,6 +100,8 @@ class Services:
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
         self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
         """Without a bound for all: each organization has its own, and delays no other one with its tests."""
+        self.answer_room = BodyRoom(MAX_ANSWER_BYTES, bodies=MAX_ANSWERS)
+        """For answers that are collected before they are sent."""
         self.parser = BodyParser()
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.silence = Silence(self.commits, self.stream)
@@ -214,6 +220,10 @@ class Services:
         """Stop a generation, in the background, whose client does not know its id: nobody can fetch it."""
         self.in_background(self._cancel(generation_id, Cancellation.ASKED))
 
+    def forget(self, generation_id: UUID) -> None:
+        """Delete, in the background, what Redis keeps of a generation that has ended."""
+        self.in_background(self._forget_stream(generation_id))
+
     async def cancel(self, generation_id: UUID) -> None:
         """Tell the worker to stop the generation, before this call returns. Raises `StreamUnavailable`."""
         try:
@@ -225,10 +235,10 @@ class Services:
         """Run a task that outlives its request, and keep a reference to it until it ends."""
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._note_end)
         return task
 
-    def _forget(self, task: "asyncio.Task[Any]") -> None:
+    def _note_end(self, task: "asyncio.Task[Any]") -> None:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         # Errors of these kinds are told to the client by the request that waits for the task.
@@ -239,7 +249,7 @@ class Services:
         cancel = partial(self.stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
         await _retry(cancel, f"could not cancel {generation_id.hex}, which runs on")
 
-    async def _drop_job(self, generation_id: UUID) -> None:
+    async def _forget_stream(self, generation_id: UUID) -> None:
         drop = partial(self.stream.forget, {generation_id: 0})
         await _retry(drop, f"the request of {generation_id.hex} may stay in Redis")
 
@@ -251,7 +261,7 @@ class Services:
         except UsageError as error:
             log.warning("%s can't be voided: %r", generation_id.hex, error)
             return False
-        self.in_background(self._drop_job(generation_id))
+        self.forget(generation_id)
         return True
 
     async def _withdraw(self, generation_id: UUID) -> bool:
@@ -269,7 +279,7 @@ class Services:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
             self.give_up(generation_id)  # in case it is queued after all
         else:
-            self.in_background(self._drop_job(generation_id))  # else its prompt would stay for a day
+            self.forget(generation_id)  # else its prompt would stay for a day
         return True
 
 

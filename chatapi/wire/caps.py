@@ -40,8 +40,10 @@ MAX_INPUTS: Final = 2_048
 """OpenAI's."""
 MAX_DIMENSIONS: Final = 8_192
 """The longest vectors of any model that we know have half as many."""
-MAX_VECTOR_VALUES: Final = 2_048 * 1_536
-"""Numbers in one answer, which is 12 MiB: as many inputs as there may be, at OpenAI's usual dimensions."""
+USUAL_DIMENSIONS: Final = 1_536
+"""OpenAI's."""
+MAX_VECTOR_VALUES: Final = MAX_INPUTS * USUAL_DIMENSIONS
+"""Numbers in one answer: 12 MiB."""
 
 # Chat and text
 MAX_CHOICES: Final = 128

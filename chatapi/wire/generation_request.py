@@ -131,6 +131,11 @@ class Inputs(_Prompts, frozen=True, tag="inputs"):
 
     param: ClassVar[str] = "input"
 
+    @property
+    def answer_bytes(self) -> int:
+        """About how large the vectors are."""
+        return self.count * (self.dimensions or caps.USUAL_DIMENSIONS) * 4
+
 
 def check_prompts(param: str, prompts: Prompts, most: int) -> None:
     """Raise `Violation` for prompts of several kinds, or for more than `most` of them."""
@@ -228,6 +233,11 @@ class GenerationRequest(
     def can_stream(self) -> bool:
         """False when only some of the choices are returned: which ones is known at the end."""
         return (self.best_of or 1) <= (self.n or 1)
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much of the answer is collected before it is sent: vectors, never text."""
+        return self.prompt.answer_bytes if isinstance(self.prompt, Inputs) else 0
 
     @property
     def counted_texts(self) -> list[str]:

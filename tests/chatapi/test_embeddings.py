@@ -11,13 +11,15 @@ from uuid import uuid4
 
 import pytest
 from openai.types import CreateEmbeddingResponse
+from redis import Redis
 
+from chatapi.serving import embedded_valkey
 from chatapi.wire import tokens
 from tests.chatapi.http_client import Answer, Client
 from tests.chatapi.open_generations import OpenGenerations
 from tests.chatapi.test_client_leaves import cut_call, new_generation
 from tests.chatapi.test_rate_limits_end_to_end import limited
-from tests.installation import Installation, free_port
+from tests.installation import Installation, free_port, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
@@ -289,6 +291,21 @@ def test_an_answer_is_replayed_at_another_web_process(
     assert (again.body, again.headers["idempotent-replayed"]) == (first.body, "true")
     assert len(installation.calls("embeds")) == calls + 1
     assert ask(client, "c", "embeds", key=key).error["code"] == "idempotency_key_reused"
+
+
+def test_only_a_key_keeps_vectors(client: Client, installation: Installation, key: str) -> None:
+    answers = [ask(client, "hello", "embeds", key=each) for each in (key, None)]
+    kept, gone = (f"chatapi:log:{answer.headers['x-generation-id'][5:]}" for answer in answers)
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        wait_for(lambda: not redis.exists(gone), "the vectors to be forgotten")
+        assert redis.exists(kept)
+
+
+def test_large_answers_of_one_organization_wait_for_each_other(client: Client) -> None:
+    given = ["hello"] * 1_024
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: ask(client, given, encoding_format="base64"), range(6)))
+    assert {answer.status for answer in answers} == {200}
 
 
 def test_many_at_once_are_one_generation(client: Client, installation: Installation, key: str) -> None:

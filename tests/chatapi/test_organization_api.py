@@ -14,6 +14,7 @@ from openai.types.admin.organization import (
     UsageCostsResponse,
     UsageEmbeddingsResponse,
 )
+from pydantic import BaseModel
 
 from accounts.models import APIKey
 from chatapi.api import organization_query
@@ -26,7 +27,11 @@ from usage.pricing import NANODOLLARS, Tokens
 
 USAGE, COSTS = "/v1/organization/usage/completions", "/v1/organization/costs"
 EMBEDDINGS = "/v1/organization/usage/embeddings"
-PUBLISHED = {USAGE: UsageCompletionsResponse, COSTS: UsageCostsResponse, EMBEDDINGS: UsageEmbeddingsResponse}
+PUBLISHED: dict[str, type[BaseModel]] = {
+    USAGE: UsageCompletionsResponse,
+    COSTS: UsageCostsResponse,
+    EMBEDDINGS: UsageEmbeddingsResponse,
+}
 DAY_S = 86_400
 TODAY_S = int(datetime.now(UTC).timestamp()) // DAY_S * DAY_S
 
