@@ -166,7 +166,7 @@ def test_errors_inside_a_stream(http: Client, dialect: str, model: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_models(http: Client, dialect: str) -> None:
     listed = http.send("GET", f"/{dialect}/v1/models").json
-    assert listed.keys() == {"object", "data"}
+    assert listed.keys() == {"object", "data", "has_more", "first_id", "last_id"}
     for model in listed["data"]:
         check(Model, json.dumps(model))
     check(Model, http.send("GET", f"/{dialect}/v1/models/five").body)
