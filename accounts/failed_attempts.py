@@ -18,12 +18,12 @@ from django.conf import settings
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from accounts import api_keys, client_ip, loop_clock
+from accounts import api_keys, client_ip
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
+from accounts.redis_time_limit import in_time
 
 WINDOW_MS = 60_000
 SHARE_S = 1.0
-REPLY_TIMEOUT_S = 3.0
 MAX_IPS = 10_000
 MAX_RIGHT_KEYS = 10_000
 
@@ -98,7 +98,7 @@ class FailedAttempts:
                 pipe.incrby(key, failures)
                 pipe.pexpire(key, WINDOW_MS, nx=True)
                 pipe.pttl(key)
-            async with loop_clock.timeout(REPLY_TIMEOUT_S):
+            async with in_time():
                 replies = await pipe.execute()
         with self._lock:
             for (network, shared), total, left_ms in zip(
@@ -116,7 +116,7 @@ class FailedAttempts:
             await asyncio.sleep(SHARE_S)
             try:
                 await self.share(redis, prefix)
-            except (RedisError, OSError) as error:  # a TimeoutError is an OSError
+            except RedisError as error:
                 log.warning("failed attempts are not shared: %r", error)
 
     def _refuse_beyond(self, most: int, ip: str) -> None:

@@ -24,10 +24,11 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from accounts.redis_time_limit import in_time
 from chatapi import delta_log
 from chatapi.delta_log import LogEntry, Sealed, StreamUnavailable
 from chatapi.presence import INBOX_TTL_MS
-from chatapi.redis_client import Command, DedicatedConnection, in_time
+from chatapi.redis_client import Command, DedicatedConnection
 from chatapi.wire.deltas import AnyDelta, Failed
 
 log = logging.getLogger(__name__)

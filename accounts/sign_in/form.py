@@ -35,7 +35,7 @@ class SignInForm(ThemedForm):
             self._refuse_after(attempts.wait_ms(name, ip))
             super().clean()
             attempts.forget(name, ip)
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             log.warning("nobody can sign in: %r", error)
             self.status = 503
             raise self._refusal("unavailable") from error

@@ -1,11 +1,12 @@
 """The routes of the OpenAPI document: parameters, answers and errors of each operation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatapi.api.openapi_schemas import Schema, ref
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import PROTOCOLS, Operation
 
 _ERRORS = {
     400: "The request is malformed; `param` names the parameter.",
@@ -57,6 +58,16 @@ _PREFER = _parameter(
 _TICKET = _parameter("query", "ticket", _TEXT, "It stands for a key.", required=True)
 _GENERATION_ID = _parameter("path", "generation_id", _TEXT, "In any dialect's form.")
 _MODEL = _parameter("path", "model", _TEXT, "The model's id; it may contain slashes.")
+_MODELS_PAGE = [
+    _parameter(
+        "query",
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": 1_000},
+        "The most models of a page; without it, all.",
+    ),
+    _parameter("query", "after_id", _TEXT, "The `last_id` of the page before."),
+    _parameter("query", "before_id", _TEXT, "The `first_id` of the page behind."),
+]
 _AFTER = [
     _parameter(place, name, _TEXT, "The `id` of the last event that has arrived.")
     for place, name in (("header", "Last-Event-ID"), ("query", "starting_after"))
@@ -64,82 +75,81 @@ _AFTER = [
 
 _REQUEST_ID: Schema = {"X-Request-Id": {"schema": _TEXT}}
 _CHAT_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}
-_TEXT_EXAMPLE = {"prompt": "Once upon a time", "max_tokens": 16}
 
 
 def paths() -> dict[str, Schema]:
-    """Return the operations by path and method."""
+    """Return the operations by path and method: those of the protocols beside their code, the others here."""
+    found = {
+        operation.path: {"post": _creation(operation)}
+        for protocol in PROTOCOLS.values()
+        for operation in protocol.operations
+    }
+    found["/v1/chat/completions"]["get"] = _ticket_stream()
+    return found | _tickets() | _generations() | _readings()
+
+
+def _creation(operation: Operation) -> Schema:
+    """Return the operation of a protocol."""
+    return _operation(
+        ("completions", operation.operation_id, operation.summary),
+        operation.description,
+        parameters=[_DIALECT, _IDEMPOTENCY_KEY, *([_PREFER] if operation.event else [])],
+        body=_body(operation.request.__name__, operation.example),
+        answers=_completion(operation.answer, operation.event),
+        errors=_COMPLETION,
+    )
+
+
+def _ticket_stream() -> Schema:
+    operation = _operation(
+        ("completions", "streamTicket", "Stream what a ticket stands for"),
+        "For an `EventSource`; a ticket is good once.",
+        parameters=[_TICKET],
+        answers=_stream("ChatCompletionChunk"),
+        errors=_STREAM,
+    )
+    return operation | {"security": []}
+
+
+def _tickets() -> dict[str, Schema]:
+    operation = _operation(
+        ("completions", "createChatCompletionTicket", "Create a ticket for a stream"),
+        "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, once, "
+        "within a minute.",
+        parameters=[_DIALECT],
+        body=_body("ChatRequest", _CHAT_EXAMPLE),
+        answers={201: _answer("The ticket.", "Ticket", _REQUEST_ID)},
+        errors=(404, 415),
+    )
+    return {"/v1/chat/completions/tickets": {"post": operation}}
+
+
+def _generations() -> dict[str, Schema]:
+    stream = _operation(
+        ("generations", "resumeStream", "Stream a generation again"),
+        "From its beginning, or behind the event that `Last-Event-ID` or `starting_after` names.",
+        parameters=[_GENERATION_ID, *_AFTER],
+        answers=_stream("AnyChunk"),
+        errors=(404, 410),
+    )
+    cancellation = _operation(
+        ("generations", "cancelGeneration", "Cancel a generation"),
+        "Its stream ends with the usage of what was generated.",
+        parameters=[_GENERATION_ID],
+        answers={
+            200: _answer("It had ended already.", "Cancellation", _REQUEST_ID),
+            202: _answer("It will end now.", "Cancellation", _REQUEST_ID),
+        },
+        errors=(404,),
+    )
     return {
-        "/v1/chat/completions": {
-            "post": _operation(
-                ("completions", "createChatCompletion", "Create a chat completion"),
-                "Answers with one object, or with server-sent events when `stream` is true.",
-                parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
-                body=_body("ChatRequest", {**_CHAT_EXAMPLE, "stream": False}),
-                answers=_completion("ChatCompletion", "ChatCompletionChunk"),
-                errors=_COMPLETION,
-            ),
-            "get": _operation(
-                ("completions", "streamTicket", "Stream what a ticket stands for"),
-                "For an `EventSource`; a ticket is good once.",
-                parameters=[_TICKET],
-                answers=_stream("ChatCompletionChunk"),
-                errors=_STREAM,
-            )
-            | {"security": []},
-        },
-        "/v1/chat/completions/tickets": {
-            "post": _operation(
-                ("completions", "createChatCompletionTicket", "Create a ticket for a stream"),
-                "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, "
-                "once, within a minute.",
-                parameters=[_DIALECT],
-                body=_body("ChatRequest", _CHAT_EXAMPLE),
-                answers={201: _answer("The ticket.", "Ticket", _REQUEST_ID)},
-                errors=(404, 415),
-            )
-        },
-        "/v1/completions": {
-            "post": _operation(
-                ("completions", "createCompletion", "Create a text completion"),
-                "Answers with one object, or with server-sent events when `stream` is true.",
-                parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
-                body=_body("TextRequest", {**_TEXT_EXAMPLE, "stream": False}),
-                answers=_completion("Completion", "Completion"),
-                errors=_COMPLETION,
-            )
-        },
-        "/v1/embeddings": {
-            "post": _operation(
-                ("embeddings", "createEmbedding", "Embed texts"),
-                "Answers with a vector for each input, once all of them are made.",
-                parameters=[_DIALECT, _IDEMPOTENCY_KEY],
-                body=_body("EmbeddingsRequest", {"model": "sandbox-embedding", "input": ["a cat", "a dog"]}),
-                answers={200: _charged("The embeddings", "EmbeddingList")},
-                errors=_COMPLETION,
-            )
-        },
-        "/v1/generations/{generation_id}/stream": {
-            "get": _operation(
-                ("generations", "resumeStream", "Stream a generation again"),
-                "From its beginning, or behind the event that `Last-Event-ID` or `starting_after` names.",
-                parameters=[_GENERATION_ID, *_AFTER],
-                answers=_stream("AnyChunk"),
-                errors=(404, 410),
-            )
-        },
-        "/v1/generations/{generation_id}/cancel": {
-            "post": _operation(
-                ("generations", "cancelGeneration", "Cancel a generation"),
-                "Its stream ends with the usage of what was generated.",
-                parameters=[_GENERATION_ID],
-                answers={
-                    200: _answer("It had ended already.", "Cancellation", _REQUEST_ID),
-                    202: _answer("It will end now.", "Cancellation", _REQUEST_ID),
-                },
-                errors=(404,),
-            )
-        },
+        "/v1/generations/{generation_id}/stream": {"get": stream},
+        "/v1/generations/{generation_id}/cancel": {"post": cancellation},
+    }
+
+
+def _readings() -> dict[str, Schema]:
+    return {
         "/v1/generations/{generation_id}": _retrieval(
             ("generations", "retrieveGeneration", "Show a generation's receipt"),
             "Test keys see the generations of their project's test keys, live keys those of its live keys.",
@@ -155,6 +165,7 @@ def paths() -> dict[str, Schema]:
             ("models", "listModels", "List the models that the key can use"),
             "Those that are active, have an active deployment and a price, and that the key may use.",
             "ModelList",
+            *_MODELS_PAGE,
         ),
         "/v1/models/{model}": _retrieval(
             ("models", "retrieveModel", "Show one model"), "If the key can use it.", "Model", _MODEL
@@ -200,7 +211,7 @@ def _operation(
         "summary": summary,
         "description": description,
         "tags": [tag],
-        "security": [{"APIKey": []}],
+        "security": [{"APIKey": []}, {"APIKeyHeader": []}],
         "parameters": list(parameters),
         "responses": {str(status): found[status] for status in sorted(found)},
     }
@@ -208,11 +219,11 @@ def _operation(
 
 
 def _retrieval(
-    names: tuple[str, str, str], description: str, schema: str, *path: Schema
+    names: tuple[str, str, str], description: str, schema: str, *parameters: Schema
 ) -> dict[str, Schema]:
     answers = {200: _answer(names[2], schema)}
-    errors = (404,) if path else ()
-    return {"get": _operation(names, description, parameters=path, answers=answers, errors=errors)}
+    errors = (404,) if any(each["in"] == "path" for each in parameters) else ()
+    return {"get": _operation(names, description, parameters=parameters, answers=answers, errors=errors)}
 
 
 def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dict[str, Schema]:
@@ -246,7 +257,7 @@ def _texts(allowed: list[str] | None = None) -> Schema:
     return {"type": "array", "items": _TEXT | ({} if allowed is None else {"enum": allowed})}
 
 
-def _body(schema: str, example: Schema) -> Schema:
+def _body(schema: str, example: Mapping[str, Any]) -> Schema:
     content = {"schema": ref(schema), "example": {"model": "sandbox", **example}}
     return {"required": True, "content": {"application/json": content}}
 
@@ -256,14 +267,12 @@ def _answer(description: str, schema: str, headers: Schema | None = None) -> dic
     return answer if headers is None else answer | {"headers": headers}
 
 
-def _charged(answer: str, schema: str) -> dict[str, Any]:
+def _completion(schema: str, event: str | None) -> dict[int, Schema]:
     headers = _REQUEST_ID | {"X-Generation-Id": {"schema": _TEXT}}
-    return _answer(f"{answer}. `X-Generation-Id` names its receipt.", schema, headers)
-
-
-def _completion(schema: str, chunk: str) -> dict[int, Schema]:
-    completion = _charged("The completion", schema)
-    completion["content"] |= _events(chunk)
+    completion = _answer("The completion. `X-Generation-Id` names its receipt.", schema, headers)
+    if event is None:
+        return {200: completion}
+    completion["content"] |= _events(event)
     return {
         200: completion,
         202: _answer("It runs; its stream is at `Location`.", "Accepted", _REQUEST_ID),

@@ -7,9 +7,7 @@ import msgspec
 from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.wire import caps
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
-from chatapi.wire.protocols.text_completions.request import TextRequest
+from chatapi.wire.protocols import PROTOCOLS
 
 Schema = dict[str, Any]
 
@@ -25,12 +23,13 @@ def ref(name: str) -> Schema:
 
 def all_schemas() -> dict[str, Schema]:
     """Return every schema of the document by its name."""
-    requests = [ChatRequest, TextRequest, EmbeddingsRequest]
+    operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
+    requests = [operation.request for operation in operations]
     types = [*requests, ModelList, Key, Receipt, UsagePage, EmbeddingsPage, CostPage]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for request in (found[each.__name__] for each in requests):
+    for request in (found[request_type.__name__] for request_type in requests):
         request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name, rule in _RULES.items():
@@ -39,7 +38,7 @@ def all_schemas() -> dict[str, Schema]:
     found["EmbeddingsRequest"]["properties"]["input"] = _INPUT
     found["ImageUrl"]["properties"]["url"]["pattern"] = _PICTURE_PATTERN
     schemas: dict[str, Schema] = _ecma_patterns(found)
-    return schemas | _ANSWERS
+    return schemas | _ANSWERS | {k: dict(v) for each in operations for k, v in each.schemas.items()}
 
 
 def _ecma_patterns(schema: Any) -> Any:
@@ -73,7 +72,7 @@ def _array(items: Schema, **bounds: int) -> Schema:
 _TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
 _TEXTS = _array({"type": "string"}, minItems=1, maxItems=128)
 _PROMPT: Schema = {
-    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128), _NULL],
+    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128)],
     "description": "One text or several, or token ids.",
 }
 _EMBEDDED: Schema = {"type": "string", "minLength": 1}
@@ -158,7 +157,6 @@ _TEXT_CHOICE = _object(
     "text index logprobs finish_reason",
     **{"text": _TEXT, "index": _COUNT, "logprobs": _LOGPROBS, "finish_reason": _FINISH_REASON_OR_NULL},
 )
-_EMBEDDINGS_USAGE = {"prompt_tokens": _COUNT, "total_tokens": _COUNT}
 _CHUNK_NAME = {"enum": ["chat.completion.chunk", "chat.completion"]}
 _ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _object(
@@ -178,22 +176,6 @@ _ANSWERS: dict[str, Schema] = {
         "id object created model choices",
         object={"const": "text_completion"},
         **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
-    ),
-    "EmbeddingList": _object(
-        "The vectors, in the order of the inputs (OpenAI's `CreateEmbeddingResponse`).",
-        "object data model usage",
-        object={"const": "list"},
-        model=_TEXT,
-        data=_array(
-            _object(
-                "A vector: numbers, or with `encoding_format` `base64` 32-bit floats, low byte first.",
-                "object index embedding",
-                object={"const": "embedding"},
-                index=_COUNT,
-                embedding={"anyOf": [_array({"type": "number"}), _TEXT]},
-            )
-        ),
-        usage=_object("The charged tokens.", "prompt_tokens total_tokens", **_EMBEDDINGS_USAGE),
     ),
     "AnyChunk": {
         "anyOf": [ref("ChatCompletionChunk"), ref("Completion")],

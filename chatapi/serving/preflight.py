@@ -168,7 +168,7 @@ def check_redis() -> None:
             # The error's text, like the URL, may contain a password.
             hint = "user and password must be percent-encoded, and port and database numbers"
             raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             raise CannotStart(f"Redis can't be reached ({error}): {_REDIS_SETTINGS}") from error
 
 

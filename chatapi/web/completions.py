@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from accounts import authentication
 from accounts.authentication import Caller
@@ -19,7 +18,6 @@ from accounts.errors import RateLimited
 from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
-from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Job
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web import idempotency_header
@@ -98,8 +96,6 @@ async def issue_ticket(exchange: Exchange) -> None:
         )
     except TooManyTickets as error:
         raise errors.too_many_tickets(services.tickets.max_bytes, error.retry_after_ms) from None
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
     body = {
         "object": "chat.completion.ticket",
         "id": secret,
@@ -151,10 +147,7 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     """Return the request that was posted for this ticket, if the key that posted it is still valid."""
     if await exchange.has_large_body():
         raise errors.body_too_large("A GET takes no request body.")
-    try:
-        ticket = await services.tickets.redeem(secret)
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    ticket = await services.tickets.redeem(secret)
     if ticket is None:
         raise errors.invalid_ticket()
     caller = exchange.caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)

@@ -9,12 +9,12 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
+from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
 from chatapi.concurrency import supervise
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import DeltaStream, Frame
 from chatapi.fair_turns import FairTurns
 from chatapi.presence import Presence
-from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
@@ -174,11 +174,11 @@ class Inbox:
             block_ms, reply_s = (1, PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
             began = loop_clock.monotonic()
             try:
-                async with loop_clock.timeout(reply_s):
+                async with in_time(reply_s):
                     entries = await self.stream.read_inbox(
                         self.name, after=self._read_up_to, block_ms=block_ms
                     )
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("inbox: %r", error)
                 took_s = loop_clock.monotonic() - began
                 self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S

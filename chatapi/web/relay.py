@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from accounts import loop_clock
 from accounts.errors import AccountsError
+from accounts.redis_time_limit import in_time
 from chatapi import errors
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST
@@ -98,7 +99,7 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
             batch = await _end_after(services, follower, finding)
     except StreamUnavailable:
         batch = await _end_without_log(services, follower)
-    except (RedisError, OSError, DatabaseUnavailable):
+    except (RedisError, DatabaseUnavailable):
         batch = []
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
         return [*batch, *_give_up(services, follower, CLOSING)]
@@ -108,17 +109,17 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
 async def _end_after(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
     """Return the end of a stream that `silence.py` has looked into; nothing while it may still be published.
 
-    Raises `StreamUnavailable`, `RedisError`, `DatabaseUnavailable` or `TimeoutError`.
+    Raises `StreamUnavailable`, `RedisError` or `DatabaseUnavailable`.
     """
     if finding is Finding.SETTLED:
-        async with loop_clock.timeout(LAST_LOOK_S):
+        async with in_time(LAST_LOOK_S):
             return await _end_of_settled(services, follower)
     if finding is Finding.EXPIRED:
         return [NOT_STARTED] if await services.expire(follower.id) else []
     if finding is Finding.WORKER_LOST:
         missed: list[AnyDelta] = []
-        with suppress(StreamUnavailable, RedisError, TimeoutError):
-            async with loop_clock.timeout(LAST_LOOK_S):
+        with suppress(StreamUnavailable, RedisError):
+            async with in_time(LAST_LOOK_S):
                 missed = await follower.catch_up()
         has_ended = bool(missed) and isinstance(missed[-1], TERMINAL)
         return missed if has_ended else [*missed, *_give_up(services, follower, WORKER_LOST)]

@@ -10,9 +10,6 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
-from chatapi.delta_log import StreamUnavailable
 from chatapi.web.follower import LogFollower
 from chatapi.web.relay import Authorize, relay
 from chatapi.web.services import Services
@@ -50,17 +47,14 @@ def position(text: str, param: str) -> Position:
 
 
 async def check_reached(services: Services, generation_id: UUID, after: Position) -> None:
-    """Raise `InvalidRequest` for a position that the stream has not reached, `StreamUnavailable` without
+    """Raise `InvalidRequest` for a position that the stream has not reached, `RedisError` without
     Redis.
     """
     if not after.seq:
         return
-    try:
-        last_seq = await services.stream.last_seq(generation_id)
-        # A Redis that has lost a log has lost its job, too; the stream then ends with that error.
-        is_known = bool(last_seq) or await services.stream.has_job(generation_id)
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    last_seq = await services.stream.last_seq(generation_id)
+    # A Redis that has lost a log has lost its job, too; the stream then ends with that error.
+    is_known = bool(last_seq) or await services.stream.has_job(generation_id)
     if is_known and after.seq > last_seq:
         far = f"its last event is of delta {last_seq}" if last_seq else "it has no event yet"
         raise InvalidRequest(
@@ -70,15 +64,12 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
 
 async def is_kept(services: Services, row: Generation) -> bool:
     """Return whether the stream can be read again: while it is open, and some minutes after its end. Raises
-    `StreamUnavailable`.
+    `RedisError`.
     """
     if row.state != State.SETTLED:
         return True
-    try:
-        # The job first: it goes when the terminal delta is written to the log.
-        return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    # The job first: it goes when the terminal delta is written to the log.
+    return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
 
 
 async def follow(services: Services, row: Generation, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:

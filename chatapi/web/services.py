@@ -22,7 +22,6 @@ from chatapi import catalog
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
-from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Command, DedicatedConnection, connect
@@ -111,7 +110,7 @@ class Services:
 
     @classmethod
     async def get(cls) -> "Services":
-        """Return the process's services, started; raises `StreamUnavailable` while Redis is away."""
+        """Return the process's services, started; raises `RedisError` while Redis is away."""
         if cls._instance is None:
             # All callers share one attempt, which the cancellation of one does not end.
             cls._starting = cls._starting or asyncio.create_task(cls._start())
@@ -123,9 +122,9 @@ class Services:
         services = cls()
         try:
             await services.inbox.start()
-        except (RedisError, OSError) as error:
+        except RedisError:
             await services.commits.close()
-            raise StreamUnavailable(str(error)) from error
+            raise
         finally:
             cls._starting = None
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
@@ -175,28 +174,23 @@ class Services:
 
     async def enqueue(self, generation_id: UUID, job: Job) -> None:
         """Hand an admitted generation to the workers; if this fails, withdraw it and raise
-        `StreamUnavailable`.
+        `RedisError`.
         """
         try:
             await self._enqueue((generation_id, job))
-        except (RedisError, OSError) as error:
+        except RedisError:
             if await self._withdraw(generation_id):
-                raise StreamUnavailable(str(error)) from error
+                raise
 
     async def enqueue_again(self, generation_id: UUID, job: Job) -> None:
         """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
-        Raises `StreamUnavailable` or `DatabaseUnavailable`.
+        Raises `RedisError` or `DatabaseUnavailable`.
         """
-        try:
-            was_lost = await self.stream.keep_again(generation_id, job)
-            # The admitting process may be about to enqueue it, with the name of its inbox in the job.
-            if was_lost and await self.commits.read(
-                reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id
-            ):
-                await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
-        except (RedisError, OSError) as error:
-            raise StreamUnavailable(str(error)) from error
+        was_lost = await self.stream.keep_again(generation_id, job)
+        # The admitting process may be about to enqueue it, with the name of its inbox in the job.
+        if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
+            await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
 
     async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
         keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]
@@ -225,11 +219,8 @@ class Services:
         self.in_background(self._forget_stream(generation_id))
 
     async def cancel(self, generation_id: UUID) -> None:
-        """Tell the worker to stop the generation, before this call returns. Raises `StreamUnavailable`."""
-        try:
-            await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
-        except (RedisError, OSError) as error:
-            raise StreamUnavailable(str(error)) from error
+        """Tell the worker to stop the generation, before this call returns. Raises `RedisError`."""
+        await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run a task that outlives its request, and keep a reference to it until it ends."""
@@ -242,7 +233,7 @@ class Services:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         # Errors of these kinds are told to the client by the request that waits for the task.
-        if error is not None and not isinstance(error, AccountsError | UsageError | StreamUnavailable):
+        if error is not None and not isinstance(error, AccountsError | UsageError | RedisError):
             log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
@@ -285,6 +276,6 @@ class Services:
 
 async def _retry(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
     try:
-        await retry(attempt, RETRY_S, (RedisError, OSError))
-    except (RedisError, OSError) as error:
+        await retry(attempt, RETRY_S, (RedisError,))
+    except RedisError as error:
         log.warning("%s: %s", consequence, error)

@@ -137,7 +137,7 @@ class Silence:
         while True:
             try:
                 self._workers.look(await self._stream.connected_workers())
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("connected workers: %r", error)
                 self._workers.start_again()
             await asyncio.sleep(LOOK_S)

@@ -98,7 +98,7 @@ class Tickets:
         except msgspec.DecodeError as error:
             log.error("a ticket can't be read: %s", error)
             return None
-        with suppress(RedisError, OSError):  # a full Redis refuses this, and the ticket is already removed
+        with suppress(RedisError):  # a full Redis refuses this, and the ticket is already removed
             if ticket.counter:
                 await self._redis.decrby(ticket.counter, len(kept))
         return ticket

@@ -113,7 +113,7 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
     """Return the job, and the reason if it is cancelled; neither if Redis is away."""
     try:
         return await services.jobs(generation_id)
-    except (RedisError, OSError) as error:
+    except RedisError as error:
         log.warning("the job of %s can't be read: %r", generation_id.hex, error)
         return None, None
 

@@ -47,11 +47,11 @@ class LostMessages:
             try:
                 if self._has_free_slot():
                     await self.look()
-            except (RedisError, OSError, UsageError) as error:
+            except (RedisError, UsageError) as error:
                 log.warning("lost messages: %r", error)
 
     async def look(self) -> None:
-        """Enqueue the lost generations again. Raises `RedisError`, OSError or `UsageError`."""
+        """Enqueue the lost generations again. Raises `RedisError` or `UsageError`."""
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
         if not waiting:
             return

@@ -134,7 +134,7 @@ class Services:
                         await self._cancel(generation_id, why)
                     await self._cancel_revoked()
                 await self._cancel_for_dead_web(list(self.running.values()))
-            except (RedisError, OSError, UsageError) as error:
+            except (RedisError, UsageError) as error:
                 log.warning("sweep: %r", error)
 
     async def _cancel_revoked(self) -> None:
@@ -149,7 +149,7 @@ class Services:
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
             found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
-        except (RedisError, OSError):
+        except RedisError:
             self._absences.forget()
             raise
         dead = self._absences.dead(inboxes, found)
@@ -164,7 +164,7 @@ class Services:
             try:
                 async for generation_id, why in self.stream.cancellations(self.name):
                     await self._cancel(generation_id, why)
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("cancellations: %r", error)
             await asyncio.sleep(0.2)
 

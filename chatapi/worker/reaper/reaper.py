@@ -106,7 +106,7 @@ class Reaper:
             await self._settle(orphan, sealed, job)
         except AlreadyResolved:
             return
-        except (UsageError, RedisError, OSError) as error:
+        except (UsageError, RedisError) as error:
             log.warning("%s is not closed, or its end is not published: %r", orphan.id.hex, error)
         except Exception:
             # An orphan that can't be read must not keep the others open.
@@ -117,7 +117,7 @@ class Reaper:
         try:
             sealed = await self._stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
             ((job, _),) = await self._stream.jobs([orphan.id])
-        except (RedisError, OSError):
+        except RedisError:
             if orphan.was_started:
                 raise
             return NOTHING, None

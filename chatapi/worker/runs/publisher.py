@@ -13,6 +13,7 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
+from accounts.redis_time_limit import in_time
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall, Vector
@@ -171,10 +172,10 @@ class Publisher:
         give_up_at = loop_clock.monotonic() + GIVE_UP_S
         while True:
             try:
-                async with loop_clock.timeout(ATTEMPT_S):
+                async with in_time(ATTEMPT_S):
                     refused = await self._stream.publish(entries)
                 break
-            except (RedisError, OSError, TimeoutError) as error:
+            except RedisError as error:
                 log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
                 if loop_clock.monotonic() > give_up_at:
                     self._lose(list(self._writing))
