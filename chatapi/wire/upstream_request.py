@@ -40,7 +40,7 @@ def upstream_body(
     OpenAI's parameters.
     """
     body: dict[str, Any] = {"model": model}
-    for name, value in msgspec.to_builtins(request).items():
+    for name, value in msgspec.to_builtins(request, builtin_types=[msgspec.Raw]).items():
         if name == "prompt":
             del value["kind"]
             body |= value
