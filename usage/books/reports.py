@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 
 from accounts import access
 from usage.database.clock import database_now
@@ -46,6 +46,12 @@ def _waiting_since(min_age_ms: int) -> QuerySet[Generation]:
     # The partial index of open generations serves the first two conditions, however many are settled.
     waiting = Generation.objects.filter(OPEN, lease_expires_at__gt=now, state=State.ADMITTED)
     return waiting.filter(admitted_at__lt=now - timedelta(milliseconds=min_age_ms))
+
+
+def open_by_organization() -> dict[int, int]:
+    """Return the number of generations that wait or run, of each organization that has any."""
+    counts = Generation.objects.filter(OPEN).order_by().values_list("organization_id")
+    return dict(counts.annotate(Count("id")))
 
 
 @dataclass(frozen=True, slots=True)
