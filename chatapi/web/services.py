@@ -98,7 +98,7 @@ class Services:
             lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS
         )
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
-        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
+        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf, bodies_each=1)
         """Without a bound for all: each organization has its own, and delays no other one with its tests."""
         self.parser = BodyParser()
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
