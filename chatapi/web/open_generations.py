@@ -11,8 +11,8 @@ from typing import Final
 from chatapi import errors
 from chatapi.concurrency import CachedValue
 
-MAX_COUNT_AGE_S: Final = 0.25
-"""How old a count may be that decides."""
+MAX_COUNT_AGE_S: Final = 0.05
+"""How old a count may be that decides: generations that have ended since still count."""
 
 
 class OpenGenerations:

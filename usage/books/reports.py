@@ -1,11 +1,12 @@
 """Reads of generations: what they used and cost, where they stand, how they ended."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Count, QuerySet
+from django.db.models import QuerySet
 
 from accounts import access
 from usage.database.clock import database_now
@@ -50,8 +51,8 @@ def _waiting_since(min_age_ms: int) -> QuerySet[Generation]:
 
 def open_by_organization() -> dict[int, int]:
     """Return the number of generations that wait or run, of each organization that has any."""
-    counts = Generation.objects.filter(OPEN).order_by().values_list("organization_id")
-    return dict(counts.annotate(Count("id")))
+    # Counted here: for a GROUP BY, SQLite would read the index of all generations by organization.
+    return Counter(Generation.objects.filter(OPEN).order_by().values_list("organization_id", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
