@@ -1,4 +1,4 @@
-"""The bound on the generations of one organization that wait or run: 429 for it, and nothing for the others."""
+"""The bound on one organization's generations that wait or run: 429 for it, and nothing for the others."""
 
 import json
 from contextlib import ExitStack
