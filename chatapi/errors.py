@@ -70,6 +70,12 @@ def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
+def too_many_open_generations(most: int) -> APIError:
+    """Return a 429 for an organization that has too many requests waiting and running."""
+    message = f"Your organization may have at most {most} requests waiting and running at the same time."
+    return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
+
+
 def model_not_found(model: str) -> APIError:
     """Return a 404 in OpenAI's words."""
     message = f"The model '{model}' does not exist or you do not have access to it."

@@ -14,6 +14,11 @@ SWITCH_INTERVAL_S = 0.000_5
 every statement, while it holds the write lock: with Python's default of 5 ms all other processes would wait.
 """
 
+MALLOC_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(512 << 10), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
+"""glibc's settings for the processes that `serve` starts: the memory of a large request goes back to the
+system as soon as it is freed. By default glibc keeps up to 64 MiB of it, in each of a process's arenas.
+"""
+
 
 def tune_process() -> None:
     """Prepare the process for many streams; call it when everything is imported.

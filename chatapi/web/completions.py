@@ -315,20 +315,22 @@ async def _take_from_limits(
 ) -> Reservation:
     """Take the request from the caller's rate limits.
 
-    Raises `RateLimited` if they have no room, or `AlreadyAdmitted` for a request that was sent before: that
-    one needs none.
+    Raises `RateLimited` or another 429 if they have no room, or `AlreadyAdmitted` for a request that was sent
+    before: that one needs none.
     """
     try:
+        await services.open_generations.add(request.caller.organization_id)
         reservation = await services.rates.take(
             request.caller, exchange.id, model=request.summary.model, tokens=admission.most_tokens
         )
-    except RateLimited as error:
+    except (RateLimited, errors.APIError) as error:
         if admission.idempotency is None:
             raise
         first = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
         if first is None:
             raise
-        exchange.response_headers += error.headers()
+        if isinstance(error, RateLimited):
+            exchange.response_headers += error.headers()
         raise first from None
     exchange.is_counted = True
     exchange.response_headers += reservation.headers()

@@ -7,7 +7,7 @@ import resource
 from twisted.web import http
 
 from chatapi.web import refusals
-from chatapi.web.client_quotas import ClientQuotas
+from chatapi.web.client_quotas import Client, ClientQuotas
 from chatapi.web.http_connection import HTTPConnection
 from chatapi.web.read_turns import ReadTurns
 from chatapi.web.refusals import Refusal
@@ -33,9 +33,15 @@ class ConnectionFactory(http.HTTPFactory):
         self.open_connections: set[HTTPConnection] = set()
         self.is_draining = False
 
-    def check_room(self) -> Refusal | None:
-        """Return the refusal of a new connection if there are too many."""
-        return refusals.SERVER_FULL if len(self.open_connections) > self.max_connections else None
+    def check_room(self, client: Client | None) -> Refusal | None:
+        """Return the refusal of a new connection if there are too many.
+
+        A client with few connections still gets in (None: the peer is a proxy), so that a flood refuses no
+        probe.
+        """
+        has_few = client is not None and client.connections < self.max_connections // 1_000
+        is_full = len(self.open_connections) > self.max_connections
+        return refusals.SERVER_FULL if is_full and not has_few else None
 
     def is_overfull(self) -> bool:
         """Return whether there is not even room to refuse a connection with a response."""

@@ -65,9 +65,10 @@ class HTTPConnection(http.HTTPChannel):
         if self.factory.is_overfull():
             self.transport.abortConnection()
             return
-        refusal = self.factory.check_room() or (
-            None if self.is_proxied else self.quota.take(quotas.of_peer(peer))
-        )
+        client = None if self.is_proxied else quotas.of_peer(peer)
+        refusal = self.factory.check_room(client)
+        if refusal is None and client is not None:
+            refusal = self.quota.take(client)
         if refusal is None:
             self._wait_for_request()
         else:

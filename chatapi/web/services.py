@@ -29,6 +29,7 @@ from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import BodyRoom
 from chatapi.web.inbox import Inbox
+from chatapi.web.open_generations import OpenGenerations
 from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.silence import Silence
@@ -96,8 +97,11 @@ class Services:
         )
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
+        self.open_generations = OpenGenerations(
+            lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS
+        )
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
-        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
+        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf, bodies_each=1)
         """Without a bound for all: each organization has its own, and delays no other one with its tests."""
         self.answer_room = BodyRoom(MAX_ANSWER_BYTES, bodies=MAX_ANSWERS)
         """For answers that are collected before they are sent."""

@@ -5,7 +5,7 @@ words. Here parameters have the names and types of OpenAI's API reference ("Crea
 is also what most upstreams read. None means that the client did not send the parameter.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import msgspec
@@ -171,10 +171,12 @@ class GenerationRequest(
     """True (then `top_logprobs` counts), or the number of alternatives, as text completions have it."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: parameters.Tools | None = None
+    tools: msgspec.Raw = msgspec.Raw()
+    """`parameters.Tools`, or nothing, as JSON: decoded schemas take ten times the memory."""
     tool_choice: parameters.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: parameters.Functions | None = None
+    functions: msgspec.Raw = msgspec.Raw()
+    """`parameters.Functions`, or nothing, as JSON."""
     function_call: parameters.FunctionCallChoice | None = None
     response_format: parameters.ResponseFormat | None = None
     reasoning_effort: parameters.ReasoningEffort | None = None
@@ -270,9 +272,13 @@ class GenerationRequest(
     @property
     def prompt_text(self) -> str:
         """All text that becomes prompt: the prompt's own, tools and schemas; a part per line."""
-        schemas: Sequence[Any] = (self.tools, self.functions, self.response_format, self.prediction)
-        written = (msgspec.json.encode(schema).decode() for schema in schemas if schema is not None)
-        return "\n".join([*self.prompt.texts(), *written])
+        return "\n".join(self._prompt_parts())
+
+    def _prompt_parts(self) -> Iterator[str]:
+        yield from self.prompt.texts()
+        for schema in (self.tools, self.functions, self.response_format, self.prediction):
+            if schema:
+                yield msgspec.json.encode(schema).decode()
 
     @property
     def prompt_overhead_tokens(self) -> int:
@@ -283,4 +289,10 @@ class GenerationRequest(
     def prompt_bytes(self) -> int:
         """Upper bound of the prompt's tokens, media left out: no token is shorter than a byte of UTF-8."""
         tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
-        return len(self.prompt_text.encode()) + self.prompt.overhead_bound(self.extras) + tools
+        # Summed, because a large prompt must not be in memory three times.
+        text_bytes = sum(_utf8_bytes(part) + len("\n") for part in self._prompt_parts())
+        return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

@@ -77,6 +77,7 @@ def main() -> None:
             sink.write(LENGTH.pack(len(part)))
             sink.write(part)
         sink.flush()
+        del content, part  # while it waits for the next body, it holds nothing of this one
 
 
 def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes]:

@@ -52,7 +52,7 @@ def embeddings_body(
 
 def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozenset[str]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model}
-    for name, value in msgspec.to_builtins(request).items():
+    for name, value in msgspec.to_builtins(request, builtin_types=[msgspec.Raw]).items():
         if name == "prompt":
             del value["kind"]
             body |= value

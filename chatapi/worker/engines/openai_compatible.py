@@ -20,14 +20,19 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from accounts import loop_clock
+from chatapi.fair_room import FairRoom, Room
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
-from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside
+from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside, party
 from usage.failpoints import failpoint
 
+SMALL_ANSWER_BYTES = 1 << 20
+"""An answer in one piece that is larger needs room: it is in memory until its end."""
+ANSWERS, ANSWERS_EACH = 4, 2
+"""How many large answers have room in a worker, of all organizations and of one; the others are not read."""
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 """The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither."""
@@ -43,6 +48,9 @@ READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
 """Bytes of one answer that may wait here, and in the kernel (which takes twice as much)."""
 REUSE_GRACE_S = 0.05
 """The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection."""
+
+
+_answers = FairRoom(ANSWERS, ANSWERS_EACH)
 
 
 class OpenAICompatibleEngine:
@@ -96,6 +104,7 @@ class _Exchange:
         self._response: aiohttp.ClientResponse | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._is_document = False
+        self._room: Room | None = None
         self._is_waiting = False
         self._bytes_of_turn = 0
         self._has_ended = False
@@ -169,6 +178,8 @@ class _Exchange:
             self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
+        if self._room is not None:
+            self._room.release()
         # They refer to this object too; a cycle costs a garbage collection, which stops all streams.
         self._watchdog = self._response = None
 
@@ -235,7 +246,18 @@ class _Exchange:
             body += data
             if len(body) > max_bytes:
                 raise UpstreamError(self.reader.too_large)
+            if len(body) > SMALL_ANSWER_BYTES and self._room is None:
+                await self._wait_for_room()
         return bytes(body)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a large answer may be read; raise `UpstreamError` if that takes too long."""
+        try:
+            async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
+                self._room = await _answers.acquire(party.get())
+        except TimeoutError as error:
+            _raise_upstream_error(error)
+        self.restart_clock()
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
         """Return what has come, or wait for the next bytes; empty at the end."""

@@ -17,7 +17,9 @@ from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob
 
 CUSTOM_INPUT_TOKENS = 8
 MAX_ANSWER_UNITS = 100_000
-"""Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound."""
+"""Tokens of all choices, echoed ones included. Nobody pays for them: hence a bound."""
+LOGPROB_UNITS = 5
+"""A log probability, of a token or of an alternative, takes as much memory as this number of tokens."""
 
 Step = tuple[AnyDelta, int]
 """A delta, and how many completion tokens it costs."""
@@ -32,7 +34,8 @@ class Answer:
         self.finished: list[Finished] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
-        self._units_each = 1 + (spec.top_logprobs or 0)
+        logprobs = 0 if spec.top_logprobs is None else 1 + spec.top_logprobs
+        self._units_each = 1 + LOGPROB_UNITS * logprobs
         content = _Content(spec, script)
         finish_reason: FinishReason = script.finish or ("tool_calls" if spec.tools_to_call else "stop")
         self._choices = [
