@@ -27,7 +27,7 @@ from usage import pricing
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Outcome, UsageNote, UsageSource
-from usage.pricing import Tokens
+from usage.pricing import TOKEN_COLUMNS, Tokens
 
 
 class RunUsage:
@@ -247,9 +247,7 @@ def is_plausible(run: Claimed, reported: Usage) -> bool:
 
 
 def _tokens(reported: Usage) -> Tokens:
-    return Tokens(
-        reported.prompt_tokens, reported.completion_tokens, reported.cached_tokens, reported.reasoning_tokens
-    )
+    return Tokens(*(getattr(reported, name) for name in TOKEN_COLUMNS))
 
 
 def _counted(
@@ -319,5 +317,5 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     return [
         *beginning,
         *finishes,
-        Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens),
+        Usage(**used.columns()),  # type: ignore[arg-type]
     ]
