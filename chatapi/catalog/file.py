@@ -40,6 +40,7 @@ from chatapi.models import (
     TIMEOUTS,
     Engine,
     OnDisconnect,
+    Streaming,
     api_key_env_mistake,
     base_url_mistake,
     extra_parameters_mistake,
@@ -104,6 +105,7 @@ class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     weight: Positive = 1
     priority: Natural = 0
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
+    streaming: Streaming = Streaming.ALWAYS
     timeouts: Timeouts = Timeouts()
     extra_parameters: list[ParameterName] = []
     allow_remote_media: bool = False
@@ -244,6 +246,7 @@ _ALLOWED = {
     "id": "1 to 128 ASCII letters, digits or . _ : / @ + -",
     "extra_parameters": "names of request parameters, such as top_k",
     "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",
+    "streaming": f"one of {', '.join(Streaming.values)}",
     **dict.fromkeys(("name", "upstream_model", "owned_by"), "text without a NUL character"),
 }
 _TABLES: dict[str, type[Struct]] = {
