@@ -166,7 +166,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     error: GenerationError | None
     usage_source: Literal["upstream", "counted", "none"] | None
-    usage_note: Literal["upstream_implausible", "upstream_added"] | None
+    usage_note: Literal["upstream_implausible", "upstream_added", "upstream_low"] | None
     usage: Usage | None
     line_items: list[LineItem]
     amount_usd: str | None
