@@ -87,9 +87,9 @@ class PriceAdmin(ModelAdmin):
         "cached_input_price",
         "output_price",
         "reasoning_price",
-        "cache_write_price",
-        "cache_write_1h_price",
     ]
+    # The list has no room for them on a small laptop; the timeline shows them too.
+    detail_display = [*list_display, "cache_write_price", "cache_write_1h_price"]
     list_filter = [ModelFilter]
     ordering = ["model", "-effective_from"]
     show_full_result_count = False
@@ -103,10 +103,10 @@ class PriceAdmin(ModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Price | None = None) -> list[str]:
         """Return the fields of the form, or of an existing price as the list shows it."""
-        return list(self.list_display if obj else NewPriceForm.Meta.fields)
+        return list(self.detail_display if obj else NewPriceForm.Meta.fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Price | None = None) -> list[str]:
-        return list(self.list_display) if obj else []
+        return list(self.detail_display) if obj else []
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Price]:
         """Return the prices with the start of their model's current price, and with the price before."""

@@ -163,10 +163,9 @@ def _cost(day: date, result: Any) -> Iterator[Row]:
 _TOKENS = {
     "input": ("prompt_tokens",),
     "cached input": ("prompt_tokens", "cached_tokens"),
-    "cache write": ("prompt_tokens", "cache_write_tokens"),
     "output": ("completion_tokens",),
 }
-"""Which of our counts a line item's tokens belong to: cached and written tokens are prompt tokens too."""
+"""Which of our counts a line item's tokens belong to: cached tokens are prompt tokens too."""
 _UNITS = {"tokens": 1, "1000_tokens": 1_000}
 
 
