@@ -30,9 +30,10 @@ def upstream_body(
     model: str,
     max_output_tokens: int,
     extra_parameters: frozenset[str],
+    is_streamed: bool = True,
 ) -> dict[str, Any]:
-    """Return the JSON-able body of a completion: what the client sent, but streamed where that can be,
-    counted and capped.
+    """Return the JSON-able body of a completion: what the client sent, but counted, capped, and streamed
+    where that can be.
 
     `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond
     OpenAI's parameters.
@@ -40,11 +41,11 @@ def upstream_body(
     body = _forwarded(request, model, extra_parameters)
     limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
     body |= {limit: max_output_tokens}
-    return body | _STREAMED if request.can_stream else body
+    return body | _STREAMED if is_streamed and request.can_stream else body
 
 
 def embeddings_body(
-    request: GenerationRequest, *, model: str, max_output_tokens: int, extra_parameters: frozenset[str]
+    request: GenerationRequest, *, model: str, extra_parameters: frozenset[str], **_: Any
 ) -> dict[str, Any]:
     """Return the JSON-able body of a request to embed inputs; see `upstream_body`."""
     return _forwarded(request, model, extra_parameters) | _BASE64

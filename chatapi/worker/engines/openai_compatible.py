@@ -1,8 +1,8 @@
 """The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
 chatapi.
 
-Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine always asks for a stream, so that a
-cap can be enforced and a disconnect stops the upstream.
+Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine asks for a stream, so that a cap can
+be enforced and a disconnect stops the upstream, unless the deployment answers the request better without.
 """
 
 import asyncio
@@ -216,6 +216,7 @@ class _Exchange:
             model=call.target.upstream_model,
             max_output_tokens=call.max_output_tokens,
             extra_parameters=call.target.extra_parameters,
+            is_streamed=call.target.is_streamed(call.request),
         )
         return msgspec.json.encode(body)
 
