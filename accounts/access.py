@@ -147,14 +147,13 @@ def is_tenants(model: type[Model]) -> bool:
     )
 
 
+# Where a row's organization is found, unless it has the column `organization_id` or names its owner by
+# `scope`.
 _BELONGING = {
     "accounts.Organization": ("pk",),
     "accounts.APIKey": ("project__organization",),
     "accounts.RateLimit": ("organization", "project__organization", "api_key__project__organization"),
 }
-"""Where a row's organization is found, unless it has the column `organization_id` or names its owner by
-`scope`.
-"""
 
 
 def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:

@@ -137,5 +137,5 @@ class FailedAttempts:
                 self._counts.popitem(last=False)
 
 
+# The counts of this process, shared by the hot routes and Django.
 attempts = FailedAttempts(lambda: int(settings.FAILED_AUTHENTICATIONS_PER_MINUTE))
-"""The counts of this process, shared by the hot routes and Django."""

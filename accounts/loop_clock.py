@@ -14,10 +14,10 @@ import time
 from types import TracebackType
 
 TICK_S = 0.25
+# A tick that is later than this stops the clock until it comes; less is usual under load.
 LATE_S = 0.25
-"""A tick that is later than this stops the clock until it comes; less is usual under load."""
+# From the end of a wait to its timeout: one turn of the loop, in which it reads its sockets.
 LAST_LOOK_S = 0.01
-"""From the end of a wait to its timeout: one turn of the loop, in which it reads its sockets."""
 
 
 class LoopClock:
@@ -60,8 +60,8 @@ class LoopClock:
         self._timer = loop.call_later(TICK_S, self._tick, loop)
 
 
+# Of this process, which has one loop.
 clock = LoopClock()
-"""Of this process, which has one loop."""
 monotonic = clock.monotonic
 
 

@@ -29,6 +29,7 @@ from usage import failpoints
 
 CHECK_TAG = "chatapi"
 WEEK_MS = 7 * 24 * 60 * 60 * 1_000
+# The largest values: far above useful ones, and within the range of the database, Redis and timers.
 MAX = {
     "DATABASE_TIMEOUT_MS": WEEK_MS,
     "DATABASE_POOL_SIZE": 1_000,
@@ -51,7 +52,7 @@ MAX = {
     "DRAIN_MS": WEEK_MS,
     "HUNG_MS": WEEK_MS,
 }
-"""The largest values: far above useful ones, and within the range of the database, Redis and timers."""
+# The smallest values that are not 1.
 MIN = {
     "PING_MS": 0,
     "LAME_DUCK_MS": 0,
@@ -59,13 +60,12 @@ MIN = {
     "REFUSED_BODY_BYTES_PER_MINUTE": 0,
     "HUNG_MS": 1_000,
 }
-"""The smallest values that are not 1."""
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
+# Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain.
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
-"""Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain."""
+# A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
-"""A token by RFC 6750 section 2.1, with a length that can't be guessed."""
 REDIS_URLS = {
     "REDIS_URL": "REDIS_URL",
     "BROKER_URL": "CHATAPI_BROKER_URL",

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
+# The age at which a cached value is refreshed, if its caller asks for nothing else.
 MAX_AGE_S = 1.0
-"""The age at which a cached value is refreshed, if its caller asks for nothing else."""
 RESTART_DELAY_S = 1.0
 
 Item = TypeVar("Item")
@@ -66,8 +66,8 @@ class CachedValue(Generic[Value]):
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:
         self._read = read
         self._value: Value | None = None
+        # When the refresh that gave the value began.
         self._read_at = float("-inf")
-        """When the refresh that gave the value began."""
         self._refreshing: asyncio.Task[None] | None = None
 
     async def get(self, max_age_s: float = MAX_AGE_S) -> Value:

@@ -10,8 +10,8 @@ import msgspec
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
+# As Redis returns it: its name, `<fence>-<first seq>`, and its fields.
 LogEntry = tuple[bytes, dict[bytes, bytes]]
-"""As Redis returns it: its name, `<fence>-<first seq>`, and its fields."""
 
 
 class StreamUnavailable(Exception):

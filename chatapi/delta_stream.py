@@ -32,31 +32,31 @@ from chatapi.wire.deltas import AnyDelta, Failed
 
 log = logging.getLogger(__name__)
 
+# How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
 RUN_TTL_MS = 26 * 3_600_000
-"""How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`."""
+# The most entries of a log that are read at once.
 PAGE_ENTRIES = 256
-"""The most entries of a log that are read at once."""
 
+# The end of a cancelled generation's stream, which must not look like a good end.
 CANCELLED = Failed(
     "The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409
 )
-"""The end of a cancelled generation's stream, which must not look like a good end."""
+# The end when the worker has died, from the reaper or from the client's own web process.
 WORKER_LOST = Failed(
     "The worker was lost while it generated. What was generated is charged; see the receipt.",
     code="worker_lost",
     status=502,
 )
-"""The end when the worker has died, from the reaper or from the client's own web process."""
+# The end when the time in the queue is over.
 NOT_STARTED = Failed(
     "No worker was free in time. Nothing was charged; try again.",
     code="queue_timeout",
     status=503,
     retry_after_ms=1_000,
 )
-"""The end when the time in the queue is over."""
 
+# Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows.
 _FRAME = struct.Struct(">32sQIBI")
-"""Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows."""
 
 # ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
 # for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.

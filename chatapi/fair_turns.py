@@ -10,11 +10,11 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 
+# The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending.
 ITERATION_UNITS = 512
-"""The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending."""
 
+# The work that one party may do before the next party has its turn.
 VISIT_UNITS = 32
-"""The work that one party may do before the next party has its turn."""
 
 
 class FairTurns:

@@ -16,10 +16,10 @@ from accounts.invitations import ChoosePassword
 from accounts.sign_in.form import SignInForm
 
 MAX_SEARCH_CHARACTERS = 200
+# Parameters of searches: above a list, in the theme's global search, and in autocompleted fields.
 _SEARCHES = ("q", "s", "term")
-"""Parameters of searches: above a list, in the theme's global search, and in autocompleted fields."""
+# Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end.
 _PATTERNS = {"regex", "iregex"}
-"""Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end."""
 
 
 class Site(UnfoldAdminSite):

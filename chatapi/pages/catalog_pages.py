@@ -16,9 +16,8 @@ from chatapi.catalog import file, loading, writing
 from chatapi.catalog.file import CatalogError
 from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
+# About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
 MAX_FILE_BYTES = 64 * 1024
-"""About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
-"""
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
     "chatapi.change_servedmodel",

@@ -34,13 +34,13 @@ from chatapi.worker.engines import Call, EngineError, Target
 from usage.models import Generation, Outcome
 from usage.pages.filters import page_url, words
 
+# The newest requests, by which deployments are judged.
 SAMPLE = 500
-"""The newest requests, by which deployments are judged."""
+# Deployments that are shown even without traffic.
 FEW = 5
-"""Deployments that are shown even without traffic."""
 _COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
+# The messages that generations keep of errors that are the request's fault.
 _OF_THE_REQUEST = (REQUEST_REFUSED, REQUEST_TOO_LARGE)
-"""The messages that generations keep of errors that are the request's fault."""
 _MOODS = {
     "healthy": "good",
     "no traffic": "plain",
@@ -48,8 +48,8 @@ _MOODS = {
     "some errors": "warn",
     "failing": "bad",
 }
+# The limit of the whole call, shorter than the deployment's own: somebody waits for a page.
 TIMEOUT_S = 20.0
-"""The limit of the whole call, shorter than the deployment's own: somebody waits for a page."""
 _REQUEST = GenerationRequest(model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest="")
 _HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",

@@ -17,6 +17,7 @@ from accounts.models import APIKey, KeyScope
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 
+# Seconds for which the old secret still works after a rotation, with their texts.
 OVERLAPS = {
     "0": "now",
     "3600": "in 1 hour",
@@ -24,7 +25,6 @@ OVERLAPS = {
     "259200": "in 3 days",
     "604800": "in 7 days",
 }
-"""Seconds for which the old secret still works after a rotation, with their texts."""
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

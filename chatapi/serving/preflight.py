@@ -111,8 +111,8 @@ def check_tables_after(error: Exception) -> None:
 
 
 _UNDEFINED = ("42P01", "42703")
+# How PostgreSQL and SQLite report missing tables and columns.
 _NO_SUCH = ("no such table", "no such column", "has no column named")
-"""How PostgreSQL and SQLite report missing tables and columns."""
 
 
 def _check_tables(probe: BaseDatabaseWrapper) -> None:

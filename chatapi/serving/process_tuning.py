@@ -4,15 +4,14 @@ import gc
 import resource
 import sys
 
+# The garbage collector runs after so many new objects. A running stream has a hundred, an ended one leaves
+# none, and each thousand objects that it visits stop all streams for a millisecond.
 YOUNG_OBJECTS = 50_000
-"""The garbage collector runs after so many new objects. A running stream has a hundred, an ended one leaves
-none, and each thousand objects that it visits stop all streams for a millisecond.
-"""
 
+# How long a thread may keep the interpreter while another one waits. The database's thread needs it after
+# every statement, while it holds the write lock: with Python's default of 5 ms all other processes would
+# wait.
 SWITCH_INTERVAL_S = 0.000_5
-"""How long a thread may keep the interpreter while another one waits. The database's thread needs it after
-every statement, while it holds the write lock: with Python's default of 5 ms all other processes would wait.
-"""
 
 
 def tune_process() -> None:

@@ -12,8 +12,8 @@ from chatapi.serving.child_process import spawn
 
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 10.0
+# A program that ran for this long is restarted after the first delay again.
 HEALTHY_S = 30.0
-"""A program that ran for this long is restarted after the first delay again."""
 
 Say = Callable[[str], None]
 

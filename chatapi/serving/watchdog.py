@@ -23,13 +23,13 @@ from accounts.loop_clock import TICK_S, clock
 log = logging.getLogger(__name__)
 
 ROUND_S = TICK_S
+# After this time without an iteration of the loop, the log says where it is blocked.
 LATE_S = 1.0
-"""After this time without an iteration of the loop, the log says where it is blocked."""
 MOST_FRAMES = 5
+# The longest wait for the log: it may be the log that blocks the loop.
 LOG_TIMEOUT_S = 1.0
-"""The longest wait for the log: it may be the log that blocks the loop."""
+# EX_SOFTWARE of sysexits.h
 HUNG_EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h"""
 OUR_PACKAGES = tuple(f"{settings.BASE_DIR / name}{os.sep}" for name in ("accounts", "usage", "chatapi"))
 
 

@@ -14,16 +14,16 @@ from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 
 FREE_CHUNKS = 1_024
+# A body may have `FREE_CHUNKS` chunks of any size; beyond that, the average chunk must have this size.
 MIN_CHUNK_BYTES = 4
-"""A body may have `FREE_CHUNKS` chunks of any size; beyond that, the average chunk must have this size."""
 
 FREE_EXTRA_BYTES = 4_096
+# Chunk extensions and trailers may have `FREE_EXTRA_BYTES`, and one byte for this many bytes of the body.
 BODY_BYTES_PER_EXTRA_BYTE = 64
-"""Chunk extensions and trailers may have `FREE_EXTRA_BYTES`, and one byte for this many bytes of the body."""
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+# The end of a chunk with what follows it.
 _NEXT_SIZE_LINE = re.compile(rb"\r\n" + _SIZE_LINE.pattern)
-"""The end of a chunk with what follows it."""
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
 
 

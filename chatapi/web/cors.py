@@ -13,6 +13,7 @@ from chatapi import identity
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MAX_HEADERS_BYTES = 2_048
+# The response headers that scripts may read in addition to the safelisted ones.
 READABLE = b", ".join(
     [
         b"x-request-id", b"x-generation-id", b"x-chatapi-ignored", b"idempotent-replayed", b"location",
@@ -24,7 +25,6 @@ READABLE = b", ".join(
         ),
     ]
 )  # fmt: skip
-"""The response headers that scripts may read in addition to the safelisted ones."""
 
 
 class CrossOrigin:

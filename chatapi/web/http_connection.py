@@ -21,12 +21,11 @@ from chatapi.web.server_limits import ServerLimits
 from chatapi.web.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
 from chatapi.web.websocket_connection import WebSocketConnection
 
+# The time for which a client may still send after the last response, before its connection is cut.
+#
+# A socket that is closed with unread bytes sends a reset, which can destroy the response before the client
+# has read it (RFC 9112 section 9.6).
 LINGER_SECONDS = 3.0
-"""The time for which a client may still send after the last response, before its connection is cut.
-
-A socket that is closed with unread bytes sends a reset, which can destroy the response before the client has
-read it (RFC 9112 section 9.6).
-"""
 
 
 class HTTPConnection(http.HTTPChannel):

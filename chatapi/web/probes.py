@@ -23,12 +23,12 @@ from redis.retry import Retry
 from chatapi import identity
 from chatapi.concurrency import CachedValue
 
+# Status, content type, body.
 Answer = tuple[int, bytes, bytes]
-"""Status, content type, body."""
 
 CHECK_TIMEOUT_S = 1.0
+# Probes share a check of database and Redis up to this age.
 MAX_AGE_S = 0.2
-"""Probes share a check of database and Redis up to this age."""
 
 ALLOWED = "GET, HEAD"
 # Checks that hang keep their threads, and later checks wait: this bounds the cost of probes.

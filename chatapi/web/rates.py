@@ -21,13 +21,12 @@ from usage.errors import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 RENEW_S = 5.0
+# Waits between questions for the end of a generation that this process did not see end: as long as any may
+# run.
 ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
-"""Waits between questions for the end of a generation that this process did not see end: as long as any may
-run.
-"""
 
+# How long a process refuses by a remembered limit of requests, without asking Redis again.
 REMEMBERED_S = 1.0
-"""How long a process refuses by a remembered limit of requests, without asking Redis again."""
 MOST_REMEMBERED = 10_000
 
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]

@@ -36,17 +36,17 @@ CLOSING = Failed(
     code="server_shutting_down",
     status=503,
 )
+# How long after a settlement its terminal delta may still come: far longer than a living worker takes.
 PUBLISHING_MS = 2_000
-"""How long after a settlement its terminal delta may still come: far longer than a living worker takes."""
+# How long the row and the log are looked at for an end, when either may be out of reach.
 LAST_LOOK_S = 1.0
-"""How long the row and the log are looked at for an end, when either may be out of reach."""
+# How often a follower's rights are checked: a revoked key's streams end within 5 s.
 ASK_RIGHTS_S = 2.0
-"""How often a follower's rights are checked: a revoked key's streams end within 5 s."""
+# How long that check may take; without an answer the stream goes on until the next check.
 RIGHTS_ANSWER_S = 1.0
-"""How long that check may take; without an answer the stream goes on until the next check."""
 
+# Raises an `AccountsError` when the caller may not read the stream any more.
 Authorize = Callable[[], Awaitable[None]]
-"""Raises an `AccountsError` when the caller may not read the stream any more."""
 
 
 async def relay(

@@ -36,17 +36,15 @@ logger = logging.getLogger(__name__)
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
+# Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for
+# retransmissions.
 ACCEPT_BACKLOG = 4096
-"""Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for
-retransmissions.
-"""
 
+# The kernel's buffer for a response that its client does not read.
+#
+# The default grows to megabytes of work for clients that read nothing; this size allows 2 MB/s to the other
+# side of the world.
 SEND_BUFFER_BYTES = 256 * 1024
-"""The kernel's buffer for a response that its client does not read.
-
-The default grows to megabytes of work for clients that read nothing; this size allows 2 MB/s to the other
-side of the world.
-"""
 
 SWEEP_SECONDS = 0.25
 SWEPT_PER_TURN = 500

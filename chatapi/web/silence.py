@@ -35,17 +35,16 @@ from usage.models import State
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
+# The silence after which the database is asked.
 SILENT_S = 2.0
-"""The silence after which the database is asked."""
+# How long a query may take before the database counts as out of reach.
 READ_S = 1.0
-"""How long a query may take before the database counts as out of reach."""
 BATCH = 500
+# How long a worker whose lease has run out must be without a connection; a living one connects again within a
+# second.
 MISSING_S = 2.0
-"""How long a worker whose lease has run out must be without a connection; a living one connects again within
-a second.
-"""
+# The same while the database can't be read.
 MISSING_UNREAD_S = 4.0
-"""The same while the database can't be read."""
 
 
 class Finding(Enum):

@@ -30,17 +30,17 @@ DaphneServer = _daphne_server.Server
 
 __all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
 
+# Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more.
 ACCEPTS_PER_TURN = 64
-"""Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more."""
 
 
+# The size of a read that no application waits for; the costliest 64 KiB, Twisted's size, take 5 ms.
 FIRST_READ_BYTES = 16 * 1024
-"""The size of a read that no application waits for; the costliest 64 KiB, Twisted's size, take 5 ms."""
 
 WANTED_READ_BYTES = 64 * 1024
 
+# The reason of the end, by the kernel's state: CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h).
 _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
-"""The reason of the end, by the kernel's state: CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h)."""
 
 
 class ListeningPort(tcp.Port):

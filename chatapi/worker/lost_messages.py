@@ -24,8 +24,8 @@ from usage.errors import UsageError
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+# How long after its admission an unclaimed generation counts as lost.
 MIN_AGE_MS = 1_000
-"""How long after its admission an unclaimed generation counts as lost."""
 BATCH = 1_000
 
 

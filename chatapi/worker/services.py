@@ -40,8 +40,8 @@ from usage.errors import AlreadyResolved, UsageError
 
 log = logging.getLogger(__name__)
 
+# The cost of stopping and settling a run, in deltas (`fair_turns.py`).
 STOP_UNITS = 16
-"""The cost of stopping and settling a run, in deltas (`fair_turns.py`)."""
 
 ENGINES: dict[str, type[Engine]] = {
     EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine,
@@ -68,10 +68,9 @@ class Services:
         )
         self.health = Health()
         self.turns = FairTurns()
+        # Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
+        # not delay another organization's.
         self._stops = FairTurns()
-        """Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
-        not delay another organization's.
-        """
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absences = Absences()

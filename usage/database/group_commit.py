@@ -30,14 +30,14 @@ P = ParamSpec("P")
 Operation = Callable[[datetime, Sequence[Item]], Sequence[Result | UsageError]]
 
 MAX_BATCH = 256
+# PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes".
 DEADLOCK_DETECTED = "40P01"
-"""PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes"."""
 DEADLOCK_RETRIES = 3
+# A connection that was idle for longer is checked before it is used.
 IDLE_S = 1.0
-"""A connection that was idle for longer is checked before it is used."""
 log = logging.getLogger(__name__)
+# `at`: the monotonic time at which this thread last used its connection.
 _last_use = threading.local()
-"""`at`: the monotonic time at which this thread last used its connection."""
 
 
 class _Waiting(NamedTuple):

@@ -16,10 +16,10 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+# The time limit of a transaction, in time limits of a statement.
 STATEMENTS = 3
-"""The time limit of a transaction, in time limits of a statement."""
+# Rounds of the watchdog in the time limit of one statement.
 CHECKS = 10
-"""Rounds of the watchdog in the time limit of one statement."""
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,9 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[int, BaseDatabaseWrapper]] = {}
+        # Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its answer
+        # may have arrived meanwhile.
         self._rounds = 0
-        """Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its
-        answer may have arrived meanwhile.
-        """
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -82,5 +81,5 @@ def _cut(database: BaseDatabaseWrapper) -> None:
         log.warning("a connection to a database that does not answer was cut")
 
 
+# The watchdog of this process.
 watchdog = Watchdog()
-"""The watchdog of this process."""

@@ -25,8 +25,8 @@ from usage.pages.filters import MAX_OPTIONS, Chip, is_id, offer, page_url, text_
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"
+# The columns that the URL's parameters filter.
 _FILTERS = {"person": "actor", "type": "object_type", "object": "object_id"}
-"""The columns that the URL's parameters filter."""
 _LABELS = {"public": "key", "previous_public": "previous key"}
 _MOODS = {"deleted": "bad", "failed to sign in": "bad", "created": "good"}
 

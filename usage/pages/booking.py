@@ -31,8 +31,8 @@ from usage.models import CHARGED, Credit, Generation, Kind, LedgerEntry
 from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, is_used
 
 PERMISSION = "usage.add_ledgerentry"
+# The amounts that a booking changes, by name, in nanodollars.
 Amounts = dict[str, int]
-"""The amounts that a booking changes, by name, in nanodollars."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from usage.models import LedgerEntry
 from usage.pages.filters import is_id
 from usage.pages.forms import USDField
 
+# The admin's search through a foreign key, which offers only what the person sees.
 _SEARCH = format_lazy(
     "{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete")
 )
-"""The admin's search through a foreign key, which offers only what the person sees."""
 
 
 class BookingForm(forms.Form):

@@ -40,12 +40,12 @@ from usage.pages.tenant_scope import scoped_form
 from usage.pricing import to_usd
 
 Record = dict[str, Any]
+# Requests in one page of a file.
 PAGE = 500
-"""Requests in one page of a file."""
+# Rows of a table that one statement looks at, whether they match the filters or not.
 WINDOW = 2_000
-"""Rows of a table that one statement looks at, whether they match the filters or not."""
+# Before any request.
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
-"""Before any request."""
 _SUMS = (
     "requests", "failed_requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
     "amount_nanodollars",
@@ -58,8 +58,8 @@ _REQUESTS = (
     "reasoning_tokens", "usage_source", "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
     "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
 )  # fmt: skip
+# Columns that only operators get.
 _OPERATORS = {"deployment"}
-"""Columns that only operators get."""
 _COLUMNS = {field.attname for field in Generation._meta.concrete_fields}
 
 

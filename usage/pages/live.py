@@ -19,10 +19,10 @@ from usage.formatting import duration, usd
 from usage.insights import RunningGeneration
 
 PERMISSION = "usage.view_generation"
+# The limit of the feed; the oldest come first.
 MAX_ROWS = 1_000
-"""The limit of the feed; the oldest come first."""
+# The limit of the page's HTML; the feed adds the others.
 PAGE_ROWS = 100
-"""The limit of the page's HTML; the feed adds the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class LiveRow:
         return other is not None and (self.state, self.tokens) == (other.state, other.tokens)
 
 
+# Each row and its JSON, by id, the oldest first.
 Snapshot = Mapping[str, tuple[LiveRow, str]]
-"""Each row and its JSON, by id, the oldest first."""
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
@@ -89,8 +89,8 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
     return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
 
 
+# The organizations whose requests each sign-in sees; None: all.
 Seen = Mapping[SignIn, tuple[int, ...] | None]
-"""The organizations whose requests each sign-in sees; None: all."""
 
 
 def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:

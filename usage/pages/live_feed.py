@@ -23,11 +23,11 @@ from usage.pages.live import Seen, Snapshot
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+# The close code for a page whose contents may have changed, which reloads (RFC 6455, section 7.4.2).
 RELOAD = 4001
-"""The close code for a page whose contents may have changed, which reloads (RFC 6455, section 7.4.2)."""
 
+# Each open page's sign-in and organizations (None: all), by the future that ends it.
 Open = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
-"""Each open page's sign-in and organizations (None: all), by the future that ends it."""
 
 
 class Snapshots:
@@ -129,8 +129,8 @@ class OpenPages:
 
 
 _see = database_sync_to_async(live.organizations_seen)
+# The open pages of this process.
 OPEN_PAGES = OpenPages(_see)
-"""The open pages of this process."""
 
 
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types

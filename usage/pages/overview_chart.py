@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
+# The number of coloured groups; all others are one grey group.
 COLOURS_COUNT = 6
-"""The number of coloured groups; all others are one grey group."""
 _LABELS_COUNT = 6
+# The share of a bucket's width that stays free between columns.
 _GAP = 0.24
-"""The share of a bucket's width that stays free between columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,10 @@ from usage.models import Generation, Kind, LedgerEntry, RetentionHorizon
 from usage.retention.readiness import MIN_AGE, reasons_against
 from usage.rollups.closed_days import midnight
 
+# Generations in a transaction: some milliseconds.
 BATCH = 100
-"""Generations in a transaction: some milliseconds."""
+# The horizon before the first one.
 BEGINNING = date(1970, 1, 1)
-"""The horizon before the first one."""
 Progress = Callable[[int], None]
 
 

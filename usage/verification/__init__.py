@@ -18,8 +18,8 @@ from usage.verification.differences import Difference
 
 Check = Callable[[], Iterator[Difference]]
 
+# Differences of one kind that are reported at most.
 MAX_SHOWN = 20
-"""Differences of one kind that are reported at most."""
 
 
 @dataclass(frozen=True, slots=True)

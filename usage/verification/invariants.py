@@ -27,8 +27,8 @@ from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
 from usage.verification.differences import Difference
 
+# How long ago a lease may have expired: far longer than a reaper needs to take it over.
 LATE = timedelta(minutes=1)
-"""How long ago a lease may have expired: far longer than a reaper needs to take it over."""
 
 
 def one_charge_each(since: datetime | None) -> Iterator[Difference]:
@@ -198,8 +198,8 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         yield Difference("I11 told = charged", str(row), told, charged)
 
 
+# Columns in which a charge equals its generation.
 _OWNED = ("organization_id", "project_id", "api_key_id", "model", "budget_day")
-"""Columns in which a charge equals its generation."""
 
 
 def _owned(row: Generation | LedgerEntry) -> str:
@@ -207,8 +207,8 @@ def _owned(row: Generation | LedgerEntry) -> str:
 
 
 _HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))
+# Entries whose generation was not dropped; this joins it.
 _WITH_ROW = Q(generation__state__in=State.values)
-"""Entries whose generation was not dropped; this joins it."""
 
 
 def generations(since: datetime | None) -> QuerySet[Generation]:

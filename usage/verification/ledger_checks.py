@@ -19,12 +19,11 @@ from usage.verification import MAX_SHOWN, Check
 from usage.verification.differences import Difference
 
 EVERY = timedelta(hours=1)
+# How far back the hourly check looks: two days, which cover all of today's budgets, or the second window for
+# an invariant that takes too long.
 WINDOWS = (timedelta(days=2), timedelta(hours=2))
-"""How far back the hourly check looks: two days, which cover all of today's budgets, or the second window for
-an invariant that takes too long.
-"""
+# Checks that are kept: of those with open differences, and of all others.
 KEEP = 100
-"""Checks that are kept: of those with open differences, and of all others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT_SEAL = "the chain of seals"
 _OPEN = Q(differences__gt=0, resolved_at__isnull=True)

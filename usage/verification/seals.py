@@ -28,11 +28,11 @@ from usage.verification.differences import Difference
 log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
+# Entries in a seal at most; after a full seal, the next follows at once.
 BLOCK = 10_000
-"""Entries in a seal at most; after a full seal, the next follows at once."""
 FINGERPRINT_BYTES = 8
+# The previous digest of the first seal.
 BEGINNING = "0" * 64
-"""The previous digest of the first seal."""
 COLUMNS = (
     "id", "kind", "generation_id", "organization_id", "project_id", "api_key_id", "model", "outcome",
     "budget_day", "created_at", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",

@@ -20,10 +20,10 @@ from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
 from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"
+# About as many go out at once when there is no delay; then the event loop may turn.
 BATCH_DELTAS = 64
-"""About as many go out at once when there is no delay; then the event loop may turn."""
+# Of a path into a JSON schema, which the client has made.
 MAX_PARAM_CHARS = 200
-"""Of a path into a JSON schema, which the client has made."""
 
 
 class SandboxEngine:

@@ -16,11 +16,11 @@ from chatapi.worker.engines.sandbox_script import Script, without_markers
 from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words
 
 CUSTOM_INPUT_TOKENS = 8
+# Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound.
 MAX_ANSWER_UNITS = 100_000
-"""Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound."""
 
+# A delta, and how many completion tokens it costs.
 Step = tuple[AnyDelta, int]
-"""A delta, and how many completion tokens it costs."""
 
 
 class Answer:
@@ -79,8 +79,8 @@ class _Content:
         arguments = {tool_id: self._arguments(tool) for tool_id, tool in tools.items()}
         self._calls = [(tool, arguments[id(tool)]) for tool in spec.tools_to_call]
         self._prompts = [_shared(text) for text in spec.texts] if spec.begins_with_prompt else []
+        # For each text what all of its choices say, if they say the same.
         self._alike: list[Iterator[Piece]] = []
-        """For each text what all of its choices say, if they say the same."""
         if spec.structure is not None and not self._calls:
             self._alike = [_shared(self._json(spec.structure))]
         elif script.says == "echo":

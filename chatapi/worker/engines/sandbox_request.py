@@ -46,12 +46,12 @@ class ToolToCall:
     arguments: SchemaToFill | None
 
 
+# Called if a script wants a tool call and the request has no tool.
 EXAMPLE_TOOL: Final = ToolToCall(
     "get_weather",
     "function",
     SchemaToFill({"properties": {"location": {"type": "string"}}, "required": ["location"]}, "tools"),
 )
-"""Called if a script wants a tool call and the request has no tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from usage.verification.ledger_checks import Found
 log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
+# The most days closed in a row, so that catching up with a year does not delay the other duties.
 DAYS_AT_ONCE = 31
-"""The most days closed in a row, so that catching up with a year does not delay the other duties."""
 
 
 async def keep_house(commits: GroupCommit) -> None:

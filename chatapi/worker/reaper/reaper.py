@@ -45,10 +45,9 @@ class Reaper:
         self._commits = commits
         self._stream = stream
         self._was_blind_at = float("-inf")
+        # When the last look found nothing, by the database's clock; None if it found orphans, because closing
+        # them may take long.
         self._looked_at: datetime | None = None
-        """When the last look found nothing, by the database's clock; None if it found orphans, because
-        closing them may take long.
-        """
 
     async def run(self) -> None:
         """Look every `REAPER_MS`, for ever."""
