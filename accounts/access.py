@@ -159,20 +159,15 @@ _BELONGING = {
 def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:
     ids = list(organizations)
     if hasattr(model, "scope_id"):
-        return _scopes_of(ids)
+        projects: QuerySet[Any] = Project.objects.filter(organization__in=ids).order_by()
+        keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=ids).order_by()
+        return (
+            Q(scope="organization", scope_id__in=ids)
+            | Q(scope="project", scope_id__in=projects.values("pk"))
+            | Q(scope="key", scope_id__in=keys.values("pk"))
+        )
     paths = _BELONGING.get(model._meta.label, ("organization_id",))
     found = Q()
     for path in paths:
         found |= Q(**{f"{path}__in": ids})
     return found
-
-
-def _scopes_of(organizations: list[int]) -> Q:
-    """Match rows that name their owner by kind and id."""
-    projects: QuerySet[Any] = Project.objects.filter(organization__in=organizations).order_by()
-    keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=organizations).order_by()
-    return (
-        Q(scope="organization", scope_id__in=organizations)
-        | Q(scope="project", scope_id__in=projects.values("pk"))
-        | Q(scope="key", scope_id__in=keys.values("pk"))
-    )

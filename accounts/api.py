@@ -16,12 +16,9 @@ class APIKeyAuthentication(BaseAuthentication):
         """Return the caller. Raises `NotAuthenticated` or `TooManyFailedAttempts`; a malformed key costs no
         query.
         """
-        sent = request.META
-        ip = client_ip.of(
-            sent.get("REMOTE_ADDR") or "", sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
-        )
+        ip = client_ip.of_meta(request.META, settings.TRUSTED_PROXIES)
         with attempts.counted(ip):
-            key = bearer(sent.get("HTTP_AUTHORIZATION"))
+            key = bearer(request.META.get("HTTP_AUTHORIZATION"))
             with attempts.permitted(ip, key):
                 return look_up(key), None
 

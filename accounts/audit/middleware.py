@@ -44,9 +44,5 @@ def actor_of(request: HttpRequest) -> Actor | None:
 
 def ip_of(request: HttpRequest) -> str | None:
     """Return the client's IP; None if it is not one, as on a UNIX socket."""
-    found = client_ip.of(
-        request.META.get("REMOTE_ADDR", ""),
-        request.headers.get("x-forwarded-for", ""),
-        settings.TRUSTED_PROXIES,
-    )
+    found = client_ip.of_meta(request.META, settings.TRUSTED_PROXIES)
     return found if client_ip.is_ip_or_network(found) else None

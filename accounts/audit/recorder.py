@@ -85,10 +85,12 @@ def update(rows: "QuerySet[Any]", **values: Any) -> int:
         return rows.update(**values)
     model = rows.model
     with transaction.atomic():
-        # Locked in id order, and read with the locks.
+        # Locked in id order, so that two updates can't block each other, and read under these locks, so that
+        # the entry has the values that were replaced.
         before = states.values_of(
             model._base_manager.filter(pk__in=rows.values("pk")).order_by("pk").select_for_update()
         )
+        # Rows that match only since then are left out: their old values were not read.
         count = rows.filter(pk__in=before).update(**values)
         for row in model._base_manager.filter(pk__in=before).order_by("pk"):
             _record_change(row, before[row.pk])

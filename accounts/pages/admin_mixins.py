@@ -36,12 +36,10 @@ class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic
             self.instance.validate_constraints()
         except ValidationError as error:
             for each in chain.from_iterable(error.error_dict.values()):
-                self.add_error(self._field_of(each), each)
-
-    def _field_of(self, error: ValidationError) -> str | None:
-        """Return the last field of the constraint's columns: the theme hides some non-field errors."""
-        typed = [name for name in (error.params or {}).get("unique_check", ()) if name in self.fields]
-        return typed[-1] if typed else None
+                columns = (each.params or {}).get("unique_check", ())
+                typed = [name for name in columns if name in self.fields]
+                # At a field, because the theme hides some errors of the whole form.
+                self.add_error(typed[-1] if typed else None, each)
 
 
 class RowSelect(AutocompleteSelect):

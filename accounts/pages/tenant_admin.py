@@ -167,19 +167,13 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         form = super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         permission = self.permission("change" if change else "add")
         for name, field in form.base_fields.items():
-            if isinstance(field, forms.ModelChoiceField):
-                form.base_fields[name] = self._offering(
-                    field, request, "" if name in self.operators_fields else permission
-                )
+            rows = field.queryset if isinstance(field, forms.ModelChoiceField) else None
+            if rows is not None and access.is_tenants(rows.model):
+                # A copy, because a form's own fields are shared by all requests.
+                form.base_fields[name] = own = deepcopy(field)
+                needed = "" if name in self.operators_fields else permission
+                own.queryset = access.where_may(request.user, needed, rows)
         return form
-
-    def _offering(self, field: Any, request: HttpRequest, permission: str) -> Any:
-        """Return a copy of the field with those rows: a form's own fields are shared by all requests."""
-        if not access.is_tenants(field.queryset.model):
-            return field
-        own = deepcopy(field)
-        own.queryset = access.where_may(request.user, permission, own.queryset)
-        return own
 
     def is_operators(self, row: Any) -> bool:
         """Return whether only an operator may change this row."""

@@ -49,6 +49,7 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
         person = people.get(each.user_id)
         if person is None or each.session_key not in open_sessions or not access.may_enter(person):
             return False
+        # A new password ends the person's sessions, as in Django's own middleware.
         if not constant_time_compare(person.get_session_auth_hash(), each.password_hash):
             return False
         return person.pk in allowed if access.is_operator(person) else person.has_perm(permission)
