@@ -18,6 +18,7 @@ async def spawn(command: Sequence[str]) -> Process:
     Call it from the main thread: to the kernel, the parent is the thread that forked. Raises `OSError`.
     """
     die_with_us = partial(_die_with, os.getpid())
+    # In a session of its own, the terminal's Ctrl-C does not reach it: the supervisor ends all in order.
     return await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, start_new_session=True, preexec_fn=die_with_us
     )

@@ -15,16 +15,13 @@ SWITCH_INTERVAL_S = 0.000_5
 
 
 def tune_process() -> None:
-    """Prepare the process for many streams; call it when everything is imported.
-
-    1. The garbage collector ignores what is imported: a full collection over Django's modules stops every
-       stream for a tenth of a second.
-    2. Threads switch more often.
-    3. The limit of file descriptors rises to the system's: each stream holds one.
-    """
+    """Prepare the process for many streams; call it when everything is imported."""
+    # The garbage collector ignores what is imported so far: a full collection over Django's modules stops every
+    # stream for a tenth of a second.
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Each stream holds a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

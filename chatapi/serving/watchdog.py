@@ -1,9 +1,4 @@
-"""Watches a process's event loop: logs where it is blocked, and ends the process if it never returns.
-
-The watchdog counts its own rounds instead of time: while the machine sleeps or the process is stopped, the
-watchdog stands still as well, and the loop is not taken for a hung one. Code that never releases the
-interpreter stops the watchdog, too; for that case each round postpones a kernel timer of CPU time.
-"""
+"""Watches a process's event loop: logs where it is blocked, and ends the process if it never returns."""
 
 import faulthandler
 import logging
@@ -51,8 +46,12 @@ def watched() -> Iterator[None]:
 
 def _watch(stopping: threading.Event) -> None:
     hung_s = settings.HUNG_MS / 1_000
+    # Rounds are counted instead of time: while the machine sleeps or the process is stopped, the watchdog
+    # stands still as well, and the loop is not taken for a hung one.
     ticks, rounds, is_logged = 0, 0, False
     while not stopping.wait(ROUND_S):
+        # Code that never releases the interpreter stops this thread, too: then nothing postpones this kernel
+        # timer of CPU time.
         signal.setitimer(signal.ITIMER_PROF, hung_s)
         if clock.ticks != ticks or not ticks:
             if is_logged:
