@@ -80,13 +80,12 @@ class ChatAPIConfig(AppConfig):
     name = "chatapi"
 
     def ready(self) -> None:
-        """Register the checks, and arm a test's failpoints."""
-        for check in CHECKS:
-            checks.register(check, CHECK_TAG)
+        """Arm a test's failpoints."""
         with suppress(ValueError):  # check_failpoints reports it
             failpoints.arm(settings.FAILPOINTS)
 
 
+@checks.register(CHECK_TAG)
 def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the default dialect exists."""
     if settings.DEFAULT_DIALECT in DIALECTS:
@@ -95,6 +94,7 @@ def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
     return [checks.Error(message, hint=f"Use one of {', '.join(sorted(DIALECTS))}.", id="chatapi.E001")]
 
 
+@checks.register(CHECK_TAG)
 def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the numbers are within their bounds."""
     numbers = {name: getattr(settings, name) for name in MAX}
@@ -116,6 +116,7 @@ def _wrong_number(number: int, least: int, most: int) -> tuple[str, str] | None:
     return None
 
 
+@checks.register(CHECK_TAG)
 def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the lease outlasts one lost heartbeat."""
     if settings.LEASE_MS >= 2 * settings.HEARTBEAT_MS:
@@ -128,6 +129,7 @@ def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the clients can open the Redis URLs."""
     return [
@@ -141,6 +143,7 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the failpoints exist."""
     try:
@@ -154,6 +157,7 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
     return []
 
 
+@checks.register(CHECK_TAG)
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each trusted proxy is an IP address or a network."""
     wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_ip.is_ip_or_network(proxy)]
@@ -166,6 +170,7 @@ def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     )
 
 
+@checks.register(CHECK_TAG)
 def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each CORS origin has the form that browsers send."""
     wrong = [origin for origin in settings.CORS_ORIGINS if not ORIGIN.fullmatch(origin)]
@@ -178,6 +183,7 @@ def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     )
 
 
+@checks.register(CHECK_TAG)
 def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that a token for metrics is long enough and valid in a header."""
     if not settings.METRICS_TOKEN or BEARER_TOKEN.fullmatch(settings.METRICS_TOKEN):
@@ -186,6 +192,7 @@ def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
     return [checks.Error(message, hint="Use what `openssl rand -hex 16` prints.", id="chatapi.E008")]
 
 
+@checks.register(CHECK_TAG)
 def check_secrets(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the secrets are too long to be guessed, without showing them."""
     return [
@@ -199,6 +206,7 @@ def check_secrets(**_: Any) -> Sequence[checks.CheckMessage]:
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each origin for forms has the form that browsers send."""
     wrong = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if not TRUSTED_ORIGIN.fullmatch(origin)]
@@ -216,6 +224,7 @@ def _wrong_values(
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that there is a model for requests without one."""
     if settings.DEFAULT_MODEL.strip():
@@ -225,18 +234,3 @@ def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
             "CHATAPI_DEFAULT_MODEL is empty.", hint="Use a model's id, or leave it unset.", id="chatapi.E011"
         )
     ]
-
-
-CHECKS = (
-    check_dialect,
-    check_numbers,
-    check_lease,
-    check_redis_urls,
-    check_failpoints,
-    check_trusted_proxies,
-    check_origins,
-    check_metrics_token,
-    check_secrets,
-    check_trusted_origins,
-    check_default_model,
-)
