@@ -71,15 +71,14 @@ class CachedValue(Generic[Value]):
         self._refreshing: asyncio.Task[None] | None = None
 
     async def get(self, max_age_s: float = MAX_AGE_S) -> Value:
-        """Return the value, at most `max_age_s` old; raises the error of `read`.
-
-        Cancelling one caller does not cancel the shared refresh.
-        """
+        """Return the value, at most `max_age_s` old; raises the error of `read`."""
         oldest = time.monotonic() - max_age_s
+        # A loop: a refresh that was running when this caller came may have begun too early for it.
         while self._value is None or self._read_at < oldest:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh())
                 self._refreshing.add_done_callback(_retrieve_error)
+            # Shielded, because other callers wait for it, too.
             await asyncio.shield(self._refreshing)
         return self._value
 

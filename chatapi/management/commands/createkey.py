@@ -73,7 +73,14 @@ class Command(BaseCommand):
         _check_names(options)
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
-            row, key = _create(options)
+            row, key = keys.create_key(
+                keys.get_or_create_project(options["organization"], options["project"]),
+                name=options["name"],
+                is_test=options["test"],
+                is_admin=options["admin"],
+                scopes=dict.fromkeys(options["scope"]),
+                allowed_models=dict.fromkeys(options["model"]),
+            )
         self.stdout.write(
             json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made)
         )
@@ -108,17 +115,6 @@ def _made(options: dict[str, Any]) -> str:
     ).exists():
         return " The project is new."
     return ""
-
-
-def _create(options: dict[str, Any]) -> tuple[APIKey, str]:
-    return keys.create_key(
-        keys.get_or_create_project(options["organization"], options["project"]),
-        name=options["name"],
-        is_test=options["test"],
-        is_admin=options["admin"],
-        scopes=dict.fromkeys(options["scope"]),
-        allowed_models=dict.fromkeys(options["model"]),
-    )
 
 
 def _told(row: APIKey, key: str, made: str) -> str:
