@@ -2,8 +2,6 @@
 
 - `/healthz`: the event loop turns.
 - `/readyz`: requests may be sent here. The process does not drain, and database and Redis answer.
-
-Concurrent probes share one check of database and Redis, so that a flood of probes costs no more than one.
 """
 
 import asyncio
@@ -27,7 +25,7 @@ from chatapi.concurrency import CachedValue
 Answer = tuple[int, bytes, bytes]
 
 CHECK_TIMEOUT_S = 1.0
-# Probes share a check of database and Redis up to this age.
+# Probes share a check of database and Redis up to this age, so that a flood of them costs no more than one.
 MAX_AGE_S = 0.2
 
 ALLOWED = "GET, HEAD"

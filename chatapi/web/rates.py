@@ -90,6 +90,7 @@ class Rates:
         limit, wait_ms = error.limit, error.retry_after_ms
         if limit.counts is not Counts.REQUESTS or limit.model or wait_ms is None:
             return
+        # Forgetting is cheap: the next requests ask Redis.
         if len(self._full) >= MOST_REMEMBERED:
             self._full.clear()
         now, wait_s = time.monotonic(), wait_ms / 1_000
@@ -102,6 +103,7 @@ class Rates:
         What a Redis that does not answer has taken all the same stays taken until time pays for it; its lease
         expires.
         """
+        # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
         taking = asyncio.ensure_future(
             self._limits.take(caller.rate_limits, generation_id, model=model, tokens=tokens)
         )

@@ -97,7 +97,12 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
         if not batch and (finding := watch.take()) is not None:
             batch = await _end_after(services, follower, finding)
     except StreamUnavailable:
-        batch = await _end_without_log(services, follower)
+        # The log is lost or out of reach; the row may have the end.
+        end = None
+        with suppress(DatabaseUnavailable, TimeoutError):
+            async with loop_clock.timeout(LAST_LOOK_S):
+                end = await services.commits.read(reports.end_of, follower.id)
+        batch = _give_up(services, follower, LOST) if end is None else _end_of_broken(end)
     except (RedisError, OSError, DatabaseUnavailable):
         batch = []
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
@@ -136,6 +141,7 @@ def _give_up(services: Services, follower: Follower, failure: Failed) -> list[An
 
 async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDelta]:
     """Return the rest of the log and, if that has no end, the row's; nothing if the row is not settled."""
+    # The row first: all that is charged is in the log, so a log that is read after it lacks no content.
     end = await services.commits.read(reports.end_of, follower.id)
     if end is None:
         return []
@@ -148,15 +154,6 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
         return []  # the job goes with the terminal delta, which is about to be published
     # A log that is gone can't be told from one to which nothing was written.
     return _end_of_broken(end)
-
-
-async def _end_without_log(services: Services, follower: Follower) -> list[AnyDelta]:
-    """Return the end of a stream whose log is lost or out of reach."""
-    end = None
-    with suppress(DatabaseUnavailable, TimeoutError):
-        async with loop_clock.timeout(LAST_LOOK_S):
-            end = await services.commits.read(reports.end_of, follower.id)
-    return _give_up(services, follower, LOST) if end is None else _end_of_broken(end)
 
 
 def _end_of_broken(end: reports.End) -> list[AnyDelta]:

@@ -82,10 +82,7 @@ class Watch:
 
 
 class MissingWorkers:
-    """How long each worker has been without a connection to Redis while Redis answered.
-
-    Only time between two looks counts, and little of a long one: a late event loop finds no worker missing.
-    """
+    """How long each worker has been without a connection to Redis while Redis answered."""
 
     def __init__(self) -> None:
         self.none_connected_s = 0.0
@@ -103,6 +100,7 @@ class MissingWorkers:
     def look(self, connected: set[str]) -> None:
         """Count the time since the last look for all workers that are not connected."""
         now = time.monotonic()
+        # Little of a long time between two looks counts: a late event loop finds no worker missing.
         passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_S), now
         self._has_seen_any |= bool(connected)
         are_all_missing = self._has_seen_any and not connected

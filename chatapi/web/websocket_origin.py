@@ -70,12 +70,10 @@ def _is_allowed(scope: WebSocketScope) -> bool:
 
 
 def _own_origin(scope: WebSocketScope) -> Origin | None:
-    """Return the origin that the handshake was sent to.
-
-    None if the host is not in `ALLOWED_HOSTS`: a stranger's DNS name may point to this server.
-    """
+    """Return the origin that the handshake was sent to; None if its host is not in `ALLOWED_HOSTS`."""
     host = _header(scope, b"host")
     domain, _ = split_domain_port(host)
+    # A stranger's DNS name may point to this server, and would then be its own origin.
     if not validate_host(domain, settings.ALLOWED_HOSTS):
         return None
     return Origin.parse(f"{'https' if _is_secure(scope) else 'http'}://{host}")
