@@ -27,11 +27,7 @@ MAX_PARAM_CHARS = 200
 
 
 class SandboxEngine:
-    """Plays scripted answers; one instance serves any number of calls.
-
-    No failure is retryable: a failure that one client asked for must not count against the deployment that
-    all share.
-    """
+    """Plays scripted answers; one instance serves any number of calls."""
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """Yield the call's batches of deltas.
@@ -81,6 +77,8 @@ class _Playing:
         await self._until(self._script.first_delay_ms)
         failure = self._script.failure
         if failure is not None and self._script.after is None:
+            # Not retryable: a failure that one client asked for must not count against the deployment that
+            # all share.
             raise EngineError(failure)
 
     async def batches(self, answer: Answer) -> AsyncGenerator[Sequence[AnyDelta], None]:

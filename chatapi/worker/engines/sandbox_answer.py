@@ -98,7 +98,12 @@ class _Content:
             for text, cost in at_most(script.reasoning_tokens, prose(~(spec.seed + index))):
                 yield Reasoning(text, index), cost
         if self._calls:
-            yield from self._call_steps(index)
+            for call_index, (tool, arguments) in enumerate(self._calls):
+                digest = hashlib.sha256(b"%d:%d:%d" % (spec.seed, index, call_index)).hexdigest()
+                call_id, cost = f"call_{digest[:24]}", tokens.count(tool.name)
+                yield ToolCall(call_index, "", call_id, tool.name, index, tool.kind), cost
+                for text, cost in copy(arguments):
+                    yield ToolCall(call_index, text, index=index, kind=tool.kind), cost
         elif spec.is_chat and script.says == "refusal":
             yield from _said(Refusal, tokens.split(REFUSAL), index, spec.top_logprobs)
         else:
@@ -111,14 +116,6 @@ class _Content:
         if self._script.says == "refusal":
             return tokens.split(REFUSAL)
         return at_most(self._script.tokens, prose(self._spec.seed + index))
-
-    def _call_steps(self, index: int) -> Iterator[Step]:
-        for call_index, (tool, arguments) in enumerate(self._calls):
-            digest = hashlib.sha256(b"%d:%d:%d" % (self._spec.seed, index, call_index)).hexdigest()
-            call_id, cost = f"call_{digest[:24]}", tokens.count(tool.name)
-            yield ToolCall(call_index, "", call_id, tool.name, index, tool.kind), cost
-            for text, cost in copy(arguments):
-                yield ToolCall(call_index, text, index=index, kind=tool.kind), cost
 
     def _arguments(self, tool: ToolToCall) -> Iterator[Piece]:
         if tool.arguments is not None:

@@ -76,6 +76,12 @@ def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
     # Whatever looks random comes from this checksum, so that the same request gets the same answer.
     seed = crc32(b"%d:%s" % (request.seed or 0, request.prompt_text.encode("utf-8", "replace")))
     prompt = request.prompt
+    structure = None
+    match request.response_format:
+        case JsonSchemaFormat(json_schema=named):
+            structure = SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
+        case JsonObjectFormat():
+            structure = SchemaToFill(_ANY_OBJECT, "response_format")
     texts = [scripting_text(request)]
     if isinstance(prompt, Texts):
         texts = [_prompt_text(each) for each in prompt.prompts]
@@ -88,7 +94,7 @@ def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
         top_logprobs=request.logprobs_count,
         begins_with_prompt=isinstance(prompt, Texts) and bool(prompt.echo),
         tools_to_call=_tools_to_call(request, prompt, script) if isinstance(prompt, Messages) else (),
-        structure=_structure(request),
+        structure=structure,
     )
 
 
@@ -112,15 +118,6 @@ def may_have_schema(request: GenerationRequest) -> bool:
 
 def _prompt_text(prompt: str | list[int]) -> str:
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
-
-
-def _structure(request: GenerationRequest) -> SchemaToFill | None:
-    match request.response_format:
-        case JsonSchemaFormat(json_schema=named):
-            return SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
-        case JsonObjectFormat():
-            return SchemaToFill(_ANY_OBJECT, "response_format")
-    return None
 
 
 def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script) -> list[ToolToCall]:

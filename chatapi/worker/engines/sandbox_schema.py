@@ -245,18 +245,14 @@ def _number(schema: Schema, path: str, *, is_integer: bool) -> float:
         candidates += ends
         candidates += [(low + high) / 2 for low in lowest for high in highest]
     for number in map(_plain, sorted(candidates, key=abs)):
-        if _is_within_bounds(number, schema):
+        if (
+            ("minimum" not in schema or number >= schema["minimum"])
+            and ("maximum" not in schema or number <= schema["maximum"])
+            and ("exclusiveMinimum" not in schema or number > schema["exclusiveMinimum"])
+            and ("exclusiveMaximum" not in schema or number < schema["exclusiveMaximum"])
+        ):
             return number
     raise _DeadEndError(_NOTHING_FITS, path)
-
-
-def _is_within_bounds(number: float, schema: Schema) -> bool:
-    return (
-        ("minimum" not in schema or number >= schema["minimum"])
-        and ("maximum" not in schema or number <= schema["maximum"])
-        and ("exclusiveMinimum" not in schema or number > schema["exclusiveMinimum"])
-        and ("exclusiveMaximum" not in schema or number < schema["exclusiveMaximum"])
-    )
 
 
 def _exact(number: float) -> Fraction:
