@@ -14,7 +14,7 @@ from django.db.models import Sum
 from usage.database.snapshot import snapshot
 from usage.models import Generation, LedgerSeal, RetentionHorizon, State
 from usage.verification import invariants, seals, sums
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 Check = Callable[[], Iterator[Difference]]
 

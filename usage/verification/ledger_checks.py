@@ -1,8 +1,7 @@
 """The record of checks of the books: those of `verifyledger`, and one that a reaper makes each hour.
 
 The hourly check looks at the last days, one invariant at a time, each in a snapshot of its own and within the
-time limit of reads. A difference stays open until a check that looks back as far finds none: a check of later
-entries says nothing about older ones.
+time limit of reads.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.models import Kind, LedgerCheck, LedgerEntry
 from usage.verification import MAX_SHOWN, Check
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 EVERY = timedelta(hours=1)
 # How far back the hourly check looks: two days, which cover all of today's budgets, or the second window for
@@ -84,6 +83,7 @@ def record(now: datetime, items: Sequence[Found]) -> list[None]:
 
 
 def _resolve(now: datetime, found: Found) -> None:
+    # A check of later entries says nothing about older ones.
     same = Q() if found.since is None else Q(since__gte=found.since)
     rows = LedgerCheck.objects.filter(_OPEN, same, checked_at__lte=found.check.checked_at)
     if found.check.hour is not None:

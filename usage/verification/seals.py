@@ -23,7 +23,7 @@ from django.db.models import Max
 
 from usage.database.clock import database_now
 from usage.models import LedgerEntry, LedgerSeal
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +102,9 @@ def _plain(value: Any) -> Any:
 
 
 def _last_stable_id() -> int:
-    """Return the highest id up to which no entry can still appear.
-
-    PostgreSQL assigns ids before the commit, so this waits for running writers: milliseconds, and 0.1 s at
-    most, because new writers wait behind the lock. SQLite has one writer at a time.
-    """
+    """Return the highest id up to which no entry can still appear."""
+    # PostgreSQL assigns ids before the commit, so this waits for running writers: milliseconds, and 0.1 s at
+    # most, because new writers wait behind the lock. SQLite has one writer at a time.
     with transaction.atomic():
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:

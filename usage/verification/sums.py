@@ -7,7 +7,7 @@ from operator import add
 from django.db.models import Count, Q, QuerySet, Sum
 
 from usage.books import budgets
-from usage.database.trunc_utc import TruncUTC
+from usage.database.clock import TruncUTC
 from usage.models import (
     SPENT,
     Budget,
@@ -24,7 +24,7 @@ from usage.models import (
 )
 from usage.models.outcomes import FAILED
 from usage.rollups import Group, closed_days, hour_of
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 _GROUP = ("organization_id", "project_id", "api_key_id", "budget_day")
 _SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
