@@ -13,7 +13,7 @@ from django.core.exceptions import TooManyFieldsSent
 from django.http import HttpRequest, QueryDict
 
 from chatapi.wire.invalid_request import InvalidRequest
-from usage.database.trunc_utc import Width
+from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
