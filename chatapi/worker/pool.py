@@ -62,9 +62,8 @@ class TaskRun:
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the coroutine, once: a second CancelledError would interrupt its settlement. Call this on
-        the loop.
-        """
+        """Cancel the coroutine, once. Call this on the loop."""
+        # A second CancelledError would interrupt its settlement.
         # `Task.cancelling` does not do: a timeout inside the task raises it, too, and lowers it again.
         if self._task and not self._is_cancelled:
             self._is_cancelled = True
@@ -123,6 +122,8 @@ class TaskPool(BasePool):
         body …
         """
         run = TaskRun(self, args[2], callback)
+        # Acknowledged before it runs: a late acknowledgement would deliver a long task several times. Work
+        # that is lost with this process is found by its lease.
         accept_callback(os.getpid(), time.monotonic())
         self.call_on_loop(run.start)
         return run

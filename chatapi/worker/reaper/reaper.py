@@ -66,18 +66,16 @@ class Reaper:
         return len(orphans)
 
     async def _take_over(self) -> list[Orphan]:
-        """Take over the orphans, with a new lease.
-
-        While the database was away, living workers could not prolong their leases either. So nothing is taken
-        over for `LEASE_MS` after a slow or failed look, nor after a leap of the database's clock, as when the
-        whole machine has slept.
-        """
+        """Take over the orphans, with a new lease."""
         began = time.monotonic()
         is_prompt = False
         try:
             asked_at = await self._commits.read(database_now)
             if self._has_leapt(asked_at):
                 self._was_blind_at = time.monotonic()
+            # While the database was away, living workers could not prolong their leases either. So nothing is
+            # taken over for `LEASE_MS` after a slow or failed look, nor after a leap of the database's clock,
+            # as when the whole machine has slept.
             limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
             orphans = await self._commits.write(
                 ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at)
@@ -134,10 +132,11 @@ class Reaper:
             job.inbox if job else "",
             is_last=True,
         )
+        # Whole, even if this process is ending: no reaper returns to a settled row to tell the client.
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Settle, then tell the client even if this process ends: no reaper returns to a settled row."""
+        """Settle, then publish the end."""
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning(
