@@ -60,10 +60,6 @@ class LiveRow:
             held,
         )
 
-    def looks_like(self, other: "LiveRow | None") -> bool:
-        """Return whether only the rate differs, which falls between two heartbeats."""
-        return other is not None and (self.state, self.tokens) == (other.state, other.tokens)
-
 
 # Each row and its JSON, by id, the oldest first.
 Snapshot = Mapping[str, tuple[LiveRow, str]]
@@ -76,8 +72,15 @@ def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> 
     rows = sorted(
         (LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id
     )
-    known = {row.id: before.get(row.id) for row in rows}
-    return {row.id: _unless_known(row, known[row.id]) for row in rows}
+    found = {}
+    for row in rows:
+        known = before.get(row.id)
+        # A rate alone is not worth sending: it falls between two heartbeats.
+        if known is not None and (row.state, row.tokens) == (known[0].state, known[0].tokens):
+            found[row.id] = known
+        else:
+            found[row.id] = row, json.dumps(asdict(row), separators=(",", ":"))
+    return found
 
 
 def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
@@ -116,9 +119,3 @@ def page(request: HttpRequest) -> HttpResponse:
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
     return TemplateResponse(request, "usage/live.html", admin.site.each_context(request) | context)
-
-
-def _unless_known(row: LiveRow, known: tuple[LiveRow, str] | None) -> tuple[LiveRow, str]:
-    if known is not None and row.looks_like(known[0]):
-        return known
-    return row, json.dumps(asdict(row), separators=(",", ":"))

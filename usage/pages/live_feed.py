@@ -1,8 +1,4 @@
-"""The WebSocket of the Live page: one snapshot a second for everyone who sees the same, sent as differences.
-
-It stays open for hours, so each person's permission is checked every second: they may have signed out, or
-have been removed.
-"""
+"""The WebSocket of the Live page: one snapshot a second for all who see the same, sent as differences."""
 
 import asyncio
 import logging
@@ -146,6 +142,7 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
             await self.close()
             return
         await self.accept()
+        # The page stays open for hours, in which its person may sign out or be removed.
         pushing = asyncio.create_task(self._push(snapshots_of(seen[sign_in])))
         watching = asyncio.create_task(self._watch(sign_in, seen[sign_in], pushing))
         self._tasks = (pushing, watching)
