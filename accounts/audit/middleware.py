@@ -17,7 +17,7 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 @sync_and_async_middleware
-def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  settings name it like its neighbours
+def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  named in settings
     """Read the session only when an act is recorded: otherwise the API's answers would vary by cookie."""
     if iscoroutinefunction(get_response):
 

@@ -152,7 +152,8 @@ def _relation_changes(sender: type[Model], instance: Model, action: str, **_: An
 def _relation(instance: Model, through: type[Model]) -> str:
     """Return the name of this side of the relation."""
     for field in instance._meta.get_fields():
-        if field.many_to_many and isinstance(field, Field) and field.remote_field.through is through:  # type: ignore[union-attr]
+        remote: Any = getattr(field, "remote_field", None)
+        if field.many_to_many and isinstance(field, Field) and remote.through is through:
             return field.name
         if field.many_to_many and getattr(field, "through", None) is through:
             return str(field.get_accessor_name())  # type: ignore[union-attr]

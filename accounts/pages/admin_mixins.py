@@ -1,6 +1,7 @@
 """Parts of admin pages: read-only pages, forms that check constraints, fields that choose a row."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -47,14 +48,13 @@ class RowSelect(AutocompleteSelect):
 
     def optgroups(self, name: str, value: Sequence[str], attr: dict[str, Any] | None = None) -> Any:
         """Show the chosen row if the field offers it."""
-        return super().optgroups(name, [each for each in value if self._is_offered(each)], attr)
-
-    def _is_offered(self, value: str) -> bool:
         field: Any = self.choices.field
-        try:
-            return field.to_python(value) is not None
-        except (ValidationError, DataError):
-            return False
+        offered = []
+        for each in value:
+            with suppress(ValidationError, DataError):
+                if field.to_python(each) is not None:
+                    offered.append(each)
+        return super().optgroups(name, offered, attr)
 
 
 class ChoosesRows:
