@@ -52,6 +52,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
     with snapshot():
         newest = LedgerSeal.objects.order_by("-id").first()
         entries = invariants.entries(since)
+        # One more than is shown says whether there are others.
         found = [list(islice(check(), MAX_SHOWN + 1)) for check in checks(since, now)]
         return Report(
             generations=invariants.generations(since).count(),
