@@ -45,19 +45,16 @@ class Watchdog:
         if database.vendor == "sqlite":
             yield
             return
-        self._watch(database, statements * CHECKS)
+        with self._lock:
+            self._waiting[threading.get_ident()] = self._rounds + statements * CHECKS, database
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="database-watchdog", daemon=True)
+                self._thread.start()
         try:
             yield
         finally:
             with self._lock:
                 del self._waiting[threading.get_ident()]
-
-    def _watch(self, database: BaseDatabaseWrapper, rounds: int) -> None:
-        with self._lock:
-            self._waiting[threading.get_ident()] = self._rounds + rounds, database
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="database-watchdog", daemon=True)
-                self._thread.start()
 
     def _run(self) -> None:
         while True:
