@@ -63,11 +63,9 @@ class CorrectionForm(BookingForm):
 
 
 class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not generic at run time
-    """An organization by its exact name or its id; a script suggests names.
+    """An organization by its exact name or its id; a script suggests names."""
 
-    There may be thousands, so only the one is read. A name can be a number, so names come first.
-    """
-
+    # No list of options: there may be thousands of organizations, and only this one is read.
     widget = forms.TextInput
 
     def __init__(self, **kwargs: Any) -> None:
@@ -95,6 +93,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         assert rows is not None, "it was made with one"
         if "\x00" in text:
             return None
+        # A name can be a number, so names come first.
         return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id(text) else None)
 
 

@@ -42,11 +42,12 @@ class LiveRow:
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
-        """Return the generation's row. Its id is a UUIDv7, which begins with its creation time."""
+        """Return the generation's row."""
         rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
         state = "waiting" if running.is_queued else "running"
         who = f"{running.organization} / {running.project}"
         held = usd(running.reserved_nanodollars)
+        # Its id is a UUIDv7, which begins with its creation time.
         began_ms = running.id.int >> 80
         return cls(
             f"chatcmpl-{running.id.hex}",
