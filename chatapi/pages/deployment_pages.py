@@ -239,6 +239,7 @@ def call(row: Deployment) -> Finding:
         choice.text or choice.reasoning or choice.refusal or "",
         answer.completion.system_fingerprint or "",
     ]
+    # An upstream may repeat the key in its error.
     key = key_of(row)
     error, message, text, fingerprint = (text.replace(key, "(the key)") if key else text for text in texts)
     status = failure.status if failure else 200
@@ -305,7 +306,13 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
     if row is None:
         raise Http404("There is no such deployment.")
     mistakes = _mistakes(row)
-    finding = _tested(row) if request.method == "POST" and not mistakes else None
+    finding = None
+    if request.method == "POST" and not mistakes:
+        if not connection.in_atomic_block:
+            # The call waits for an upstream; other requests need the connection meanwhile.
+            connection.close()
+        finding = call(row)
+        recorder.record("tested", row, {"outcome": [None, finding.outcome]})
     return TemplateResponse(
         request,
         "chatapi/deployment_test.html",
@@ -320,16 +327,6 @@ def _mistakes(row: Deployment) -> list[str]:
     except ValidationError as error:
         return [f"{words(name)}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
     return []
-
-
-def _tested(row: Deployment) -> Finding:
-    """Call the deployment, and record that in the audit log."""
-    if not connection.in_atomic_block:
-        # The call waits for an upstream; other requests need the connection meanwhile.
-        connection.close()
-    finding = call(row)
-    recorder.record("tested", row, {"outcome": [None, finding.outcome]})
-    return finding
 
 
 def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> dict[str, Any]:

@@ -124,10 +124,8 @@ class RotationForm(forms.Form):
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
-    """Return all models, and chosen ones that the catalog no longer has.
-
-    Without those a key could use more models than before, or a limit apply to more.
-    """
+    """Return all models, and chosen ones that the catalog no longer has."""
+    # Without those, saving the form would let a key use more models than before, or a limit apply to more.
     known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
     return [(name, name) for name in known] + [
         (name, f"{name} (not in the catalog)") for name in chosen if name not in known

@@ -64,6 +64,8 @@ def command(state_dir: Path) -> list[str]:
         "unixsocket": str(socket_path(state_dir)),
         "unixsocketperm": "700",
         "dir": str(state_dir),
+        # Prompts and answers stay in memory; only an orderly end writes a dump, so that the queue survives
+        # it.
         "save": "",
         "appendonly": "no",
         "shutdown-on-sigterm": "save",

@@ -165,6 +165,7 @@ def check_redis() -> None:
     from redis.exceptions import RedisError  # noqa: PLC0415
     from redis.retry import Retry  # noqa: PLC0415
 
+    # Without a retry: redis-py's own take many times the timeout.
     for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
         try:
             with Redis.from_url(

@@ -16,8 +16,8 @@ SWITCH_INTERVAL_S = 0.000_5
 
 def tune_process() -> None:
     """Prepare the process for many streams; call it when everything is imported."""
-    # The garbage collector ignores what is imported so far: a full collection over Django's modules stops every
-    # stream for a tenth of a second.
+    # The garbage collector ignores what is imported so far: a full collection over Django's modules stops
+    # every stream for a tenth of a second.
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)

@@ -97,7 +97,8 @@ def _check_names(options: dict[str, Any]) -> None:
 
 
 def _check_models(names: list[str]) -> None:
-    """Raise `CommandError` for an unknown model: a mistyped name would make a useless key."""
+    """Raise `CommandError` for an unknown model."""
+    # A mistyped name would make a useless key.
     known = set(ServedModel.objects.filter(pk__in=names).values_list("pk", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise CommandError(
@@ -107,7 +108,8 @@ def _check_models(names: list[str]) -> None:
 
 
 def _made(options: dict[str, Any]) -> str:
-    """Return a note on what will be created, because a mistyped name makes another tenant."""
+    """Return a note on what will be created."""
+    # A mistyped name would make another tenant.
     if not Organization.objects.filter(name=options["organization"]).exists():
         return " The organization is new."
     if not Project.objects.filter(
