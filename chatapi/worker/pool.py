@@ -169,7 +169,12 @@ class TaskPool(BasePool):
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:
-            self._failed(error)
+            if not self._started.done():
+                self._started.set_exception(error)
+            else:
+                # Without its services it must not take tasks. The supervisor starts a new worker.
+                logger.critical("The worker's services failed", exc_info=error)
+                state.should_stop = EX_FAILURE  # type: ignore[assignment]  # the stub knows only None
         finally:
             self.hub.call_soon(self._thread.join)
 
@@ -191,14 +196,6 @@ class TaskPool(BasePool):
     def _cancel_runs(self) -> None:
         for run in list(self.runs.values()):
             run.cancel()
-
-    def _failed(self, error: BaseException) -> None:
-        """End the worker: without its services it must not take tasks. The supervisor starts a new one."""
-        if not self._started.done():
-            self._started.set_exception(error)
-            return
-        logger.critical("The worker's services failed", exc_info=error)
-        state.should_stop = EX_FAILURE  # type: ignore[assignment]  # the stub knows only the initial None
 
 
 class PatientConsumer(Consumer):
