@@ -19,8 +19,7 @@ from accounts.errors import RateLimited
 from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import Job
+from chatapi.delta_stream import Job, StreamUnavailable
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web import idempotency_header
 from chatapi.web.body_room import LARGE_BYTES

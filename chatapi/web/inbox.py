@@ -10,8 +10,7 @@ from redis.exceptions import RedisError
 
 from accounts import loop_clock
 from chatapi.concurrency import supervise
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import DeltaStream, Frame
+from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.presence import Presence
 from chatapi.redis_client import REPLY_TIMEOUT_S

@@ -13,8 +13,7 @@ from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit, LimitStatus
 from accounts.rate_limits import RateLimits, Reservation
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import RUN_TTL_MS
+from chatapi.delta_stream import RUN_TTL_MS, StreamUnavailable
 from usage.books import reports
 from usage.errors import DatabaseUnavailable
 

@@ -15,8 +15,7 @@ from redis.exceptions import RedisError
 from accounts import loop_clock
 from accounts.errors import AccountsError
 from chatapi import errors
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST
+from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST, StreamUnavailable
 from chatapi.web.follower import Follower
 from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
-from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.web.follower import LogFollower
 from chatapi.web.relay import Authorize, relay
 from chatapi.web.services import Services

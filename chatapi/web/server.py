@@ -259,6 +259,7 @@ class Server(DaphneServer):
             self.http_factory.start_draining()
             self._lifecycle.draining()
             await asyncio.sleep(lame_duck_seconds)
+            # A socket that is closed with connections in its queue resets them.
             self._port.accept_rest()
             await self._port.stopListening().asFuture(loop)
             if not await self._becomes_quiet(

@@ -22,8 +22,7 @@ from chatapi import catalog
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
+from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue

@@ -22,7 +22,7 @@ from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, Counts, Limit
 from accounts.rate_limits import LEASE_MS, Ask, Operation, RateLimits, Run
 from chatapi.concurrency import Batch
-from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.redis_client import connect
 from chatapi.web import rates as rates_module
 from chatapi.web.rates import Rates

@@ -16,8 +16,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from chatapi.concurrency import shield_until_done
-from chatapi.delta_log import Sealed
-from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job
+from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest

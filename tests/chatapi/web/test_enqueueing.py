@@ -10,8 +10,7 @@ import pytest
 from pytest_django.fixtures import Settings
 
 from chatapi import redis_client
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import Job
+from chatapi.delta_stream import Job, StreamUnavailable
 from chatapi.web.services import Services
 from tests.cast import Person, admit
 from tests.chatapi.worker.processes import Valkey
