@@ -167,6 +167,7 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
         money = f"Your {holder} budget" + ("" if period == "ever" else f" of this {period}")
         lacks = "has no room for"
     if error.is_in_flight:
+        # 429 instead of 402: SDKs retry it, and there may be room when the others have ended.
         message = f"{money} is held by requests that are still running. Try again when they have ended."
         return _rate_limited(message, RETRY_SOON_MS, code="budget_in_flight")
     needed, left = to_usd(error.needed_nanodollars), to_usd(error.left_nanodollars)
@@ -186,25 +187,6 @@ def _two_keys(_: TwoKeys) -> Failed:
     return Failed(message, INVALID, "ambiguous_api_key", "x-api-key", 400)
 
 
-def _unknown_dialect(_: UnknownDialect) -> Failed:
-    message = f"Unknown dialect. X-ChatAPI-Dialect can be: {', '.join(sorted(DIALECTS))}."
-    return Failed(message, INVALID, "unknown_dialect", status=400)
-
-
-def _already_admitted(_: AlreadyAdmitted) -> Failed:
-    message = "This Idempotency-Key was sent before with another request. Use a new key for a new request."
-    return Failed(message, INVALID, "idempotency_key_reused", "Idempotency-Key", 422)
-
-
-def _not_priced(_: NotPriced) -> Failed:
-    message = "This model has no price yet, so it is not served."
-    return Failed(message, "server_error", "model_not_priced", "model", 503)
-
-
-def _database_unavailable(_: DatabaseUnavailable) -> Failed:
-    return unavailable("The service can't write its books right now. Nothing was charged.").failure
-
-
 _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     TooManyFieldsSent: lambda _: Failed(
         "Too many query parameters.", INVALID, "request_too_large", status=400
@@ -216,9 +198,24 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),
-    UnknownDialect: _unknown_dialect,
-    AlreadyAdmitted: _already_admitted,
+    UnknownDialect: lambda error: Failed(
+        f"Unknown dialect. X-ChatAPI-Dialect can be: {', '.join(sorted(DIALECTS))}.",
+        INVALID,
+        "unknown_dialect",
+        status=400,
+    ),
+    AlreadyAdmitted: lambda error: Failed(
+        "This Idempotency-Key was sent before with another request. Use a new key for a new request.",
+        INVALID,
+        "idempotency_key_reused",
+        "Idempotency-Key",
+        422,
+    ),
     BudgetExceeded: _budget_exceeded,
-    NotPriced: _not_priced,
-    DatabaseUnavailable: _database_unavailable,
+    NotPriced: lambda error: Failed(
+        "This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503
+    ),
+    DatabaseUnavailable: lambda error: (
+        unavailable("The service can't write its books right now. Nothing was charged.").failure
+    ),
 }

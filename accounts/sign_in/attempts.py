@@ -54,6 +54,7 @@ def _redis() -> Redis:
         settings.STREAMS_URL,
         socket_timeout=REPLY_TIMEOUT_S,
         socket_connect_timeout=REPLY_TIMEOUT_S,
+        # redis-py repeats by default; a repeated INCR would count one attempt twice.
         retry=Retry(NoBackoff(), 0),
     )
 

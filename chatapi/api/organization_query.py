@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from django.http import HttpRequest
 
 from chatapi.wire.invalid_request import InvalidRequest
-from usage.database.trunc_utc import Width
+from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,7 +29,12 @@ def write() -> str:
     for price in Price.objects.order_by("model", "effective_from"):
         history[price.model].append(price)
     rows = list(ServedModel.objects.prefetch_related("deployments"))
-    text = "\n".join([*_head(now), *(line for row in rows for line in _model(row, history[row.id], now)), ""])
+    head = [
+        f"# The catalog of {moment(now)} UTC, with the prices in effect then. "
+        "`manage.py loadcatalog` and the admin's import read it.",
+        "# api_key_env names environment variables; no key is in this file.",
+    ]
+    text = "\n".join([*head, *(line for row in rows for line in _model(row, history[row.id], now)), ""])
     try:
         if rows:
             file.parse(text)
@@ -38,14 +43,6 @@ def write() -> str:
             f"The catalog can't be written as a file, correct the row first: {error}"
         ) from error
     return text
-
-
-def _head(now: datetime) -> list[str]:
-    return [
-        f"# The catalog of {moment(now)} UTC, with the prices in effect then. "
-        "`manage.py loadcatalog` and the admin's import read it.",
-        "# api_key_env names environment variables; no key is in this file.",
-    ]
 
 
 def _model(row: ServedModel, history: Iterable[Price], now: datetime) -> Iterator[str]:

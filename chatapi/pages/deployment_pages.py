@@ -34,13 +34,13 @@ from chatapi.worker.engines import Call, EngineError, Target
 from usage.models import Generation, Outcome
 from usage.pages.filters import page_url, words
 
+# The newest requests, by which deployments are judged.
 SAMPLE = 500
-"""The newest requests, by which deployments are judged."""
+# Deployments that are shown even without traffic.
 FEW = 5
-"""Deployments that are shown even without traffic."""
 _COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
+# The messages that generations keep of errors that are the request's fault.
 _OF_THE_REQUEST = (REQUEST_REFUSED, REQUEST_TOO_LARGE)
-"""The messages that generations keep of errors that are the request's fault."""
 _MOODS = {
     "healthy": "good",
     "no traffic": "plain",
@@ -48,8 +48,8 @@ _MOODS = {
     "some errors": "warn",
     "failing": "bad",
 }
+# The limit of the whole call, shorter than the deployment's own: somebody waits for a page.
 TIMEOUT_S = 20.0
-"""The limit of the whole call, shorter than the deployment's own: somebody waits for a page."""
 _REQUESTS = {
     ModelKind.CHAT.value: GenerationRequest(
         model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest=""
@@ -244,6 +244,7 @@ def call(row: Deployment) -> Finding:
         choice.text or choice.reasoning or choice.refusal or answer.vector,
         answer.completion.system_fingerprint or "",
     ]
+    # An upstream may repeat the key in its error.
     key = key_of(row)
     error, message, text, fingerprint = (text.replace(key, "(the key)") if key else text for text in texts)
     status = failure.status if failure else 200
@@ -314,7 +315,13 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
     if row is None:
         raise Http404("There is no such deployment.")
     mistakes = _mistakes(row)
-    finding = _tested(row) if request.method == "POST" and not mistakes else None
+    finding = None
+    if request.method == "POST" and not mistakes:
+        if not connection.in_atomic_block:
+            # The call waits for an upstream; other requests need the connection meanwhile.
+            connection.close()
+        finding = call(row)
+        recorder.record("tested", row, {"outcome": [None, finding.outcome]})
     return TemplateResponse(
         request,
         "chatapi/deployment_test.html",
@@ -329,16 +336,6 @@ def _mistakes(row: Deployment) -> list[str]:
     except ValidationError as error:
         return [f"{words(name)}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
     return []
-
-
-def _tested(row: Deployment) -> Finding:
-    """Call the deployment, and record that in the audit log."""
-    if not connection.in_atomic_block:
-        # The call waits for an upstream; other requests need the connection meanwhile.
-        connection.close()
-    finding = call(row)
-    recorder.record("tested", row, {"outcome": [None, finding.outcome]})
-    return finding
 
 
 def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ async def spawn(command: Sequence[str]) -> Process:
     """
     die_with_us = partial(_die_with, os.getpid())
     environment = MALLOC_ENVIRONMENT | os.environ
+    # In a session of its own, the terminal's Ctrl-C does not reach it: the supervisor ends all in order.
     return await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, env=environment, start_new_session=True, preexec_fn=die_with_us
     )

@@ -15,6 +15,7 @@ ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MAX_HEADERS_BYTES = 2_048
 USUAL_HEADERS = b"authorization, x-api-key, content-type, anthropic-version, anthropic-beta"
+# The response headers that scripts may read in addition to the safelisted ones.
 READABLE = b", ".join(
     [
         *dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.request_id_headers),
@@ -27,7 +28,6 @@ READABLE = b", ".join(
         ),
     ]
 )  # fmt: skip
-"""The response headers that scripts may read in addition to the safelisted ones."""
 
 
 class CrossOrigin:

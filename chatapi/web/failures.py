@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from accounts.errors import RateLimited
 from chatapi import errors, identity
-from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.fair_room import NoRoom
 from chatapi.web.body_parser import ParserUnavailable
 from chatapi.web.exchange import Exchange

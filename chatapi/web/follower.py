@@ -10,8 +10,7 @@ from redis.exceptions import RedisError
 
 from accounts import loop_clock
 from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import DeltaStream
+from chatapi.delta_stream import DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
 

@@ -11,8 +11,7 @@ from redis.exceptions import RedisError
 from accounts import loop_clock
 from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
 from chatapi.concurrency import supervise
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import DeltaStream, Frame
+from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.presence import Presence
 from chatapi.web.follower import PROBE_S, Follower
@@ -22,12 +21,12 @@ from chatapi.wire.deltas import AnyDelta
 log = logging.getLogger(__name__)
 
 PART_FRAMES = 64
+# The most of a backlog that is decoded at once, so that other streams have their turn in between.
 PART_BYTES = 16_384
-"""The most of a backlog that is decoded at once, so that other streams have their turn in between."""
+# The usual size of a delta: how much work a batch is can be estimated before it is decoded.
 DELTA_BYTES = 32
-"""The usual size of a delta: how much work a batch is can be estimated before it is decoded."""
+# The most that waits here for a client that does not read. Beyond this, the log has it.
 MOST_WAITING_BYTES = 1 << 16
-"""The most that waits here for a client that does not read. Beyond this, the log has it."""
 
 
 class InboxFollower(Follower):
@@ -43,8 +42,8 @@ class InboxFollower(Follower):
         self.tick_s = inbox.tick_s
         self._inbox = inbox
         self._arrived: list[Frame] = []
+        # Of all that has arrived but the first frame, which is usually the only one.
         self._waiting_bytes = 0
-        """Of all that has arrived but the first frame, which is usually the only one."""
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
@@ -127,11 +126,11 @@ class Inbox:
         self.stream = stream
         self._followers: dict[bytes, InboxFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        # How long Redis has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
-        """How long Redis has been failing to answer; 0 when it did answer last."""
         self._read_up_to = b"0"
+        # Redis may have lost the inbox, and the loop has not noticed yet.
         self._is_to_begin_anew = False
-        """Redis may have lost the inbox, and the loop has not noticed yet."""
         self._loop = asyncio.get_running_loop()
         self._presence = Presence(url, stream.prefix, name, read_up_to=self._position, is_unknown=self._lost)
 

@@ -20,13 +20,12 @@ from usage.errors import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 RENEW_S = 5.0
+# Waits between questions for the end of a generation that this process did not see end: as long as any may
+# run.
 ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
-"""Waits between questions for the end of a generation that this process did not see end: as long as any may
-run.
-"""
 
+# How long a process refuses by a remembered limit of requests, without asking Redis again.
 REMEMBERED_S = 1.0
-"""How long a process refuses by a remembered limit of requests, without asking Redis again."""
 MOST_REMEMBERED = 10_000
 
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]
@@ -88,6 +87,7 @@ class Rates:
         limit, wait_ms = error.limit, error.retry_after_ms
         if limit.counts is not Counts.REQUESTS or limit.model or wait_ms is None:
             return
+        # Forgetting is cheap: the next requests ask Redis.
         if len(self._full) >= MOST_REMEMBERED:
             self._full.clear()
         now, wait_s = time.monotonic(), wait_ms / 1_000
@@ -100,6 +100,7 @@ class Rates:
         What a Redis that does not answer has taken all the same stays taken until time pays for it; its lease
         expires.
         """
+        # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
         taking = asyncio.ensure_future(
             self._limits.take(caller.rate_limits, generation_id, model=model, tokens=tokens)
         )

@@ -11,8 +11,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job
+from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.presence import Presence, signs

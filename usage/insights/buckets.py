@@ -13,8 +13,8 @@ from typing import Any
 from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
+from usage.database.clock import TruncUTC, Width
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import TruncUTC, Width
 from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 from usage.rollups.closed_days import Spans

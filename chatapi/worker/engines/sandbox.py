@@ -22,18 +22,14 @@ from chatapi.worker.engines.sandbox_vectors import DimensionsError, Embeddings
 from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"
+# About as many go out at once when there is no delay; then the event loop may turn.
 BATCH_DELTAS = 64
-"""About as many go out at once when there is no delay; then the event loop may turn."""
+# Of a path into a JSON schema, which the client has made.
 MAX_PARAM_CHARS = 200
-"""Of a path into a JSON schema, which the client has made."""
 
 
 class SandboxEngine:
-    """Plays scripted answers; one instance serves any number of calls.
-
-    No failure is retryable: a failure that one client asked for must not count against the deployment that
-    all share.
-    """
+    """Plays scripted answers; one instance serves any number of calls."""
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """Yield the call's batches of deltas.
@@ -79,6 +75,8 @@ class _Playing:
         await self._until(self._script.first_delay_ms)
         failure = self._script.failure
         if failure is not None and self._script.after is None:
+            # Not retryable: a failure that one client asked for must not count against the deployment that
+            # all share.
             raise EngineError(failure)
 
     async def batches(self, answer: Answer | Embeddings) -> AsyncGenerator[Sequence[AnyDelta], None]:
@@ -130,7 +128,7 @@ def _answer_to(call: Call) -> tuple[Script, Answer | Embeddings]:
     raise EngineError(Failed(message, "invalid_request_error", code, param[:MAX_PARAM_CHARS], status=400))
 
 
-def _usage(script: Script, answer: Answer, prompt_tokens: int) -> Usage:
+def _usage(script: Script, answer: Answer | Embeddings, prompt_tokens: int) -> Usage:
     """Return the usage with the kinds of input that the script names, as far as the prompt has the tokens."""
     cached = min(script.cached_tokens, prompt_tokens)
     written, written_1h = script.cache_write_tokens, script.cache_write_1h_tokens

@@ -53,12 +53,12 @@ class ToolToCall:
     arguments: SchemaToFill | None
 
 
+# Called if a script wants a tool call and the request has no tool.
 EXAMPLE_TOOL: Final = ToolToCall(
     "get_weather",
     "function",
     SchemaToFill({"properties": {"location": {"type": "string"}}, "required": ["location"]}, "tools"),
 )
-"""Called if a script wants a tool call and the request has no tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,12 @@ class AnswerSpec:
 def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
     """Return what the request asks of an answer under this script."""
     prompt = request.prompt
+    structure = None
+    match request.response_format:
+        case JsonSchemaFormat(json_schema=named):
+            structure = SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
+        case JsonObjectFormat():
+            structure = SchemaToFill(_ANY_OBJECT, "response_format")
     texts = [scripting_text(request)]
     if isinstance(prompt, Texts):
         texts = [prompt_text(each) for each in prompt.prompts]
@@ -93,7 +99,7 @@ def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
         top_logprobs=request.logprobs_count,
         begins_with_prompt=isinstance(prompt, Texts) and bool(prompt.echo),
         tools_to_call=_tools_to_call(request, prompt, script) if isinstance(prompt, Messages) else (),
-        structure=_structure(request),
+        structure=structure,
     )
 
 
@@ -126,15 +132,6 @@ def may_have_schema(request: GenerationRequest) -> bool:
 def prompt_text(prompt: str | list[int]) -> str:
     """Return the prompt's text."""
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
-
-
-def _structure(request: GenerationRequest) -> SchemaToFill | None:
-    match request.response_format:
-        case JsonSchemaFormat(json_schema=named):
-            return SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
-        case JsonObjectFormat():
-            return SchemaToFill(_ANY_OBJECT, "response_format")
-    return None
 
 
 def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script) -> list[ToolToCall]:

@@ -73,7 +73,11 @@ def until_stop(stops: Sequence[str], pieces: Iterable[Piece]) -> Iterator[Piece]
         text = "".join(held_text for held_text, _ in held)
         found = min((place for place in (text.find(stop) for stop in stops) if place >= 0), default=-1)
         if found >= 0:
-            yield from _first_chars(held, found)
+            for held_text, cost in held:
+                if found <= 0:
+                    return
+                yield held_text[:found], cost
+                found -= len(held_text)
             return
         while held and len(text) - len(held[0][0]) >= longest - 1:
             text = text[len(held[0][0]) :]
@@ -101,14 +105,6 @@ def _choose(options: Sequence[str], seed: int, position: int) -> str:
     # CRC-32 maps neighbouring seeds to different first words, so the choices of one request differ from the
     # first token on.
     return options[(seed + crc32(b"%d:%d" % (seed if position else 0, position))) % len(options)]
-
-
-def _first_chars(pieces: Iterable[Piece], chars: int) -> Iterator[Piece]:
-    for text, cost in pieces:
-        if chars <= 0:
-            return
-        yield text[:chars], cost
-        chars -= len(text)
 
 
 def _bytes(token: str) -> list[int]:

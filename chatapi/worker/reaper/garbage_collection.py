@@ -16,8 +16,8 @@ from usage.errors import UsageError
 
 log = logging.getLogger(__name__)
 
+# Limits of the pause between two looks.
 LEAST_S, MOST_S = 1.0, 60.0
-"""Limits of the pause between two looks."""
 
 
 async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
