@@ -169,6 +169,10 @@ class GenerationRequest(
     """The client's name for the first remote picture, where that is not its path in `messages`."""
     digest: str
     """Two requests with the same digest ask for the same: what `request_body.digest` returns."""
+    is_background: bool = False
+    """The client does not wait for the answer: it fetches it later."""
+    state: bytes = b""
+    """What later requests may refer to. It is kept beside the generation's log, and is in no job."""
     context: dict[str, Any] = {}
     """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
 

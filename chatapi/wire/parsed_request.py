@@ -5,6 +5,8 @@ Small bodies are parsed on the event loop, large ones by `parser_process.py`. Wh
 on: the web process never decodes or encodes the request again.
 """
 
+from typing import Any
+
 import msgspec
 
 from chatapi.wire import requests
@@ -33,6 +35,10 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
+    is_background: bool = False
+    """The client does not wait for the answer."""
+    context: dict[str, Any] = {}
+    """What the answer repeats of a request in the background, which is answered before it runs."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -50,12 +56,15 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
     summary: RequestSummary
     content: bytes
     """The request as `requests.from_bytes` reads it."""
+    state: bytes = b""
+    """What later requests may refer to (`GenerationRequest.state`)."""
 
 
 def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
     """Return the request that `body` holds; raises `InvalidRequest`. See `protocols.protocol.Parser`."""
     request = PROTOCOLS[protocol].parse(body, default_model, is_ticket=is_ticket)
-    return _parsed(request, requests.to_bytes(request))
+    state, request = request.state, msgspec.structs.replace(request, state=b"")
+    return _parsed(request, requests.to_bytes(request), state)
 
 
 def read(content: bytes) -> ParsedRequest:
@@ -66,7 +75,7 @@ def read(content: bytes) -> ParsedRequest:
     return _parsed(requests.from_bytes(content), content)
 
 
-def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
+def _parsed(request: GenerationRequest, content: bytes, state: bytes = b"") -> ParsedRequest:
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,
@@ -81,5 +90,7 @@ def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
+        is_background=request.is_background,
+        context=request.context if request.is_background else {},
     )
-    return ParsedRequest(summary, content)
+    return ParsedRequest(summary, content, state)

@@ -1,5 +1,6 @@
 """What an OpenAI-compatible upstream is asked for a generation: the path and the JSON body."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +13,11 @@ _PATHS: Final = {Messages: "/chat/completions", Texts: "/completions"}
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
+    | {"state", "is_background"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
+REASONING: Final = "reasoning_content"
+"""An extra parameter that is a member of assistant messages."""
 PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens"),
     *Messages.__struct_fields__,
@@ -44,9 +48,16 @@ def upstream_body(
         if name == "prompt":
             del value["kind"]
             body |= value
+            if REASONING not in extra_parameters:
+                _drop_reasoning(body.get("messages", ()))
         elif name in _FORWARDED:
             body[name] = value
     body |= {name: value for name, value in request.extras.items() if name in extra_parameters}
     limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
     body |= {"model": model, limit: max_output_tokens}
     return body | _STREAMED if request.can_stream else body
+
+
+def _drop_reasoning(messages: Iterable[dict[str, Any]]) -> None:
+    for message in messages:
+        message.pop(REASONING, None)

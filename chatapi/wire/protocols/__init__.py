@@ -6,8 +6,9 @@ a row for its own time with `monkeypatch.setitem(PROTOCOLS, protocol.name, proto
 
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.protocol import Answer, Dialect, Protocol
+from chatapi.wire.protocols.responses import RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
-PROTOCOLS: dict[str, Protocol] = {protocol.name: protocol for protocol in (CHAT, TEXT_COMPLETIONS)}
+PROTOCOLS: dict[str, Protocol] = {protocol.name: protocol for protocol in (CHAT, TEXT_COMPLETIONS, RESPONSES)}
 
 __all__ = ["PROTOCOLS", "Answer", "Dialect", "Protocol"]
