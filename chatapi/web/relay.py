@@ -175,7 +175,7 @@ def _terminal_of(end: reports.End) -> list[AnyDelta]:
         return [Failed(end.error_message, code=end.error_code, status=502)]
     is_cancelled = end.outcome == Outcome.CLIENT_CANCELLED
     finishes = [
-        Finished(cast(FinishReason, reason), index, is_cancelled)
+        Finished(cast(FinishReason, reason), index, is_cancelled=is_cancelled)
         for index, reason in enumerate(end.finish_reasons)
     ]
     used = end.tokens

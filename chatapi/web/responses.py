@@ -62,16 +62,25 @@ async def respond_later(
     admission: Admission,
     dialect: Dialect,
     admitting: "asyncio.Task[None]",
+    state: bytes,
 ) -> None:
-    """Send 202 with the URL of the stream (RFC 7240, "respond-async").
+    """Send 202 with the URL of the stream (RFC 7240, "respond-async"); to a request in the background, which
+    has this state, what its protocol says, or the stream.
 
-    Once the client has the URL, its leaving does not end the generation.
+    Once the client has the URL or an id, its leaving does not end the generation.
     """
     try:
         await asyncio.shield(admitting)
-        public_id = dialect.public_id(admission.id.hex)
+        answer = answer_to(exchange, admission)
+        public_id = dialect.public_id(answer.id)
         exchange.response_headers.append((b"x-generation-id", public_id.encode()))
-        await _send_accepted(exchange, public_id, dialect.name)
+        if not state or dialect.accepted is None:
+            await _send_accepted(exchange, public_id, dialect.name)
+        elif admission.is_stream:
+            batches = follow(services, admission, settings.PING_MS)
+            await _deliver(exchange, dialect, answer, batches, is_stream=True)
+        else:
+            await exchange.send_json(200, dialect.accepted(answer, state))
     except asyncio.CancelledError:
         # Without the URL nobody can fetch the answer, unless by an idempotency key.
         if not exchange.is_started and admission.idempotency is None:
@@ -80,9 +89,17 @@ async def respond_later(
 
 
 async def respond_again(
-    exchange: Exchange, services: Services, row: Generation, dialect: Dialect, *, is_later: bool
+    exchange: Exchange,
+    services: Services,
+    row: Generation,
+    dialect: Dialect,
+    *,
+    is_later: bool,
+    state: bytes,
 ) -> None:
-    """Send the answer of the generation that an idempotency key stands for, from its beginning."""
+    """Send the answer of the generation that an idempotency key stands for, from its beginning; `state` as in
+    `respond_later`.
+    """
     answer = answer_to(exchange, row)
     public_id = dialect.public_id(answer.id)
     exchange.response_headers.append((b"x-generation-id", public_id.encode()))
@@ -90,7 +107,10 @@ async def respond_again(
     if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
         raise errors.stream_expired()
     exchange.response_headers.append((b"idempotent-replayed", b"true"))
-    if is_later:
+    if is_later and state and dialect.accepted is not None and not row.is_stream:
+        await exchange.send_json(200, dialect.accepted(answer, state))
+        return
+    if is_later and not state:
         await _send_accepted(exchange, public_id, dialect.name)
         return
     is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)

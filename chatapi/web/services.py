@@ -29,6 +29,7 @@ from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import BodyRoom
+from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
@@ -48,6 +49,8 @@ NEW_MODEL_S = 0.1
 models that do not exist cost little.
 """
 MEBIBYTE = 1 << 20
+MAX_STATES_BYTES = 64 * MEBIBYTE
+"""How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`."""
 MAX_TICKET_BODIES = 4
 """How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
 ENQUEUES_WITHIN_MS = 1_000
@@ -83,6 +86,13 @@ class Services:
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._jobs, self._messages = DedicatedConnection(self._streams), DedicatedConnection(self._broker)
         self._enqueue = Batch(self._enqueue_all)
+        self.states = ByteWindows(
+            self._streams,
+            f"{settings.REDIS_KEY_PREFIX}states:",
+            period_ms=settings.STREAM_TTL_MS,
+            max_bytes=MAX_STATES_BYTES,
+        )
+        """Of organizations."""
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
         self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(
@@ -167,12 +177,12 @@ class Services:
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]
 
-    async def enqueue(self, generation_id: UUID, job: Job) -> None:
-        """Hand an admitted generation to the workers; if this fails, withdraw it and raise
-        `StreamUnavailable`.
+    async def enqueue(self, generation_id: UUID, job: Job, state: bytes = b"") -> None:
+        """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
+        generation and raise `StreamUnavailable`.
         """
         try:
-            await self._enqueue((generation_id, job))
+            await self._enqueue((generation_id, job, state))
         except (RedisError, OSError) as error:
             if await self._withdraw(generation_id):
                 raise StreamUnavailable(str(error)) from error
@@ -192,12 +202,13 @@ class Services:
         except (RedisError, OSError) as error:
             raise StreamUnavailable(str(error)) from error
 
-    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
-        keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]
+    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes]]) -> list[None]:
+        keeping = [self.stream.keeping(generation_id, job) for generation_id, job, _ in jobs]
+        keeping += [self.stream.keeping_state(id_, state) for id_, _, state in jobs if state]
         enqueueing: Command = (
             "LPUSH",
             self.queue.key,
-            *(self.queue.message(generation_id.hex) for generation_id, _ in jobs),
+            *(self.queue.message(generation_id.hex) for generation_id, *_ in jobs),
         )
         if self._broker is self._streams:
             await self._jobs.calls([*keeping, enqueueing])

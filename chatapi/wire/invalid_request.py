@@ -57,12 +57,12 @@ class InvalidRequest(Exception):
 class UnresolvedReferences(Exception):
     """The request refers to earlier answers, which have to be looked up before it can be read."""
 
-    def __init__(self, previous: str | None, items: tuple[str, ...]) -> None:
+    def __init__(self, previous: str | None, items: dict[str, str]) -> None:
         super().__init__()
         self.previous = previous
         """The id of the answer that the conversation goes on from."""
         self.items = items
-        """The ids of items of earlier answers."""
+        """The paths in this request of the ids of items of earlier answers, by id."""
 
 
 class Violation(ValueError):

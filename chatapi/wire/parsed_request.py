@@ -5,8 +5,6 @@ Small bodies are parsed on the event loop, large ones by `parser_process.py`. Wh
 on: the web process never decodes or encodes the request again.
 """
 
-from typing import Any
-
 import msgspec
 
 from chatapi.wire import requests
@@ -37,8 +35,6 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Two requests with the same digest ask for the same."""
     is_background: bool = False
     """The client does not wait for the answer."""
-    context: dict[str, Any] = {}
-    """What the answer repeats of a request in the background, which is answered before it runs."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -61,7 +57,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
-    """Return the request that `body` holds; raises `InvalidRequest`. See `protocols.protocol.Parser`."""
+    """Return the request that `body` holds; see `protocols.protocol.Parser`."""
     request = PROTOCOLS[protocol].parse(body, default_model, is_ticket=is_ticket)
     state, request = request.state, msgspec.structs.replace(request, state=b"")
     return _parsed(request, requests.to_bytes(request), state)
@@ -91,6 +87,5 @@ def _parsed(request: GenerationRequest, content: bytes, state: bytes = b"") -> P
         extras=tuple(request.extras),
         digest=request.digest,
         is_background=request.is_background,
-        context=request.context if request.is_background else {},
     )
     return ParsedRequest(summary, content, state)

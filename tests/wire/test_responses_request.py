@@ -290,7 +290,7 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
 def test_references_have_to_be_resolved_first() -> None:
     with pytest.raises(UnresolvedReferences) as missing:
         request("responses", previous_response_id="resp_1", input=[{"id": "msg_1"}])
-    assert (missing.value.previous, missing.value.items) == ("resp_1", ("msg_1",))
+    assert (missing.value.previous, missing.value.items) == ("resp_1", {"msg_1": "input[0].id"})
 
 
 def test_resolved_items_come_first_and_in_their_place() -> None:

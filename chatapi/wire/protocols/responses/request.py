@@ -149,9 +149,13 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return self.input or []
 
     @property
-    def references(self) -> tuple[str, ...]:
-        """The ids of the items of earlier responses that the input refers to."""
-        return tuple(item.id for item in self.own_items if isinstance(item, ItemReference))
+    def references(self) -> dict[str, str]:
+        """The paths of the ids of items of earlier responses that the input refers to, by id."""
+        return {
+            item.id: f"input[{index}].id"
+            for index, item in enumerate(self.own_items)
+            if isinstance(item, ItemReference)
+        }
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for. Raises `InvalidRequest`, or `UnresolvedReferences`."""
@@ -160,8 +164,9 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         items = self._items()
         conversation = self._conversation(items)
         forwarded = chat_tools(self.tools or [])
-        state = _to_json(items) if self.store is not False else b""
-        state = state if len(state) <= caps.MAX_STATE_BYTES else b""
+        state = b""
+        if self.store is not False and len(_to_json(items)) <= caps.MAX_STATE_BYTES:
+            state = _to_json({"items": items, "context": self._context(is_stored=True)})
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
@@ -240,7 +245,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     def _context(self, *, is_stored: bool) -> dict[str, Any]:
         """Return what the response needs to know; see `response.Response`."""
         reasoning = self.reasoning or ReasoningOptions()
-        context: dict[str, Any] = {"echo": self._echo(is_stored)}
+        context: dict[str, Any] = {"echo": self._echo(), "is_stored": is_stored}
         if names := namespaces(self.tools or []):
             context["namespaces"] = names
         if reasoning.summary or reasoning.generate_summary:
@@ -249,7 +254,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             context["is_background"] = True
         return context
 
-    def _echo(self, is_stored: bool) -> str:
+    def _echo(self) -> str:
         """Return the members that the response object repeats, as JSON: it takes a tenth of their memory.
 
         What is large is told as its default: the object is sent three times in a stream.
@@ -257,7 +262,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         sent: dict[str, Any] = {
             name: value for name in DEFAULTS if (value := getattr(self, name)) is not None
         }
-        sent = msgspec.to_builtins(sent) | {"store": is_stored, "truncation": "disabled"}
+        sent = msgspec.to_builtins(sent) | {"truncation": "disabled"}
         sent["tools"] = [_whole_tool(tool) for tool in sent.get("tools", ())]
         sent["text"] = DEFAULTS["text"] | sent.get("text", {})
         sent["reasoning"] = DEFAULTS["reasoning"] | sent.get("reasoning", {})

@@ -39,7 +39,6 @@ DEFAULTS: Final[dict[str, Any]] = {
     "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
     "safety_identifier": None,
-    "store": False,
     "temperature": 1.0,
     "text": {"format": {"type": "text"}, "verbosity": "medium"},
     "tool_choice": "auto",
@@ -110,9 +109,18 @@ class Response:
         yield "error", {key: error[key] for key in ("code", "message", "param")} | {"error": error}
         yield "response.failed", self._told()
 
+    def expect(self, context: dict[str, Any]) -> None:
+        """Set what the response repeats of its request."""
+        self._context = context
+        self._echo = context.get("echo", "").encode() or _default_echo
+
+    @property
+    def output(self) -> list[dict[str, Any]]:
+        """The items that have ended."""
+        return [item.body() for item in self._items if item.status != "in_progress"]
+
     def object(self) -> bytes:
         """Return the response object as it is now, as JSON; an open item is no part of it."""
-        items = [item.body() for item in self._items if item.status != "in_progress"]
         head = {
             "id": ID_PREFIX + self.answer.id,
             "object": "response",
@@ -122,8 +130,9 @@ class Response:
             "error": self._error(),
             "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
             "model": self.answer.model,
-            "output": items,
+            "output": self.output,
             "service_tier": self._service_tier,
+            "store": self._context.get("is_stored", False),
             "usage": self.usage and usage_body(self.usage),
             **_NO_PENALTIES,
         }
@@ -140,10 +149,8 @@ class Response:
     # ---- beginning and end
 
     def _start(self, delta: Started) -> Iterator[Event]:
-        self._context = delta.context
+        self.expect(delta.context)
         self._service_tier = delta.service_tier or "default"
-        if echo := delta.context.get("echo"):
-            self._echo = echo.encode()
         is_queued = "is_background" in delta.context
         self.status = "queued" if is_queued else "in_progress"
         yield "response.created", self._told()
@@ -273,8 +280,10 @@ class Response:
 class Encoder:
     """Writes a response as a stream of typed events, numbered from 0."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, after: int = -1) -> None:
+        """`after`: the number of the last event that the client has."""
         self._response = Response(answer)
+        self._after = after
         self._number = 0
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
@@ -288,8 +297,9 @@ class Encoder:
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []
         for kind, members in events:
-            data = _to_json({"type": kind, "sequence_number": self._number, **members})
-            frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+            if self._number > self._after:
+                data = _to_json({"type": kind, "sequence_number": self._number, **members})
+                frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
             self._number += 1
         return b"".join(frames)
 
