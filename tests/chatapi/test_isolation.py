@@ -177,6 +177,10 @@ HOT = {
         "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it"
     ),
     "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
+    "responses": "test_responses.py::test_no_stranger_sees_it, as the routes below it",
+    "responses/(?P<response_id>[^/]+)": "test_responses.py",
+    "responses/(?P<response_id>[^/]+)/input_items": "test_responses.py",
+    "responses/(?P<response_id>[^/]+)/cancel": "test_responses.py",
     "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
     "generations/(?P<generation_id>[^/]+)/cancel": (
         "../bad_input/test_authorization.py, test_cancel_and_later.py"
