@@ -1,6 +1,7 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal.
 
     job:<id>            the request, for the worker; deleted with the terminal delta
+    state:<id>          what later requests may refer to; lives as long as the log
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
     inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
     cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
@@ -85,7 +86,9 @@ local function record(id, fence, seq, is_last, batch)
   if is_last == 1 then
     -- Of one that is forgotten already, the log has the time that it still has.
     local is_kept = redis.call('UNLINK', prefix .. 'job:' .. id) == 1
-    redis.call('PEXPIRE', key, ARGV[2], unpack(is_kept and {} or {'LT'}))
+    for _, kept in ipairs({key, prefix .. 'state:' .. id}) do
+      redis.call('PEXPIRE', kept, ARGV[2], unpack(is_kept and {} or {'LT'}))
+    end
   end
   return true
 end
@@ -146,7 +149,8 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     runs_on: bool = False
     """The generation is finished even if its client leaves: a client will come back for the answer."""
-    # Jobs of earlier releases have a fourth element, which is ignored: the request's share of rate limits.
+    is_not_kept: object = None
+    """True: there was no room for the request's state. Other values, of earlier releases, mean nothing."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -262,6 +266,23 @@ class DeltaStream:
         except msgspec.DecodeError as error:  # as good as lost; it must not fail those that are read with it
             log.error("a job can't be read: %s", error)
             return None
+
+    # ---- what later requests refer to
+
+    def keeping_state(self, generation_id: UUID, state: bytes) -> Command:
+        """Return the command that keeps the state, until it expires with the generation's log."""
+        return "SET", self.key("state", generation_id.hex), state, "PX", RUN_TTL_MS
+
+    async def state(self, generation_id: UUID) -> bytes | None:
+        """Return the generation's state, if there is one."""
+        async with in_time():
+            return cast(bytes | None, await self.redis.get(self.key("state", generation_id.hex)))
+
+    async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
+        """Delete the generation's state, and its log if it has ended."""
+        kinds = ("state", "log") if has_ended else ("state",)
+        async with in_time():
+            await self.redis.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
 
     # ---- deltas
 
@@ -382,7 +403,8 @@ class DeltaStream:
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             for generation_id, log_ms in after_ms.items():
                 pipe.unlink(self.key("job", generation_id.hex))
-                pipe.pexpire(self.key("log", generation_id.hex), log_ms, lt=True)
+                for kind in ("log", "state"):
+                    pipe.pexpire(self.key(kind, generation_id.hex), log_ms, lt=True)
             await pipe.execute()
 
     # ---- cancellation

@@ -76,6 +76,30 @@ def too_many_open_generations(most: int) -> APIError:
     return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
 
 
+def too_much_state(most_bytes: int, retry_after_ms: int) -> APIError:
+    """Return a 429 for a request in the background whose input can't be kept."""
+    message = f"Your organization's stored input may have {most_bytes} bytes in each period."
+    return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
+
+
+def response_not_found(what: str, param: str, kept_ms: int) -> APIError:
+    """Return a 404 for an answer, or a part of one, that is unknown, another tenant's, or not kept."""
+    message = f"{what} not found. It is kept for {duration(kept_ms)} after its end, unless store is false."
+    return APIError(Failed(message, INVALID, "not_found", param, 404))
+
+
+def response_in_progress(response_id: str, param: str) -> APIError:
+    """Return a 400 for a reference to an answer that has not ended well."""
+    message = f"Response with id '{response_id}' has not ended, or has failed: it can't be continued."
+    return APIError(Failed(message, INVALID, "response_not_completed", param, 400))
+
+
+def not_cancellable() -> APIError:
+    """Return a 400 for a response whose client waits for it."""
+    message = "Cannot cancel a synchronous response. Close its connection instead."
+    return APIError(Failed(message, INVALID, "not_cancellable", status=400))
+
+
 def model_not_found(model: str) -> APIError:
     """Return a 404 in OpenAI's words."""
     message = f"The model '{model}' does not exist or you do not have access to it."

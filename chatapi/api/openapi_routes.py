@@ -57,6 +57,16 @@ _PREFER = _parameter(
 )
 _TICKET = _parameter("query", "ticket", _TEXT, "It stands for a key.", required=True)
 _GENERATION_ID = _parameter("path", "generation_id", _TEXT, "In any dialect's form.")
+_RESPONSE_ID = _parameter("path", "response_id", _TEXT, "As the response object has it.")
+_RESPONSE_STREAM = [
+    _parameter("query", "stream", {"type": "boolean"}, "Answer with events."),
+    _parameter("query", "starting_after", {"type": "integer", "minimum": 0}, "The last event's number."),
+]
+_PAGE = [
+    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "20 if absent."),
+    _parameter("query", "order", {"enum": ["asc", "desc"], **_TEXT}, "`desc` if absent."),
+    _parameter("query", "after", _TEXT, "The id of the last item of the page before."),
+]
 _MODEL = _parameter("path", "model", _TEXT, "The model's id; it may contain slashes.")
 _MODELS_PAGE = [
     _parameter(
@@ -85,7 +95,7 @@ def paths() -> dict[str, Schema]:
         for operation in protocol.operations
     }
     found["/v1/chat/completions"]["get"] = _ticket_stream()
-    return found | _tickets() | _generations() | _readings()
+    return found | _tickets() | _responses() | _generations() | _readings()
 
 
 def _creation(operation: Operation) -> Schema:
@@ -122,6 +132,44 @@ def _tickets() -> dict[str, Schema]:
         errors=(404, 415),
     )
     return {"/v1/chat/completions/tickets": {"post": operation}}
+
+
+def _responses() -> dict[str, Schema]:
+    response = {200: _answer("The response as it is now.", "Response", _REQUEST_ID)}
+    reading = _operation(
+        ("responses", "getResponse", "Read a response"),
+        "While it is kept; with `stream=true` its events, from its beginning or behind `starting_after`.",
+        parameters=[_RESPONSE_ID, *_RESPONSE_STREAM],
+        answers=response,
+        errors=(404,),
+    )
+    deletion = _operation(
+        ("responses", "deleteResponse", "Delete a response"),
+        "Its input and its answer are deleted.",
+        parameters=[_RESPONSE_ID],
+        answers={200: _answer("It is deleted.", "DeletedResponse", _REQUEST_ID)},
+        errors=(404,),
+    )
+    cancellation = _operation(
+        ("responses", "cancelResponse", "Cancel a response in the background"),
+        "Answers with the response; what was generated is charged.",
+        parameters=[_RESPONSE_ID],
+        answers=response,
+        errors=(404,),
+    )
+    items = _operation(
+        ("responses", "listInputItems", "List the input of a response"),
+        "The items of the whole conversation, the newest first.",
+        parameters=[_RESPONSE_ID, *_PAGE],
+        answers={200: _answer("A page of items.", "ResponseItemList", _REQUEST_ID)},
+        errors=(404,),
+    )
+    path = "/v1/responses/{response_id}"
+    return {
+        path: {"get": reading, "delete": deletion},
+        f"{path}/cancel": {"post": cancellation},
+        f"{path}/input_items": {"get": items},
+    }
 
 
 def _generations() -> dict[str, Schema]:

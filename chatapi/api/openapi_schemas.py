@@ -12,7 +12,7 @@ from chatapi.wire.protocols import PROTOCOLS
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
-_NOT_SENT = ("request", "extras", "ignored")
+_NOT_SENT = ("request", "extras", "ignored", "resolved")
 """Members of the requests' types that no client sends."""
 
 

@@ -52,8 +52,9 @@ class _Child:
         reader, writer = await asyncio.open_connection(sock=ours)
         return cls(process, reader, writer)
 
-    async def parse(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes]:
-        """Return the outcome and the request's content; raises `OSError` or `EOFError` if the child dies.
+    async def parse(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
+        """Return the outcome, the request's content and its state; raises `OSError` or `EOFError` if the
+        child dies.
 
         It takes the pieces out of the list, so that body and content are not in memory together.
         """
@@ -66,7 +67,7 @@ class _Child:
                 self._writer.write(piece[start : start + _PIECE_BYTES])
                 await self._writer.drain()
         outcome = _outcome_decoder.decode(await self._read_frame())
-        return outcome, await self._read_frame()
+        return outcome, await self._read_frame(), await self._read_frame()
 
     async def _read_frame(self) -> bytes:
         (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
@@ -100,17 +101,18 @@ class BodyParser:
     async def parse(
         self, pieces: list[bytes], protocol: str, default_model: str | None, *, is_ticket: bool = False
     ) -> ParsedRequest:
-        """Return the request in the pieces of a body; raises `InvalidRequest` or `ParserUnavailable`.
+        """Return the request in the pieces of a body; raises `InvalidRequest`, `UnresolvedReferences` or
+        `ParserUnavailable`.
 
         The list is empty afterwards. Cancelling the caller while its body is parsed kills the child.
         """
         task = Task(protocol, default_model, is_ticket, self._cpu_limit_s)
         async with self._turn:
-            outcome, content = await self._ask(task, pieces)
-        if outcome.refusal is not None:
-            raise outcome.refusal.error()
+            outcome, content, state = await self._ask(task, pieces)
+        if error := outcome.refusal or outcome.references:
+            raise error.error()
         assert outcome.summary is not None
-        return ParsedRequest(outcome.summary, content)
+        return ParsedRequest(outcome.summary, content, state)
 
     async def start(self) -> None:
         """Start the child before it is needed; if this fails, the next body tries again."""
@@ -125,7 +127,7 @@ class BodyParser:
         if child is not None:
             await child.end()
 
-    async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes]:
+    async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
             async with asyncio.timeout(self._answer_timeout_s):
                 if self._child is None:

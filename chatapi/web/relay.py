@@ -170,7 +170,9 @@ def _terminal_of(end: reports.End) -> list[AnyDelta]:
         return [STOPPED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]
+    is_cancelled = end.outcome == Outcome.CLIENT_CANCELLED
     finishes = [
-        Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)
+        Finished(cast(FinishReason, reason), index, is_cancelled=is_cancelled)
+        for index, reason in enumerate(end.finish_reasons)
     ]
     return [*finishes, Usage(**end.tokens.columns())]  # type: ignore[arg-type]

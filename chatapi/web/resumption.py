@@ -16,6 +16,7 @@ from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols.protocol import Encoder
+from usage.books.ledger import Admission
 from usage.models import Generation, State
 
 _POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
@@ -72,10 +73,23 @@ async def is_kept(services: Services, row: Generation) -> bool:
     return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
 
 
-async def follow(services: Services, row: Generation, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:
-    """Yield what `relay` does for a client that attaches to the generation with its idempotency key."""
+async def follow(
+    services: Services, row: Generation | Admission, ping_ms: int = 0, authorize: Authorize | None = None
+) -> AsyncIterator[list[AnyDelta]]:
+    """Yield what `relay` does, from the generation's beginning, for a client that attaches to it."""
     with _follower(services, row) as follower:
-        async for batch in relay(services, follower, ping_ms):
+        async for batch in relay(services, follower, ping_ms, authorize):
+            yield batch
+
+
+async def snapshot(services: Services, row: Generation) -> AsyncIterator[list[AnyDelta]]:
+    """Yield what the log holds now; of a generation that has ended, all up to its end."""
+    if row.state == State.SETTLED:
+        async for batch in follow(services, row):
+            yield batch
+        return
+    with _follower(services, row) as follower:
+        while batch := await follower.next():
             yield batch
 
 
@@ -100,7 +114,7 @@ async def remainder(
                 yield frames
 
 
-def _follower(services: Services, row: Generation) -> LogFollower:
+def _follower(services: Services, row: Generation | Admission) -> LogFollower:
     return LogFollower(row.id, row.organization_id, services.stream, services.turns, services.log_readers)
 
 

@@ -23,11 +23,13 @@ from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
+from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
-from chatapi.web.body_room import BodyRoom
+from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
+from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.inbox import Inbox
 from chatapi.web.open_generations import OpenGenerations
 from chatapi.web.rates import Rates
@@ -49,6 +51,8 @@ NEW_MODEL_S = 0.1
 models that do not exist cost little.
 """
 MEBIBYTE = 1 << 20
+MAX_STATES_BYTES = 64 * MEBIBYTE
+"""How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`."""
 MAX_TICKET_BODIES = 4
 """How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
 MAX_ANSWER_BYTES = caps.MAX_VECTOR_VALUES * 4
@@ -87,6 +91,13 @@ class Services:
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._jobs, self._messages = DedicatedConnection(self._streams), DedicatedConnection(self._broker)
         self._enqueue = Batch(self._enqueue_all)
+        self.states = ByteWindows(
+            self._streams,
+            f"{settings.REDIS_KEY_PREFIX}states:",
+            period_ms=settings.STREAM_TTL_MS,
+            max_bytes=MAX_STATES_BYTES,
+        )
+        """Of organizations."""
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
         self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(
@@ -106,6 +117,8 @@ class Services:
         self.answer_room = BodyRoom(MAX_ANSWER_BYTES, bodies=MAX_ANSWERS)
         """For answers that are collected before they are sent."""
         self.parser = BodyParser()
+        self.counting_turns = FairRoom(1, 1, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH)
+        """Requests that only count tokens use the parser one after the other, organizations in turn."""
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.silence = Silence(self.commits, self.stream)
         self.is_closing = False
@@ -176,12 +189,12 @@ class Services:
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]
 
-    async def enqueue(self, generation_id: UUID, job: Job) -> None:
-        """Hand an admitted generation to the workers; if this fails, withdraw it and raise
-        `RedisError`.
+    async def enqueue(self, generation_id: UUID, job: Job, state: bytes = b"") -> None:
+        """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
+        generation and raise `RedisError`.
         """
         try:
-            await self._enqueue((generation_id, job))
+            await self._enqueue((generation_id, job, state))
         except RedisError:
             if await self._withdraw(generation_id):
                 raise
@@ -196,12 +209,13 @@ class Services:
         if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
             await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
 
-    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
-        keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]
+    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes]]) -> list[None]:
+        keeping = [self.stream.keeping(generation_id, job) for generation_id, job, _ in jobs]
+        keeping += [self.stream.keeping_state(id_, state) for id_, _, state in jobs if state]
         enqueueing: Command = (
             "LPUSH",
             self.queue.key,
-            *(self.queue.message(generation_id.hex) for generation_id, _ in jobs),
+            *(self.queue.message(generation_id.hex) for generation_id, *_ in jobs),
         )
         if self._broker is self._streams:
             await self._jobs.calls([*keeping, enqueueing])

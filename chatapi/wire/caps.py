@@ -66,6 +66,12 @@ MAX_SAFETY_IDENTIFIER_CHARS: Final = 128
 MAX_CACHE_KEY_CHARS: Final = 512
 MAX_DESCRIPTION_CHARS: Final = 65_536
 
+# Responses
+MAX_STATE_BYTES: Final = 1 << 20
+"""Of the items that are kept for later requests; a response with more is not stored."""
+MAX_ECHO_BYTES: Final = 32_768
+"""Of instructions, tools or a format, as JSON, that a response object repeats: larger ones are left out."""
+
 # What is not OpenAI's
 MAX_EXTRA_BYTES: Final = 65_536
 """One engine parameter, as JSON."""

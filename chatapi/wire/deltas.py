@@ -131,6 +131,8 @@ class Finished(Delta, tag=6, frozen=True):
 
     finish_reason: FinishReason
     index: int = 0
+    is_cancelled: bool = False
+    """The client has cancelled the generation before this choice's end."""
 
 
 class Usage(Delta, tag=7, frozen=True):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, cast
 import msgspec
 from msgspec import Meta
 
-from chatapi.wire import caps, parameters
+from chatapi.wire import caps, parameters, tokens
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
 
@@ -206,6 +206,10 @@ class GenerationRequest(
     """The client's name for the first remote picture, where that is not its path in `messages`."""
     digest: str
     """Two requests with the same digest ask for the same: what `request_body.digest` returns."""
+    is_background: bool = False
+    """The client does not wait for the answer: it fetches it later."""
+    state: bytes = b""
+    """What later requests may refer to. It is kept beside the generation's log, and is in no job."""
     context: dict[str, Any] = {}
     """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
 
@@ -284,6 +288,11 @@ class GenerationRequest(
     def prompt_overhead_tokens(self) -> int:
         """Tokens that a prompt usually has beside those of `prompt_text`."""
         return self.prompt.overhead_tokens
+
+    @property
+    def prompt_tokens_estimate(self) -> int:
+        """About the number of the prompt's tokens, media left out: exact for our tokenizer up to 16 KiB."""
+        return tokens.estimate(self.prompt_text) + self.prompt_overhead_tokens
 
     @property
     def prompt_bytes(self) -> int:

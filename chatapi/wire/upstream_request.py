@@ -1,5 +1,6 @@
 """What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -13,8 +14,11 @@ _BASE64 = {"encoding_format": "base64"}
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
+    | {"state", "is_background"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
+REASONING: Final = "reasoning_content"
+"""An extra parameter that is a member of assistant messages."""
 PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens", *_BASE64),
     *Messages.__struct_encode_fields__,
@@ -57,7 +61,14 @@ def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozens
         if name == "prompt":
             del value["kind"]
             body |= value
+            if REASONING not in extra_parameters:
+                _drop_reasoning(body.get("messages", ()))
         elif name in _FORWARDED:
             body[name] = value
     extras = {name: value for name, value in request.extras.items() if name in extra_parameters}
     return body | extras | {"model": model}
+
+
+def _drop_reasoning(messages: Iterable[dict[str, Any]]) -> None:
+    for message in messages:
+        message.pop(REASONING, None)

@@ -33,7 +33,8 @@ class Parser(typing.Protocol):
     def __call__(
         self, body: bytes, default_model: str | None = None, *, is_ticket: bool = False
     ) -> GenerationRequest:
-        """Return the request; raise `InvalidRequest` naming the client's own parameter.
+        """Return the request; raise `InvalidRequest` naming the client's own parameter, or
+        `UnresolvedReferences`.
 
         `default_model` is for a body without a model; None: it must name one. A ticket's request asks for a
         stream, whatever its body says. Pictures may be remote: which are allowed is known later.
@@ -99,6 +100,8 @@ class Dialect:
     """None: no answer can be streamed."""
     folder: Callable[[Answer], Folder]
     envelope: Envelope
+    accepted: Callable[[Answer, bytes], bytes] | None = None
+    """Writes the answer, of status 200, to a request in the background with this state; None: a 202."""
     keep_alive: bytes = PING
     keep_alive_with_ids: bytes = PING_LINE
     """Behind the first frame with an SSE id."""
@@ -142,6 +145,8 @@ class Protocol:
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
+    counts_tokens: bool = False
+    """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
     operations: tuple[Operation, ...] = ()
     model_kind: str = "chat"
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""

@@ -330,8 +330,10 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     if end.failure is not None:
         return [end.failure]
     beginning: list[AnyDelta] = [] if usage.has_started else [Started()]
+    is_cancelled = end.ending is Ending.CANCELLED
     finishes = [
-        Finished(reason, index) for index, reason in enumerate(_finish_reasons(usage.finished, choices_count))
+        Finished(reason, index, is_cancelled=is_cancelled and index not in usage.finished)
+        for index, reason in enumerate(_finish_reasons(usage.finished, choices_count))
     ]
     return [
         *beginning,
