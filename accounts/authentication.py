@@ -3,9 +3,9 @@
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
@@ -37,6 +37,8 @@ class Caller:
     """What its key may do (`KeyScope`); empty: everything."""
     allowed_models: frozenset[str] = frozenset()
     """The models that its key may use; empty: all."""
+    model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Models' ids by its project's own names for them."""
     is_authenticated: bool = True
 
     def may_use(self, model: str) -> bool:
@@ -107,6 +109,7 @@ def _caller(row: APIKey | None) -> Caller:
         rate_limits=tuple(limits),
         scopes=frozenset(row.scopes),
         allowed_models=frozenset(row.allowed_models),
+        model_aliases=row.project.model_aliases,
     )
 
 

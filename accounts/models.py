@@ -44,6 +44,9 @@ class Project(models.Model):
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=100, default="default", validators=[identifier])
     is_active = models.BooleanField(default=True, help_text="An inactive project's keys are refused.")
+    model_aliases = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Models' ids by the project's own names for them."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

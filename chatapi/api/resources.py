@@ -17,12 +17,13 @@ from usage.pricing import to_usd
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A model that can be named in requests (OpenAI's `Model`)."""
+    """A model that can be named in requests (OpenAI's `Model`); `alias_of` is there if `id` is an alias."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    alias_of: str | UnsetType = UNSET
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
@@ -155,6 +156,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     object: Literal["generation"] = "generation"
     created: int
     model: str
+    requested_model: str | None
     endpoint: str
     dialect: str
     stream: bool
@@ -176,9 +178,11 @@ class Receipt(Struct, frozen=True, kw_only=True):
     timings: Timings
 
 
-def model(row: ServedModel) -> Model:
-    """Return the model as clients see it."""
-    return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
+def model(row: ServedModel, name: str) -> Model:
+    """Return the model as clients see it by that name: its id or an alias."""
+    created = int(row.created_at.timestamp())
+    alias_of = UNSET if name == row.id else row.id
+    return Model(id=name, created=created, owned_by=row.owned_by, alias_of=alias_of)
 
 
 def key(
@@ -223,6 +227,7 @@ def receipt(row: Generation) -> Receipt:
         id=identity.public_id(row.id),
         created=identity.created(row.id),
         model=row.model,
+        requested_model=row.requested_model,
         endpoint=row.endpoint,
         dialect=row.dialect,
         stream=row.is_stream,

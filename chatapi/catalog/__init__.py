@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 
 from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
 from usage.books import prices
@@ -24,16 +25,18 @@ class CatalogModel:
     """Request parameters beyond OpenAI's that every one of its deployments accepts."""
     remote_media_allowed: bool = False
     """Whether every deployment may receive URLs of pictures."""
+    deprecated_on: date | None = None
+    aliases: tuple[str, ...] = ()
 
 
 def load() -> dict[str, CatalogModel]:
-    """Return the active models with an active deployment, by id."""
+    """Return the active models with an active deployment, by id and by each alias."""
     current = prices.current()
     served: dict[str, CatalogModel] = {}
     for deployment in active_deployments():
         model = _served_by(deployment, current)
         served[model.id] = _served_by_either(served[model.id], model) if model.id in served else model
-    return served
+    return {alias: model for model in served.values() for alias in model.aliases} | served
 
 
 def active_deployments() -> Iterator[Deployment]:
@@ -58,6 +61,8 @@ def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogM
         price,
         extra_parameters,
         deployment.allow_remote_media,
+        row.deprecated_on,
+        tuple(row.aliases),
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from typing import Final
 
 import msgspec
@@ -32,6 +33,7 @@ from chatapi.web.tickets import Ticket, TooManyTickets
 from chatapi.wire import parsed_request, requests
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
 from chatapi.wire.protocols import Dialect
+from chatapi.wire.protocols.envelope import Header
 from usage import pricing
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted, is_known
@@ -225,20 +227,34 @@ async def _with_price(
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
-    if not caller.may_use(summary.model):
-        raise errors.model_not_allowed(summary.model)
-    model = await services.model(summary.model)
-    if model is None:
-        raise errors.model_not_found(summary.model)
-    if model.price is None:
-        raise NotPriced(summary.model)
+    model, price = await _priced_model(services, caller, summary.model)
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
     if ignored := requests.ignored_parameters(summary, model.extra_parameters):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
-    discount = (await services.discounts.get()).get(caller.organization_id, 0)
-    price = FREE if caller.is_test else pricing.discounted(model.price, discount)
+    if model.deprecated_on is not None:
+        exchange.response_headers += _deprecation_headers(model.id, model.deprecated_on)
     return ValidatedRequest(caller, dialect, summary, parsed.content, model, price)
+
+
+async def _priced_model(services: Services, caller: Caller, name: str) -> tuple[CatalogModel, Price]:
+    """Return the model that the name means to the caller, and its price; raise why there is none."""
+    model = await services.model(caller, name)
+    if not caller.may_use(name if model is None else model.id):
+        raise errors.model_not_allowed(name)
+    if model is None:
+        raise errors.model_not_found(name)
+    if model.price is None:
+        raise NotPriced(name)
+    discount = (await services.discounts.get()).get(caller.organization_id, 0)
+    return model, FREE if caller.is_test else pricing.discounted(model.price, discount)
+
+
+def _deprecation_headers(model_id: str, day: date) -> list[Header]:
+    """Return RFC 9745's header, which has seconds of Unix time, and the same in words."""
+    at = datetime.combine(day, time(), UTC)
+    warning = f"The model '{model_id}' is deprecated from {day} on."
+    return [(b"deprecation", b"@%d" % at.timestamp()), (b"x-chatapi-warning", warning.encode())]
 
 
 # ---- admit
@@ -290,7 +306,8 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         api_key_id=caller.api_key_id,
         time_zone=caller.time_zone,
         is_test=caller.is_test,
-        model=summary.model,
+        model=model.id,
+        requested_model=None if summary.model == model.id else summary.model,
         endpoint=exchange.kind.protocol,
         dialect=request.dialect.name,
         is_stream=summary.stream,
@@ -316,7 +333,7 @@ async def _take_from_limits(
     """
     try:
         reservation = await services.rates.take(
-            request.caller, exchange.id, model=request.summary.model, tokens=admission.most_tokens
+            request.caller, exchange.id, model=request.model.id, tokens=admission.most_tokens
         )
     except RateLimited as error:
         if admission.idempotency is None:

@@ -62,6 +62,8 @@ class Admission:
     """The context window. It may exceed what is held for, because a server adds tokens to the prompt that
     nobody can predict. None: unknown.
     """
+    requested_model: str | None = None
+    """The alias that the client sent, which its answer has."""
     idempotency: Idempotency | None = None
 
     @property
@@ -136,9 +138,10 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect",
-    "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens",
-    *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at", "admitted_at",
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "endpoint",
+    "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
+    "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
+    "admitted_at",
 )  # fmt: skip
 
 
@@ -150,6 +153,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.api_key_id,
         item.is_test,
         item.model,
+        item.requested_model,
         item.endpoint,
         item.dialect,
         item.is_stream,

@@ -44,6 +44,10 @@ class Generation(models.Model):
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     is_test = models.BooleanField(default=False)
     model = models.CharField(max_length=128)
+    # Null, as `usage_note`.
+    requested_model = models.CharField(  # noqa: DJ001
+        max_length=128, null=True, help_text="The alias that the client sent for the model."
+    )
     endpoint = models.CharField(max_length=32)
     dialect = models.CharField(max_length=16)
     is_stream = models.BooleanField()
