@@ -39,6 +39,7 @@ class Caller:
     """The models that its key may use; empty: all."""
     model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Models' ids by its project's own names for them."""
+    hashes_end_users: bool = False
     is_authenticated: bool = True
 
     def may_use(self, model: str) -> bool:
@@ -110,6 +111,7 @@ def _caller(row: APIKey | None) -> Caller:
         scopes=frozenset(row.scopes),
         allowed_models=frozenset(row.allowed_models),
         model_aliases=row.project.model_aliases,
+        hashes_end_users=row.project.hashes_end_users,
     )
 
 

@@ -12,6 +12,8 @@ from django.db.models import Q
 from accounts import api_keys
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 
+MAX_END_USER_CHARS = 128
+
 identifier = RegexValidator(
     r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -"
 )
@@ -46,6 +48,11 @@ class Project(models.Model):
     is_active = models.BooleanField(default=True, help_text="An inactive project's keys are refused.")
     model_aliases = models.JSONField(
         default=dict, db_default={}, blank=True, help_text="Models' ids by the project's own names for them."
+    )
+    hashes_end_users = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Requests keep a digest of their end user's name, and not the name.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

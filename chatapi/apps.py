@@ -11,6 +11,7 @@ E008  CHATAPI_METRICS_TOKEN is easy to guess, or not valid in a header
 E009  a secret is easy to guess
 E010  CHATAPI_CSRF_TRUSTED_ORIGINS has a value that is not an origin
 E011  CHATAPI_DEFAULT_MODEL is empty
+E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secret
 """
 
 import re
@@ -64,6 +65,8 @@ _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
 """Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain."""
+HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 """A token by RFC 6750 section 2.1, with a length that can't be guessed."""
 REDIS_URLS = {
@@ -178,6 +181,15 @@ def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     )
 
 
+def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that the header that names end users can be one, and that no key is stored as a name."""
+    name = settings.END_USER_HEADER
+    is_good = not name or (HEADER_NAME.fullmatch(name) and name not in SECRET_HEADERS)
+    wrong = [] if is_good else [name]
+    hint = "Use a name such as x-end-user, or leave it unset."
+    return _wrong_values("CHATAPI_END_USER_HEADER", wrong, "no header for names", hint, "E012")
+
+
 def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that a token for metrics is long enough and valid in a header."""
     if not settings.METRICS_TOKEN or BEARER_TOKEN.fullmatch(settings.METRICS_TOKEN):
@@ -235,6 +247,7 @@ CHECKS = (
     check_failpoints,
     check_trusted_proxies,
     check_origins,
+    check_end_user_header,
     check_metrics_token,
     check_secrets,
     check_trusted_origins,

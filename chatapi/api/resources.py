@@ -157,6 +157,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     requested_model: str | None
+    end_user: str | None
     endpoint: str
     dialect: str
     stream: bool
@@ -228,6 +229,7 @@ def receipt(row: Generation) -> Receipt:
         created=identity.created(row.id),
         model=row.model,
         requested_model=row.requested_model,
+        end_user=row.end_user,
         endpoint=row.endpoint,
         dialect=row.dialect,
         stream=row.is_stream,

@@ -14,7 +14,7 @@ import msgspec
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from accounts import authentication
+from accounts import authentication, end_users
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.rate_limits import Reservation
@@ -141,9 +141,17 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     else:
         body = await exchange.read_body()
         parsed = parsed_request.parse(body, kind.protocol, default_model, is_ticket=kind.is_ticket)
+    parsed = msgspec.structs.replace(parsed, summary=_with_end_user(exchange, caller, parsed.summary))
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     return request
+
+
+def _with_end_user(exchange: Exchange, caller: Caller, summary: RequestSummary) -> RequestSummary:
+    """Return the summary with the end user's name as rows have it; the setting's header comes first."""
+    name = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
+    stored = end_users.stored_name(name or summary.end_user, is_hashed=caller.hashes_end_users)
+    return summary if stored == summary.end_user else msgspec.structs.replace(summary, end_user=stored)
 
 
 async def redeem(exchange: Exchange, services: Services, secret: str) -> ValidatedRequest:
@@ -163,8 +171,10 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     # Another version may have validated the request. What this one can't read has to be posted again; a large
     # request would take too long to read here, so a worker finds out.
     if summary is None or len(ticket.request) <= LARGE_BYTES:
+        end_user = summary and summary.end_user  # as it is stored, or of a header
         try:
-            summary = parsed_request.read(ticket.request).summary
+            read = parsed_request.read(ticket.request).summary
+            summary = msgspec.structs.replace(read, end_user=end_user)
         except msgspec.DecodeError as error:
             log.error("a ticket's request can't be read: %s", error)
             raise errors.invalid_ticket() from None
@@ -308,6 +318,7 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         is_test=caller.is_test,
         model=model.id,
         requested_model=None if summary.model == model.id else summary.model,
+        end_user=summary.end_user,
         endpoint=exchange.kind.protocol,
         dialect=request.dialect.name,
         is_stream=summary.stream,

@@ -33,6 +33,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
+    end_user: str | None = None
+    """The caller's own name for the person who asks."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -81,5 +83,6 @@ def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
+        end_user=request.end_user,
     )
     return ParsedRequest(summary, content)

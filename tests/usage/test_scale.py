@@ -119,6 +119,10 @@ def pages(row: Generation) -> list[str]:
         for query in ("min=0.1", "source=none", "dialect=openai", "deployment=sandbox", "id=" + row.id.hex)
     ]
     found += [
+        f"{reverse('admin:requests')}?end_user=ann&{name}={own[name]}"
+        for name in ("organization", "project", "key")
+    ]
+    found += [
         f"{reverse('admin:requests')}?days=1&time=settled&{query}"
         for query in ("", "outcome=any_error", f"key={row.api_key_id}")
     ]

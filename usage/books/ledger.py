@@ -64,6 +64,8 @@ class Admission:
     """
     requested_model: str | None = None
     """The alias that the client sent, which its answer has."""
+    end_user: str | None = None
+    """The project's name for the person who asks."""
     idempotency: Idempotency | None = None
 
     @property
@@ -138,7 +140,8 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "endpoint",
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "end_user",
+    "endpoint",
     "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
     "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
     "admitted_at",
@@ -154,6 +157,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.is_test,
         item.model,
         item.requested_model,
+        item.end_user,
         item.endpoint,
         item.dialect,
         item.is_stream,

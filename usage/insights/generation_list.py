@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from accounts import end_users
 from accounts.models import APIKey, Project
 from usage.database.time_limit import time_limit
 from usage.insights.range import Range
@@ -50,6 +51,8 @@ class RequestFilters(Filters):
     min_nanodollars: int | None = None
     max_nanodollars: int | None = None
     id: UUID | None = None
+    end_user: str | None = None
+    """A name as clients send it, or as rows have it; needs an organization, a project or a key."""
 
     @property
     def is_search(self) -> bool:
@@ -166,6 +169,8 @@ class _Scan:
         rows = Generation.objects.filter(
             **{name: value for name, value in owner.items() if value is not None}
         )
+        if filters.end_user and filters.organization_id is not None:
+            rows = rows.filter(end_user=filters.end_user)
         is_by_id = not any(owner.values())
         if (since := filters.admitted_since) is not None:
             rows = rows.filter(admitted_at__gte=since)
@@ -217,8 +222,16 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
     if filters.project_id is not None:
         home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
         is_possible = home is not None and organization_id in (None, home)
-        return replace(filters, organization_id=home) if is_possible else None
-    return filters
+        return _with_stored_name(replace(filters, organization_id=home)) if is_possible else None
+    return _with_stored_name(filters)
+
+
+def _with_stored_name(filters: RequestFilters) -> RequestFilters:
+    """Return the filters with the end user's digest if the organization has no rows with the name itself."""
+    if not filters.end_user or filters.organization_id is None:
+        return filters
+    own = Generation.objects.filter(organization_id=filters.organization_id, end_user=filters.end_user)
+    return filters if own.exists() else replace(filters, end_user=end_users.digest(filters.end_user))
 
 
 def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
@@ -231,6 +244,8 @@ def _unindexed(filters: RequestFilters) -> dict[str, Any]:
     lookups = {column: getattr(filters, name) for name, column in _UNINDEXED.items()}
     if filters.outcome == ANY_ERROR:
         lookups |= {"outcome": None, "outcome__in": FAILED}
+    if filters.organization_id is None:
+        lookups["end_user"] = filters.end_user
     if filters.time == "settled":
         lookups |= {"settled_at__gte": filters.since, "settled_at__lt": filters.until}
     return {column: value for column, value in lookups.items() if value is not None}

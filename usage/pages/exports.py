@@ -52,7 +52,7 @@ _SUMS = (
 )  # fmt: skip
 _OVERVIEW = ("start", "group", "group_id", *_SUMS, "amount_usd")
 _REQUESTS = (
-    "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model",
+    "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model", "end_user",
     "endpoint", "dialect", "is_stream", "is_test", "organization_id", "organization", "project_id",
     "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens", "completion_tokens",
     "reasoning_tokens", "usage_source", "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",

@@ -55,8 +55,21 @@ class RequestsForm(UsageFilterForm):
     )
     source = choice_field("Token count by", _SOURCES)
     deployment = text_field("Deployment")
+    end_user = forms.CharField(
+        required=False, label="End user", max_length=512, widget=forms.TextInput(NO_HELP)
+    )
     min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
     max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse an end user without the owner: people of organizations have one, operators choose."""
+        data = super().clean()
+        owners = (data.get("organization"), data.get("project"), data.get("key"))
+        if data.get("end_user") and access.is_operator(self.person) and not any(owners):
+            self.add_error(
+                "end_user", "Choose the organization, project or key that has this end user."
+            )
+        return data
 
     @property
     def filters(self) -> RequestFilters:
@@ -72,6 +85,7 @@ class RequestsForm(UsageFilterForm):
             min_nanodollars=data["min"],
             max_nanodollars=data["max"],
             id=data["id"],
+            end_user=data["end_user"] or None,
         )
 
     def offer_choices(self, dialects: Iterable[str]) -> None:
@@ -104,7 +118,8 @@ class RequestsForm(UsageFilterForm):
     def rare_fields(self) -> list[BoundField]:
         """The fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
-        return [self[name] for name in ("project", "key", "dialect", "source", *deployment, "min", "max")]
+        rare = ("project", "key", "end_user", "dialect", "source", *deployment, "min", "max")
+        return [self[name] for name in rare]
 
     @property
     def is_rare_open(self) -> bool:
@@ -122,6 +137,7 @@ class RequestsForm(UsageFilterForm):
             "dialect": f"dialect: {data['dialect']}",
             "source": f"tokens counted by: {_SOURCES.get(data['source'])}",
             "deployment": f"deployment: {data['deployment']}",
+            "end_user": f"end user: {data['end_user']}",
             "min": f"cost ≥ {usd(data['min'] or 0)}",
             "max": f"cost ≤ {usd(data['max'] or 0)}",
         }

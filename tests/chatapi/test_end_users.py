@@ -1,0 +1,58 @@
+"""The people for whom a client sends requests: where their names come from, and who sees them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chatapi.http_client import HELLO, Client
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+MAKE = """
+import json
+from accounts.keys import create_key, get_or_create_project
+keys = {}
+for name, settings in {"plain": {}, "hashing": {"hashes_end_users": True}}.items():
+    project = get_or_create_project("People", name)
+    type(project).objects.filter(pk=project.pk).update(**settings)
+    keys[name] = create_key(project, name=name)[1]
+print(json.dumps(keys))
+"""
+
+
+@pytest.fixture(scope="module")
+def clients(installation: Installation) -> dict[str, Client]:
+    done = installation.manage("shell", "--no-imports", "-c", MAKE)
+    assert done.returncode == 0, done.stderr
+    return {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+
+
+def end_user(client: Client, path: str = "chat/completions", **parameters: Any) -> Any:
+    """What the receipt of a request with these parameters has."""
+    prompt = {"messages": HELLO} if "chat" in path else {"prompt": "hello"}
+    body = json.dumps({"model": "five"} | prompt | parameters).encode()
+    answer = client.send("POST", f"/v1/{path}", body)
+    assert answer.status == 200, answer.body
+    return client.send("GET", f"/v1/generations/{answer.headers['x-generation-id']}").json["end_user"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> None:
+    client = clients["plain"]
+    assert end_user(client, path) is None
+    assert end_user(client, path, user="") is None
+    assert end_user(client, path, user="ann@example.com") == "ann@example.com"
+    assert end_user(client, path, user="ü" * 128) == "ü" * 128
+    if "chat" in path:
+        assert end_user(client, path, user="ann", safety_identifier="hashed-ann") == "hashed-ann"
+
+
+def test_a_name_that_is_long_or_unprintable_or_to_be_hidden_is_a_digest(clients: dict[str, Client]) -> None:
+    client = clients["plain"]
+    stored = {end_user(client, user=name) for name in ("a" * 129, "a" * 130, "a\u0000b", "a\nb", "a\u202eb")}
+    stored |= {end_user(clients["hashing"], user=name) for name in ("ann", "bob")}
+    assert len(stored) == 7
+    assert all(len(name) == 71 and name.startswith("sha256:") for name in stored)
+    assert end_user(clients["hashing"], user="ann") in stored
