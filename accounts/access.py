@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from accounts import roles
 from accounts.authentication import Caller
-from accounts.models import APIKey, Member, Project, Role
+from accounts.models import APIKey, EndUser, Member, Project, Role
 
 Row = TypeVar("Row", bound=Model)
 Person = AbstractBaseUser | AnonymousUser
@@ -172,8 +172,10 @@ def _scopes_of(organizations: list[int]) -> Q:
     """Match rows that name their owner by kind and id."""
     projects: QuerySet[Any] = Project.objects.filter(organization__in=organizations).order_by()
     keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=organizations).order_by()
+    end_users: QuerySet[Any] = EndUser.objects.filter(project__organization__in=organizations).order_by()
     return (
-        Q(scope="organization", scope_id__in=organizations)
-        | Q(scope="project", scope_id__in=projects.values("pk"))
+        Q(scope__in=["organization", "org_user"], scope_id__in=organizations)
+        | Q(scope__in=["project", "project_user"], scope_id__in=projects.values("pk"))
         | Q(scope="key", scope_id__in=keys.values("pk"))
+        | Q(scope="end_user", scope_id__in=end_users.values("pk"))
     )

@@ -40,6 +40,8 @@ class Caller:
     model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Models' ids by its project's own names for them."""
     hashes_end_users: bool = False
+    counts_end_users: bool = False
+    """Whether its project's end users have budgets and limits."""
     is_authenticated: bool = True
 
     def may_use(self, model: str) -> bool:
@@ -112,6 +114,7 @@ def _caller(row: APIKey | None) -> Caller:
         allowed_models=frozenset(row.allowed_models),
         model_aliases=row.project.model_aliases,
         hashes_end_users=row.project.hashes_end_users,
+        counts_end_users=row.project.counts_end_users,
     )
 
 

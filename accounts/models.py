@@ -54,6 +54,11 @@ class Project(models.Model):
         db_default=False,
         help_text="Requests keep a digest of their end user's name, and not the name.",
     )
+    counts_end_users = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Each end user has budgets and daily usage from now on, which limits of end users need.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -64,6 +69,21 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+
+class EndUser(models.Model):
+    """A person for whom a project that counts end users sends requests; the first request makes the row."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="end_users", db_index=False)
+    name = models.CharField(max_length=MAX_END_USER_CHARS, help_text="As `end_users.stored_name` returns it.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_end_user_per_project_and_name")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project} / {self.name}"
 
 
 class Role(models.TextChoices):

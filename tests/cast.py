@@ -76,11 +76,19 @@ def admit(person: Person, **changes: Any) -> Generation:
     return Generation.objects.get(pk=result)
 
 
-def run(person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, **ending: Any) -> Generation:
+def run(
+    person: Person,
+    *,
+    tokens: Tokens | None = None,
+    price: Any = PRICE,
+    end_user: str | None = None,
+    **ending: Any,
+) -> Generation:
     """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400
     cached), 200 out.
     """
-    generation = admit(person, price=price)
+    counts = person.caller.counts_end_users
+    generation = admit(person, price=price, end_user=end_user, counts_end_user=counts)
     end: dict[str, Any] = {
         "outcome": Outcome.COMPLETED,
         "usage_source": UsageSource.UPSTREAM,

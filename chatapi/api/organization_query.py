@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from django.core.exceptions import TooManyFieldsSent
 from django.http import HttpRequest, QueryDict
 
+from accounts import end_users
+from accounts.models import EndUser
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.trunc_utc import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
@@ -43,6 +45,7 @@ COMPLETIONS = UsageRouteSpec(
         "user_id": None,
         "api_key_id": "api_key_id",
         "model": "model",
+        "end_user": "end_user_id",
         "batch": None,
         "service_tier": None,
     },
@@ -51,7 +54,12 @@ COMPLETIONS = UsageRouteSpec(
 )
 COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
-    {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"},
+    {
+        "project_id": "project_id",
+        "line_item": "model",
+        "api_key_id": "api_key_id",
+        "end_user": "end_user_id",
+    },
     "line_items",
 )
 
@@ -88,7 +96,9 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
         () if _is_for_unrecorded(sent) else _ids(sent, "project_ids"),
         _ids(sent, "api_key_ids"),
         _names(sent, spec.models),
+        _end_user_ids(sent, organization_id),
     )
+    _check_end_users(query)
     return PageRequest(query, groups, end)
 
 
@@ -107,7 +117,8 @@ def _sent(request: HttpRequest, spec: UsageRouteSpec) -> Sent:
         parameters: QueryDict = request.GET
     except TooManyFieldsSent:
         raise InvalidRequest("Too many query parameters.", code="request_too_large") from None
-    known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", spec.models, *spec.unrecorded}
+    known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", "end_users"}
+    known |= {spec.models, *spec.unrecorded}
     sent: dict[str, list[str]] = {}
     for key, values in parameters.lists():
         name = key.removesuffix("[]")
@@ -187,6 +198,28 @@ def _names(sent: Sent, name: str) -> tuple[str, ...] | None:
     if any("\0" in value for value in sent.get(name, [])):
         raise InvalidRequest(f"Invalid value for '{name}': a name has no NUL.", name)
     return tuple(sent[name]) if name in sent else None
+
+
+def _end_user_ids(sent: Sent, organization_id: int) -> tuple[int, ...] | None:
+    """Return the ids of the organization's end users that have these names, or digests of them."""
+    if (names := _names(sent, "end_users")) is None:
+        return None
+    stored = {*names, *map(end_users.digest, names)}
+    rows = EndUser.objects.filter(project__organization=organization_id, name__in=stored)
+    return tuple(rows.values_list("pk", flat=True))
+
+
+def _check_end_users(query: BucketQuery) -> None:
+    """Raise `InvalidRequest` for what is not kept by end user: shorter times than days, and keys."""
+    if not query.is_by_end_user:
+        return
+    if query.width != "day":
+        message = "Invalid value for 'bucket_width': usage of end users is kept by day, so it must be '1d'."
+        raise InvalidRequest(message, "bucket_width")
+    param = "group_by" if "api_key_id" in query.group_by else "api_key_ids"
+    if param == "group_by" or query.api_key_ids is not None:
+        message = f"Invalid value for '{param}': usage of end users is not kept by API key."
+        raise InvalidRequest(message, param)
 
 
 def _is_for_unrecorded(sent: Sent) -> bool:

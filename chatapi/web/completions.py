@@ -319,6 +319,7 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         model=model.id,
         requested_model=None if summary.model == model.id else summary.model,
         end_user=summary.end_user,
+        counts_end_user=caller.counts_end_users,
         endpoint=exchange.kind.protocol,
         dialect=request.dialect.name,
         is_stream=summary.stream,

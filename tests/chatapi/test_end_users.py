@@ -14,9 +14,14 @@ MAKE = """
 import json
 from accounts.keys import create_key, get_or_create_project
 keys = {}
-for name, settings in {"plain": {}, "hashing": {"hashes_end_users": True}}.items():
+from accounts.models import EndUser
+from usage.models import BudgetLimit
+settings = {"plain": {}, "hashing": {"hashes_end_users": True}, "counting": {"counts_end_users": True}}
+for name, each in settings.items():
     project = get_or_create_project("People", name)
-    type(project).objects.filter(pk=project.pk).update(**settings)
+    type(project).objects.filter(pk=project.pk).update(**each)
+    ann = EndUser.objects.create(project=project, name="ann")
+    BudgetLimit.objects.create(scope="end_user", scope_id=ann.pk, period="month", limit_nanodollars=0)
     keys[name] = create_key(project, name=name)[1]
 print(json.dumps(keys))
 """
@@ -51,8 +56,20 @@ def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> N
 
 def test_a_name_that_is_long_or_unprintable_or_to_be_hidden_is_a_digest(clients: dict[str, Client]) -> None:
     client = clients["plain"]
-    stored = {end_user(client, user=name) for name in ("a" * 129, "a" * 130, "a\u0000b", "a\nb", "a\u202eb")}
+    stored = {end_user(client, user=name) for name in ("a" * 129, "a" * 130, "a\nb", "a\tb", "a\u202eb")}
     stored |= {end_user(clients["hashing"], user=name) for name in ("ann", "bob")}
     assert len(stored) == 7
     assert all(len(name) == 71 and name.startswith("sha256:") for name in stored)
     assert end_user(clients["hashing"], user="ann") in stored
+
+
+def test_a_refusal_says_that_it_is_the_end_users_budget(clients: dict[str, Client]) -> None:
+    client = clients["counting"]
+    refused = client.complete("five", user="ann")
+    assert (refused.status, refused.error["code"]) == (402, "insufficient_quota")
+    assert refused.error["message"].startswith("The end user's budget of this month has no room for")
+    assert client.complete("five", user="bob").status == 200
+    assert client.complete("five").status == 200
+    assert client.complete("five").status == 200
+    for other in ("plain", "hashing"):  # they do not count their end users
+        assert [clients[other].complete("five", user="ann").status for _ in range(2)] == [200, 200]

@@ -64,7 +64,7 @@ def test_an_operator_says_whose_end_user_is_meant(admin_client: Client, alice: P
 
 def test_one_of_very_many_end_users_is_an_index_away(alice: Person) -> None:
     first = admit(alice)
-    columns = {field.column: f"g.{field.column}" for field in Generation._meta.concrete_fields}
+    columns = {str(field.column): f"g.{field.column}" for field in Generation._meta.concrete_fields}
     columns |= {"id": FRESH_ID[connection.vendor], "end_user": "'user ' || n.value"}
     with connection.cursor() as cursor:
         cursor.execute(

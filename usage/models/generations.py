@@ -51,6 +51,9 @@ class Generation(models.Model):
     end_user = models.CharField(  # noqa: DJ001
         max_length=MAX_END_USER_CHARS, null=True, help_text="The project's name for the person who asks."
     )
+    end_user_id = models.BigIntegerField(
+        null=True, help_text="The end user in whose budgets it counts, if its project counts them."
+    )
     endpoint = models.CharField(max_length=32)
     dialect = models.CharField(max_length=16)
     is_stream = models.BooleanField()

@@ -66,9 +66,7 @@ class RequestsForm(UsageFilterForm):
         data = super().clean()
         owners = (data.get("organization"), data.get("project"), data.get("key"))
         if data.get("end_user") and access.is_operator(self.person) and not any(owners):
-            self.add_error(
-                "end_user", "Choose the organization, project or key that has this end user."
-            )
+            self.add_error("end_user", "Choose the organization, project or key that has this end user.")
         return data
 
     @property
