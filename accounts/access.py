@@ -150,7 +150,13 @@ def is_tenants(model: type[Model]) -> bool:
 _BELONGING = {
     "accounts.Organization": ("pk",),
     "accounts.APIKey": ("project__organization",),
-    "accounts.RateLimit": ("organization", "project__organization", "api_key__project__organization"),
+    "accounts.EndUser": ("project__organization",),
+    "accounts.RateLimit": (
+        "organization",
+        "project__organization",
+        "api_key__project__organization",
+        "end_user__project__organization",
+    ),
 }
 """Where a row's organization is found, unless it has the column `organization_id` or names its owner by
 `scope`.

@@ -2,11 +2,13 @@
 
 import hashlib
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from django.conf import settings
 
-from accounts.models import MAX_END_USER_CHARS, EndUser
+from accounts.limits import Limit
+from accounts.models import MAX_END_USER_CHARS, EndUser, RateLimit
 
 PREFIX = "sha256:"
 
@@ -35,6 +37,29 @@ def _read(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
     projects, own = {project_id for project_id, _ in names}, {name for _, name in names}
     rows = EndUser.objects.filter(project__in=projects, name__in=own)
     return {(project_id, name): id_ for project_id, name, id_ in rows.values_list("project_id", "name", "id")}
+
+
+def usual_limits(project_id: int, rows: Iterable[RateLimit]) -> tuple[Limit, ...]:
+    """Return the limits of each end user of the project, whose rows come before the organization's."""
+    of_each = [row for row in rows if row.each_end_user]
+    own_models = {row.model for row in of_each if row.project_id}
+    applying = [row for row in of_each if row.project_id or row.model not in own_models]
+    return tuple(limit for row in applying for limit in row.limits_of("end_user", project_id))
+
+
+def named(usual: Iterable[Limit], name: str) -> list[Limit]:
+    """Return the limits for the end user of that name."""
+    return [replace(limit, name=name) for limit in usual]
+
+
+def limits(project_id: int, name: str, usual: Iterable[Limit]) -> list[Limit]:
+    """Return an end user's limits: its own rows, and the usual limits of models for which it has no row."""
+    rows = list(RateLimit.objects.filter(end_user__project=project_id, end_user__name=name))
+    own = {row.model for row in rows}
+    return [
+        *(limit for row in rows for limit in row.limits_of("end_user", project_id, name)),
+        *named((limit for limit in usual if limit.model not in own), name),
+    ]
 
 
 def digest(name: str) -> str:

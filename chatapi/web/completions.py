@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -17,6 +18,7 @@ from redis.exceptions import RedisError
 from accounts import authentication, end_users
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
+from accounts.limits import Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
@@ -344,8 +346,9 @@ async def _take_from_limits(
     one needs none.
     """
     try:
+        more = await _end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(
-            request.caller, exchange.id, model=request.model.id, tokens=admission.most_tokens
+            request.caller, exchange.id, model=request.model.id, tokens=admission.most_tokens, more=more
         )
     except RateLimited as error:
         if admission.idempotency is None:
@@ -358,6 +361,15 @@ async def _take_from_limits(
     exchange.is_counted = True
     exchange.response_headers += reservation.headers()
     return reservation
+
+
+async def _end_user_limits(services: Services, caller: Caller, end_user: str | None) -> Sequence[Limit]:
+    """Return the limits of the end user, if the caller's project counts them."""
+    if end_user is None or not caller.counts_end_users:
+        return ()
+    if not caller.has_own_end_user_limits:
+        return end_users.named(caller.end_user_limits, end_user)
+    return await services.commits.read(end_users.limits, caller.project_id, end_user, caller.end_user_limits)
 
 
 async def _admit(

@@ -14,7 +14,7 @@ MAKE = """
 import json
 from accounts.keys import create_key, get_or_create_project
 keys = {}
-from accounts.models import EndUser
+from accounts.models import EndUser, RateLimit
 from usage.models import BudgetLimit
 settings = {"plain": {}, "hashing": {"hashes_end_users": True}, "counting": {"counts_end_users": True}}
 for name, each in settings.items():
@@ -23,6 +23,9 @@ for name, each in settings.items():
     ann = EndUser.objects.create(project=project, name="ann")
     BudgetLimit.objects.create(scope="end_user", scope_id=ann.pk, period="month", limit_nanodollars=0)
     keys[name] = create_key(project, name=name)[1]
+RateLimit.objects.create(project=project, each_end_user=True, requests_per_day=2)
+RateLimit.objects.create(
+    end_user=EndUser.objects.create(project=project, name="eve"), requests_per_day=1)
 print(json.dumps(keys))
 """
 
@@ -73,3 +76,13 @@ def test_a_refusal_says_that_it_is_the_end_users_budget(clients: dict[str, Clien
     assert client.complete("five").status == 200
     for other in ("plain", "hashing"):  # they do not count their end users
         assert [clients[other].complete("five", user="ann").status for _ in range(2)] == [200, 200]
+
+
+def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> None:
+    client = clients["counting"]
+    assert [client.complete("five", user="kim").status for _ in range(3)] == [200, 200, 429]
+    refused = client.complete("five", user="kim")
+    assert refused.error["code"] == "rate_limit_exceeded"
+    assert "2 requests per day for this end user" in refused.error["message"]
+    assert [client.complete("five", user="eve").status for _ in range(2)] == [200, 429]
+    assert [client.complete("five", user="lee").status, client.complete("five").status] == [200, 200]

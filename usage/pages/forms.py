@@ -5,7 +5,6 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from unfold.widgets import (
     UnfoldAdminSelectWidget,
     UnfoldAdminTextInputWidget,
@@ -13,7 +12,7 @@ from unfold.widgets import (
 )
 
 from accounts import end_users
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import RowSelect
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
@@ -53,6 +52,32 @@ def _row_field(model: type[Any], field: str, label: str) -> "forms.ModelChoiceFi
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
+def end_user_field() -> forms.CharField:
+    """Return the field for the name of one end user."""
+    return forms.CharField(
+        required=False,
+        label="For one end user of the project",
+        max_length=512,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="The name as requests send it. This limit comes before that of each end user.",
+    )
+
+
+def named_end_user(project: Project | None, name: str | None, *, is_each: bool | None) -> EndUser | None:
+    """Return the end user that the form names, whose row may be new; None if it names none.
+
+    Raises `ValidationError` for a name without its project, and for a project that does not count end users.
+    """
+    if project is not None and (name or is_each) and not project.counts_end_users:
+        raise ValidationError("This project does not count its end users: its page has the switch.")
+    if not name:
+        return None
+    if project is None or is_each:
+        raise ValidationError("Choose the project of this one end user, and not each end user.")
+    stored = end_users.stored_name(name, is_hashed=project.hashes_end_users)
+    return EndUser.objects.get_or_create(project=project, name=stored)[0]
+
+
 def _check_some_limit(data: dict[str, Any]) -> None:
     """Raise `ValidationError` without a limit. An amount that can't be read has its own error."""
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
@@ -71,13 +96,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         widget=UnfoldBooleanSwitchWidget,
         help_text="Each end user of the organization or project has this limit. A project's comes first.",
     )
-    end_user = forms.CharField(
-        required=False,
-        label="For one end user of the project",
-        max_length=512,
-        widget=UnfoldAdminTextInputWidget,
-        help_text="The name as requests send it. This limit comes before that of each end user.",
-    )
+    end_user = end_user_field()
     period = forms.ChoiceField(
         choices=[("day", "Day"), ("month", "Month"), ("ever", "Total, no period")],
         widget=UnfoldAdminSelectWidget,
@@ -123,21 +142,12 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         end users that are not counted.
         """
         data = self.cleaned_data
-        project, name = data.get("project"), data.get("end_user")
-        if not name and not data.get("each_end_user"):
-            return scope, scope_id
-        if project is not None and not project.counts_end_users:
-            raise ValidationError("This project does not count its end users: its page has the switch.")
-        if name:
-            if project is None or data.get("each_end_user"):
-                raise ValidationError({"end_user": "Choose the project of this one end user, and no other."})
-            stored = end_users.stored_name(name, is_hashed=project.hashes_end_users)
-            with transaction.atomic():
-                (person_id,) = end_users.ids_of([(project.pk, stored or name)]).values()
-            return Scope.END_USER, person_id
-        if scope == Scope.API_KEY:
+        is_each = data.get("each_end_user")
+        if person := named_end_user(data.get("project"), data.get("end_user"), is_each=is_each):
+            return Scope.END_USER, person.pk
+        if is_each and scope == Scope.API_KEY:
             raise ValidationError({"each_end_user": "Choose an organization or a project."})
-        return _EACH[scope], scope_id
+        return (_EACH[scope] if is_each else scope), scope_id
 
 
 _EACH = {
