@@ -40,6 +40,7 @@ class Caller:
     model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Models' ids by its project's own names for them."""
     hashes_end_users: bool = False
+    stores_metadata: bool = False
     counts_end_users: bool = False
     """Whether its project's end users have budgets and limits."""
     end_user_limits: tuple[Limit, ...] = ()
@@ -122,6 +123,7 @@ def _caller(row: APIKey | None) -> Caller:
         allowed_models=frozenset(row.allowed_models),
         model_aliases=row.project.model_aliases,
         hashes_end_users=row.project.hashes_end_users,
+        stores_metadata=row.project.stores_metadata,
         counts_end_users=counts_end_users,
         end_user_limits=end_users.usual_limits(row.project_id, rows) if counts_end_users else (),
         has_own_end_user_limits=counts_end_users and getattr(row, "has_own_end_user_limits"),  # noqa: B009

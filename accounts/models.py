@@ -54,6 +54,11 @@ class Project(models.Model):
         db_default=False,
         help_text="Requests keep a digest of their end user's name, and not the name.",
     )
+    stores_metadata = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Requests keep the pairs of their parameter “metadata”, for the list's filter and exports.",
+    )
     counts_end_users = models.BooleanField(
         default=False,
         db_default=False,

@@ -158,6 +158,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     model: str
     requested_model: str | None
     end_user: str | None
+    metadata: dict[str, str] | None
     endpoint: str
     dialect: str
     stream: bool
@@ -230,6 +231,7 @@ def receipt(row: Generation) -> Receipt:
         model=row.model,
         requested_model=row.requested_model,
         end_user=row.end_user,
+        metadata=row.metadata,
         endpoint=row.endpoint,
         dialect=row.dialect,
         stream=row.is_stream,

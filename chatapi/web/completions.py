@@ -322,6 +322,7 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         requested_model=None if summary.model == model.id else summary.model,
         end_user=summary.end_user,
         counts_end_user=caller.counts_end_users,
+        metadata=summary.metadata if caller.stores_metadata else None,
         endpoint=exchange.kind.protocol,
         dialect=request.dialect.name,
         is_stream=summary.stream,

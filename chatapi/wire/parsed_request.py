@@ -35,6 +35,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Two requests with the same digest ask for the same."""
     end_user: str | None = None
     """The caller's own name for the person who asks."""
+    metadata: dict[str, str] | None = None
+    """The caller's own pairs, at most 16."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -84,5 +86,6 @@ def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
         extras=tuple(request.extras),
         digest=request.digest,
         end_user=request.end_user,
+        metadata=request.metadata,
     )
     return ParsedRequest(summary, content)

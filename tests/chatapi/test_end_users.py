@@ -16,7 +16,7 @@ from accounts.keys import create_key, get_or_create_project
 keys = {}
 from accounts.models import EndUser, RateLimit
 from usage.models import BudgetLimit
-settings = {"plain": {}, "hashing": {"hashes_end_users": True}, "counting": {"counts_end_users": True}}
+settings = {"plain": {}, "hashing": {"hashes_end_users": True, "stores_metadata": True}, "counting": {"counts_end_users": True}}
 for name, each in settings.items():
     project = get_or_create_project("People", name)
     type(project).objects.filter(pk=project.pk).update(**each)
@@ -86,3 +86,12 @@ def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> Non
     assert "2 requests per day for this end user" in refused.error["message"]
     assert [client.complete("five", user="eve").status for _ in range(2)] == [200, 429]
     assert [client.complete("five", user="lee").status, client.complete("five").status] == [200, 200]
+
+
+def test_metadata_is_kept_by_projects_that_want_it(clients: dict[str, Client]) -> None:
+    kept = {}
+    for name in ("plain", "hashing"):
+        answer = clients[name].complete("five", metadata={"team": "red"})
+        path = f"/v1/generations/{answer.headers['x-generation-id']}"
+        kept[name] = clients[name].send("GET", path).json["metadata"]
+    assert kept == {"plain": None, "hashing": {"team": "red"}}

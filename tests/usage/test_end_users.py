@@ -79,3 +79,24 @@ def test_one_of_very_many_end_users_is_an_index_away(alice: Person) -> None:
         cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
         plan = str(cursor.fetchall())
     assert "end_user_generations" in plan
+
+
+def test_requests_are_found_by_a_pair_of_their_metadata(alice: Person, charlie: Person) -> None:
+    pairs = {"team": "Red", "7": "x", 'a"b': "c=d", "big": "é" * 512}
+    mine, other = admit(alice, metadata=pairs), admit(charlie, metadata=pairs)
+    admit(alice, metadata={"team": "red"})
+    admit(alice)
+    home = alice.project.organization_id
+    for pair in pairs.items():
+        assert found(organization_id=home, metadata=pair) == [mine]
+    for pair in [("team", "x"), ("Team", "Red"), ("x", "Red"), ("0", "x"), ("team", "")]:
+        assert found(organization_id=home, metadata=pair) == []
+    browser = client_of(alice.user)
+    page = browser.get(reverse("admin:requests"), {"metadata": 'a"b=c=d'}).text
+    assert str(mine) in page
+    assert str(other) not in page
+    assert "metadata: a&quot;b=c=d" in page
+    exported = downloaded(browser, reverse("admin:requests") + "export.csv?metadata=team%3DRed")
+    assert '""team"": ""Red""' in exported
+    assert "<dt>team</dt><dd>Red</dd>" in browser.get(reverse("admin:request", args=[str(mine)])).text
+    assert browser.get(reverse("admin:requests"), {"metadata": "team"}).status_code == 400

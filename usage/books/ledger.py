@@ -9,8 +9,9 @@ affect the others. `now` is the database's clock. Every claim raises the fence, 
 nothing.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -67,6 +68,8 @@ class Admission:
     """The alias that the client sent, which its answer has."""
     end_user: str | None = None
     """The project's name for the person who asks."""
+    metadata: Mapping[str, str] | None = None
+    """The client's own pairs, for filters."""
     counts_end_user: bool = False
     """Whether the request counts in budgets of the end user."""
     end_user_id: int | None = None
@@ -160,7 +163,7 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 _COLUMNS = (
     "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "end_user",
-    "end_user_id", "endpoint",
+    "end_user_id", "metadata", "endpoint",
     "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
     "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
     "admitted_at",
@@ -178,6 +181,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.requested_model,
         item.end_user,
         item.end_user_id,
+        json.dumps(item.metadata) if item.metadata else None,
         item.endpoint,
         item.dialect,
         item.is_stream,

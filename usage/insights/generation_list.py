@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db import connection
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import RawSQL
 
 from accounts import end_users
 from accounts.models import APIKey, Project
@@ -54,10 +56,13 @@ class RequestFilters(Filters):
     end_user: str | None = None
     """A name as clients send it, or as rows have it; needs an organization, a project or a key."""
 
+    metadata: tuple[str, str] | None = None
+    """A key and the value that it has."""
+
     @property
     def is_search(self) -> bool:
         """Whether rows that match may be far apart in the index."""
-        return self.id is None and bool(_unindexed(self))
+        return self.id is None and bool(_unindexed(self) or self.metadata)
 
     @property
     def admitted_since(self) -> datetime | None:
@@ -236,7 +241,17 @@ def _with_stored_name(filters: RequestFilters) -> RequestFilters:
 
 def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
     rows = rows.filter(**_unindexed(filters))
+    if filters.metadata is not None:
+        rows = rows.filter(RawSQL(_HAS_PAIR[connection.vendor], filters.metadata, BooleanField()))  # noqa: S611
     return rows if filters.id is None else rows.filter(id=filters.id)
+
+
+_HAS_PAIR = {
+    "sqlite": "EXISTS (SELECT 1 FROM json_each(usage_generation.metadata) AS pair "
+    "WHERE pair.key = %s AND pair.value = %s)",
+    "postgresql": "usage_generation.metadata ->> %s = %s",
+}
+"""Django's own lookups take a key of digits for the index of a list."""
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:

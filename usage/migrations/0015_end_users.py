@@ -45,6 +45,11 @@ class Migration(migrations.Migration):
             field=models.BigIntegerField(null=True, help_text="The end user in whose budgets it counts, if its project counts them."),
         ),
         migrations.AddField(
+            model_name="generation",
+            name="metadata",
+            field=models.JSONField(null=True, help_text="The client's own pairs, if its project keeps them."),
+        ),
+        migrations.AddField(
             model_name="ledgerentry",
             name="end_user_id",
             field=models.BigIntegerField(null=True, help_text="The end user in whose budgets it counts."),

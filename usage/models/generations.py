@@ -54,6 +54,7 @@ class Generation(models.Model):
     end_user_id = models.BigIntegerField(
         null=True, help_text="The end user in whose budgets it counts, if its project counts them."
     )
+    metadata = models.JSONField(null=True, help_text="The client's own pairs, if its project keeps them.")
     endpoint = models.CharField(max_length=32)
     dialect = models.CharField(max_length=16)
     is_stream = models.BooleanField()

@@ -40,6 +40,25 @@ class GenerationIdField(forms.Field):
         return found
 
 
+class PairField(forms.CharField):
+    """A key and a value, as `key=value`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        widget = forms.TextInput(NO_HELP | {"placeholder": "key=value"})
+        super().__init__(required=False, max_length=1_000, widget=widget, **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the pair; raises `ValidationError` for a text without an equals sign."""
+        key, separator, rest = super().to_python(value).partition("=")
+        if key and not separator:
+            raise ValidationError(f"{key[:40]!r} is no pair such as team=research.")
+        return (key, rest) if separator else None
+
+    def run_validators(self, value: Any) -> None:
+        """Validate the text's length."""
+        super().run_validators("=".join(value or ()))
+
+
 class RequestsForm(UsageFilterForm):
     """The filters of the list of requests and of its exports."""
 
@@ -58,6 +77,7 @@ class RequestsForm(UsageFilterForm):
     end_user = forms.CharField(
         required=False, label="End user", max_length=512, widget=forms.TextInput(NO_HELP)
     )
+    metadata = PairField(label="Metadata")
     min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
     max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
 
@@ -84,6 +104,7 @@ class RequestsForm(UsageFilterForm):
             max_nanodollars=data["max"],
             id=data["id"],
             end_user=data["end_user"] or None,
+            metadata=data["metadata"],
         )
 
     def offer_choices(self, dialects: Iterable[str]) -> None:
@@ -116,7 +137,7 @@ class RequestsForm(UsageFilterForm):
     def rare_fields(self) -> list[BoundField]:
         """The fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
-        rare = ("project", "key", "end_user", "dialect", "source", *deployment, "min", "max")
+        rare = ("project", "key", "end_user", "metadata", "dialect", "source", *deployment, "min", "max")
         return [self[name] for name in rare]
 
     @property
@@ -136,6 +157,7 @@ class RequestsForm(UsageFilterForm):
             "source": f"tokens counted by: {_SOURCES.get(data['source'])}",
             "deployment": f"deployment: {data['deployment']}",
             "end_user": f"end user: {data['end_user']}",
+            "metadata": f"metadata: {self.query.get('metadata')}",
             "min": f"cost ≥ {usd(data['min'] or 0)}",
             "max": f"cost ≤ {usd(data['max'] or 0)}",
         }
