@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from accounts import roles
 from accounts.authentication import Caller
-from accounts.models import APIKey, Member, Project, Role
+from accounts.models import APIKey, EndUser, Member, Project, Role
 
 Row = TypeVar("Row", bound=Model)
 Person = AbstractBaseUser | AnonymousUser
@@ -152,7 +152,13 @@ def is_tenants(model: type[Model]) -> bool:
 _BELONGING = {
     "accounts.Organization": ("pk",),
     "accounts.APIKey": ("project__organization",),
-    "accounts.RateLimit": ("organization", "project__organization", "api_key__project__organization"),
+    "accounts.EndUser": ("project__organization",),
+    "accounts.RateLimit": (
+        "organization",
+        "project__organization",
+        "api_key__project__organization",
+        "end_user__project__organization",
+    ),
 }
 
 
@@ -161,10 +167,12 @@ def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:
     if hasattr(model, "scope_id"):
         projects: QuerySet[Any] = Project.objects.filter(organization__in=ids).order_by()
         keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=ids).order_by()
+        end_users: QuerySet[Any] = EndUser.objects.filter(project__organization__in=ids).order_by()
         return (
-            Q(scope="organization", scope_id__in=ids)
-            | Q(scope="project", scope_id__in=projects.values("pk"))
+            Q(scope__in=["organization", "org_user"], scope_id__in=ids)
+            | Q(scope__in=["project", "project_user"], scope_id__in=projects.values("pk"))
             | Q(scope="key", scope_id__in=keys.values("pk"))
+            | Q(scope="end_user", scope_id__in=end_users.values("pk"))
         )
     paths = _BELONGING.get(model._meta.label, ("organization_id",))
     found = Q()

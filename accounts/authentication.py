@@ -3,15 +3,15 @@
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.conf import settings
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
-from accounts import api_keys
+from accounts import api_keys, end_users
 from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, TwoKeys
 from accounts.limits import Limit
 from accounts.models import APIKey, KeyScope, RateLimit
@@ -37,6 +37,16 @@ class Caller:
     """What its key may do (`KeyScope`); empty: everything."""
     allowed_models: frozenset[str] = frozenset()
     """The models that its key may use; empty: all."""
+    model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Models' ids by its project's own names for them."""
+    hashes_end_users: bool = False
+    stores_metadata: bool = False
+    counts_end_users: bool = False
+    """Whether its project's end users have budgets and limits."""
+    end_user_limits: tuple[Limit, ...] = ()
+    """Limits of each end user, without the name."""
+    has_own_end_user_limits: bool = False
+    """Whether some end users have limits of their own."""
     is_authenticated: bool = True
 
     def may_use(self, model: str) -> bool:
@@ -99,7 +109,9 @@ def look_up_id(api_key_id: int) -> Caller:
 
 
 def _keys() -> QuerySet[APIKey]:
-    return APIKey.objects.select_related("project__organization")
+    own = RateLimit.objects.filter(end_user__project=OuterRef("project_id"))
+    rows = APIKey.objects.select_related("project__organization")
+    return rows.annotate(has_own_end_user_limits=Exists(own))
 
 
 def _caller(row: APIKey | None) -> Caller:
@@ -113,7 +125,9 @@ def _caller(row: APIKey | None) -> Caller:
         raise NotAuthenticated("unknown, revoked, disabled or expired key")
     organization = row.project.organization
     owners = Q(organization=organization.pk) | Q(project=row.project_id) | Q(api_key=row.pk)
-    limits = [limit for found in RateLimit.objects.filter(owners) for limit in found.limits]
+    rows = list(RateLimit.objects.filter(owners))
+    limits = [limit for found in rows if not found.each_end_user for limit in found.limits]
+    counts_end_users = row.project.counts_end_users
     return Caller(
         api_key_id=row.pk,
         project_id=row.project_id,
@@ -125,6 +139,12 @@ def _caller(row: APIKey | None) -> Caller:
         rate_limits=tuple(limits),
         scopes=frozenset(row.scopes),
         allowed_models=frozenset(row.allowed_models),
+        model_aliases=row.project.model_aliases,
+        hashes_end_users=row.project.hashes_end_users,
+        stores_metadata=row.project.stores_metadata,
+        counts_end_users=counts_end_users,
+        end_user_limits=end_users.usual_limits(row.project_id, rows) if counts_end_users else (),
+        has_own_end_user_limits=counts_end_users and getattr(row, "has_own_end_user_limits"),  # noqa: B009
     )
 
 

@@ -20,25 +20,29 @@ class Counts(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that one organization, project or key may use."""
+    """The most that one organization, project, key or end user may use."""
 
     scope: str
-    """organization, project or key"""
+    """organization, project, key or end_user"""
     scope_id: int
+    """An end user's is that of the project."""
     model: str
     """A served model; blank for all models together."""
     counts: Counts
     most: int
     window_ms: int = 0
     """The time in which `most` comes back; 0 for concurrent requests."""
+    name: str = ""
+    """The end user's name; blank for other owners."""
 
     @property
     def id(self) -> str:
         """The limit's name in Redis; it stays when the number changes."""
-        return f"{self.scope}:{self.scope_id}:{self.counts}:{self.window_ms}:{self.model}"
+        known = f"{self.scope}:{self.scope_id}:{self.counts}:{self.window_ms}:{self.model}"
+        return f"{known} {self.name}" if self.name else known  # no model's name has a space
 
     def __str__(self) -> str:
-        owner = "API key" if self.scope == "key" else self.scope
+        owner = {"key": "API key", "end_user": "end user"}.get(self.scope, self.scope)
         model = f" and the model {self.model}" if self.model else ""
         return f"{self.most} {self._measure} for this {owner}{model}"
 

@@ -12,6 +12,8 @@ from django.db.models import Q
 from accounts import api_keys
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 
+MAX_END_USER_CHARS = 128
+
 identifier = RegexValidator(
     r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -"
 )
@@ -44,6 +46,24 @@ class Project(models.Model):
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=100, default="default", validators=[identifier])
     is_active = models.BooleanField(default=True, help_text="An inactive project's keys are refused.")
+    model_aliases = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Models' ids by the project's own names for them."
+    )
+    hashes_end_users = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Requests keep a digest of their end user's name, and not the name.",
+    )
+    stores_metadata = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Requests keep the pairs of their parameter “metadata”, for the list's filter and exports.",
+    )
+    counts_end_users = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Each end user has budgets and daily usage from now on, which limits of end users need.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -54,6 +74,21 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+
+class EndUser(models.Model):
+    """A person for whom a project that counts end users sends requests; the first request makes the row."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="end_users", db_index=False)
+    name = models.CharField(max_length=MAX_END_USER_CHARS, help_text="As `end_users.stored_name` returns it.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_end_user_per_project_and_name")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project} / {self.name}"
 
 
 class Role(models.TextChoices):
@@ -193,8 +228,15 @@ class APIKey(models.Model):
         return self.previous_expires_at is not None and self.previous_expires_at > now
 
 
+def _only(owner: str) -> Q:
+    """Match a rate limit with this owner and no other."""
+    names = ("organization", "project", "api_key", "end_user")
+    return Q(**{f"{name}__isnull": name != owner for name in names})
+
+
 class RateLimit(models.Model):
-    """The limits of an organization, project or key, for one model or for all of them together.
+    """The limits of an organization, project, key or end user, for one model or for all of them together; or
+    of each end user of an organization or project that counts them.
 
     An empty number is no limit; 0 lets nothing pass. A request needs room in all limits that apply to it.
     """
@@ -212,6 +254,15 @@ class RateLimit(models.Model):
         blank=True,
         related_name="rate_limits",
         verbose_name="API key",
+    )
+    end_user = models.ForeignKey(
+        EndUser, on_delete=models.CASCADE, null=True, blank=True, related_name="rate_limits"
+    )
+    each_end_user = models.BooleanField(
+        "for each end user",
+        default=False,
+        db_default=False,
+        help_text="Each end user of the organization or project has these limits, not all together.",
     )
     model = models.CharField(
         max_length=128, blank=True, default="", help_text="A served model; empty: all models together."
@@ -235,16 +286,25 @@ class RateLimit(models.Model):
         constraints = [
             # A row has one owner, and rows without that owner differ from each other: NULL is unlike NULL.
             models.UniqueConstraint(
-                fields=["organization", "model"], name="one_rate_limit_per_organization_and_model"
+                fields=["organization", "model", "each_end_user"],
+                name="one_rate_limit_per_organization_and_model",
             ),
-            models.UniqueConstraint(fields=["project", "model"], name="one_rate_limit_per_project_and_model"),
+            models.UniqueConstraint(
+                fields=["project", "model", "each_end_user"], name="one_rate_limit_per_project_and_model"
+            ),
             models.UniqueConstraint(fields=["api_key", "model"], name="one_rate_limit_per_api_key_and_model"),
+            models.UniqueConstraint(
+                fields=["end_user", "model"], name="one_rate_limit_per_end_user_and_model"
+            ),
             models.CheckConstraint(
-                condition=Q(organization__isnull=False, project__isnull=True, api_key__isnull=True)
-                | Q(organization__isnull=True, project__isnull=False, api_key__isnull=True)
-                | Q(organization__isnull=True, project__isnull=True, api_key__isnull=False),
+                condition=_only("organization") | _only("project") | _only("api_key") | _only("end_user"),
                 name="a_rate_limit_has_one_owner",
                 violation_error_message="Choose one: an organization, a project or an API key.",
+            ),
+            models.CheckConstraint(
+                condition=Q(each_end_user=False) | Q(api_key__isnull=True, end_user__isnull=True),
+                name="each_end_user_of_an_organization_or_project",
+                violation_error_message="Choose an organization or a project for limits of each end user.",
             ),
         ]
 
@@ -252,13 +312,15 @@ class RateLimit(models.Model):
         return f"{self.owner}: {self.model or 'all models'}"
 
     @property
-    def owner(self) -> "Organization | Project | APIKey | None":
-        """Return the organization, project or key that is limited; None in an unsaved row."""
-        return self.organization or self.project or self.api_key
+    def owner(self) -> "Organization | Project | APIKey | EndUser | None":
+        """Return the organization, project, key or end user that is limited; None in an unsaved row."""
+        return self.organization or self.project or self.api_key or self.end_user
 
     @property
     def scope(self) -> str:
-        """Return the owner's kind: organization, project or key."""
+        """Return the owner's kind: organization, project, key or end_user."""
+        if self.end_user_id:
+            return "end_user"
         return "organization" if self.organization_id else "project" if self.project_id else "key"
 
     @property
@@ -266,11 +328,15 @@ class RateLimit(models.Model):
         """Return the limits that are set, as values."""
         scope_id = self.organization_id or self.project_id or self.api_key_id
         assert scope_id is not None, "the database sees to it"
+        return self.limits_of(self.scope, scope_id)
+
+    def limits_of(self, scope: str, scope_id: int, name: str = "") -> list[Limit]:
+        """Return the limits that are set, as values for this owner."""
         numbers = (
             (counts, getattr(self, name), window_ms) for name, (counts, window_ms) in self.NUMBERS.items()
         )
         return [
-            Limit(self.scope, scope_id, self.model, counts, min(most, HIGHEST), window_ms)
+            Limit(scope, scope_id, self.model, counts, min(most, HIGHEST), window_ms, name)
             for counts, most, window_ms in numbers
             if most is not None
         ]

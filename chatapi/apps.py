@@ -11,6 +11,7 @@ E008  CHATAPI_METRICS_TOKEN is easy to guess, or not valid in a header
 E009  a secret is easy to guess
 E010  CHATAPI_CSRF_TRUSTED_ORIGINS has a value that is not an origin
 E011  CHATAPI_DEFAULT_MODEL is empty
+E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secret
 """
 
 import re
@@ -65,6 +66,8 @@ _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 # Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain.
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
+HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 REDIS_URLS = {
@@ -182,6 +185,16 @@ def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
         "Use https://app.example.com, without a path, or * for any.",
         "E007",
     )
+
+
+@checks.register(CHECK_TAG)
+def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that the header that names end users can be one, and that no key is stored as a name."""
+    name = settings.END_USER_HEADER
+    is_good = not name or (HEADER_NAME.fullmatch(name) and name not in SECRET_HEADERS)
+    wrong = [] if is_good else [name]
+    hint = "Use a name such as x-end-user, or leave it unset."
+    return _wrong_values("CHATAPI_END_USER_HEADER", wrong, "no header for names", hint, "E012")
 
 
 @checks.register(CHECK_TAG)

@@ -182,13 +182,20 @@ def unsupported_content_coding(coding: str) -> APIError:
     return APIError(Failed(message, INVALID, "unsupported_media_type", "Content-Encoding", 415))
 
 
+_HOLDERS = {
+    "organization": "Your organization's",
+    "project": "Your project's",
+    "key": "Your API key's",
+    "end_user": "The end user's",
+}
+
+
 def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_credit:
         money, lacks = "Your organization's prepaid credit", "does not cover"
     else:
         scope, period = error.budget.scope, error.budget.period
-        holder = {"organization": "organization's", "project": "project's", "key": "API key's"}[scope]
-        money = f"Your {holder} budget" + ("" if period == "ever" else f" of this {period}")
+        money = f"{_HOLDERS[scope]} budget" + ("" if period == "ever" else f" of this {period}")
         lacks = "has no room for"
     if error.is_in_flight:
         # 429 instead of 402: SDKs retry it, and there may be room when the others have ended.

@@ -1,6 +1,7 @@
 """The catalog: the models that clients can name, and the deployments that serve them."""
 
 import re
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -16,6 +17,8 @@ MAX_NUMBER = 2**31 - 1
 MAX_BASE_URL_CHARS = 500
 MAX_NAME_CHARS = 128
 MAX_OWNER_CHARS = 100
+MAX_ALIASES = 100
+"""Of a model, and of a project."""
 TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
 """The names of a deployment's timeouts."""
 MAX_TIMEOUT_MS = 24 * 3_600_000
@@ -94,6 +97,29 @@ class ModelKind(models.TextChoices):
     EMBEDDINGS = "embeddings"
 
 
+def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:
+    """Return the first mistake in a model's aliases, or None; `taken` has all other names of models."""
+    if not isinstance(aliases, list) or len(aliases) > MAX_ALIASES:
+        return f"must be a list of at most {MAX_ALIASES} names"
+    for number, alias in enumerate(aliases):
+        if not isinstance(alias, str) or not re.match(MODEL_NAME_PATTERN, alias):
+            return f"{alias!r} is no name of a model: use 1 to 128 ASCII letters, digits or . _ : / @ + -"
+        if alias in taken or alias in aliases[:number]:
+            return f"{alias!r} is already the id or an alias of a model"
+    return None
+
+
+def shared_alias(models: Iterable["ServedModel"]) -> tuple[str, str] | None:
+    """Return the first model whose aliases clash with other names, and the mistake; None if none does."""
+    rows = list(models)
+    taken = {row.pk for row in rows}
+    for row in rows:
+        if mistake := aliases_mistake(row.aliases, taken):
+            return row.pk, mistake
+        taken.update(row.aliases)
+    return None
+
+
 class OnDisconnect(models.TextChoices):
     """The fate of a generation after its client has left."""
 
@@ -127,6 +153,12 @@ class ServedModel(models.Model):
         default=16_384, validators=_positive, help_text="The cap per choice, also when the client names none."
     )
     owned_by = models.CharField(max_length=MAX_OWNER_CHARS, default="chatapi")
+    aliases = models.JSONField(
+        default=list, db_default=[], blank=True, help_text="Other names that clients may send."
+    )
+    deprecated_on = models.DateField(
+        null=True, blank=True, help_text="From this day on it is deprecated; answers say so in a header."
+    )
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -77,12 +77,19 @@ def admit(person: Person, **changes: Any) -> Generation:
 
 
 def run(
-    person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, model: str = "small", **ending: Any
+    person: Person,
+    *,
+    tokens: Tokens | None = None,
+    price: Any = PRICE,
+    model: str = "small",
+    end_user: str | None = None,
+    **ending: Any,
 ) -> Generation:
     """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400
     cached), 200 out.
     """
-    generation = admit(person, price=price, model=model)
+    counts = person.caller.counts_end_users
+    generation = admit(person, price=price, model=model, end_user=end_user, counts_end_user=counts)
     end: dict[str, Any] = {
         "outcome": Outcome.COMPLETED,
         "usage_source": UsageSource.UPSTREAM,

@@ -21,7 +21,7 @@ from django.db.models.signals import m2m_changed, post_save, pre_delete, pre_sav
 from accounts.audit import changes as states
 from accounts.audit.changes import Changes
 from accounts.audit.models import AuditEntry
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, EndUser, Organization, Project
 
 _BEFORE = "_audit_before"
 
@@ -166,9 +166,10 @@ def _organization_id(row: Model) -> int | None:
         return row.pk
     if (organization_id := getattr(row, "organization_id", None)) is not None:
         return int(organization_id)
-    owners = [getattr(row, name, None) for name in ("project", "api_key")]
+    owners = [getattr(row, name, None) for name in ("project", "api_key", "end_user")]
     if (scope_id := getattr(row, "scope_id", None)) is not None:
         # A budget limit names its owner by kind and id.
         kinds: dict[str, type[Any]] = {"organization": Organization, "project": Project, "key": APIKey}
+        kinds |= {"end_user": EndUser, "project_user": Project, "org_user": Organization}
         owners.append(kinds[getattr(row, "scope")].objects.filter(pk=scope_id).first())  # noqa: B009
     return next((_organization_id(owner) for owner in owners if isinstance(owner, Model)), None)

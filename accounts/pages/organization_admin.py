@@ -1,4 +1,4 @@
-"""Pages about organizations, projects, people and groups."""
+"""Pages about organizations, people and groups."""
 
 from typing import Any
 
@@ -88,6 +88,7 @@ class ProjectInline(RolesDecide, TabularInline):
 
     model = Project
     form = ConstrainedForm
+    fields = ["name", "is_active"]
     extra = 0
     show_change_link = True
     hide_title = True
@@ -148,25 +149,3 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     @display(description="Members", ordering="members_counted")
     def members_count(self, row: Any) -> int:
         return int(row.members_counted)
-
-
-@admin.register(Project)
-class ProjectAdmin(TenantAdmin, ModelAdmin):
-    """The projects of organizations."""
-
-    form = ConstrainedForm
-    nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
-    list_display = ["name", "organization", "is_active", "created_at"]
-    list_filter = ["is_active", "organization"]
-    list_select_related = ["organization"]
-    search_fields = ["name", "organization__name"]
-    autocomplete_fields = ["organization"]
-    show_full_result_count = False
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Keep the organization, which the keys and the ledger name."""
-        return ["organization"] if obj else []
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: the ledger names it. It can be made inactive."""
-        return False

@@ -284,6 +284,7 @@ def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dic
         "bucket_width": (width, "How long a bucket is."),
         "group_by[]": (_texts(list(spec.groups)), "Dimensions with their own results; the others are null."),
         "project_ids[]": (_texts(), "Only these projects."),
+        "end_users[]": (_texts(), "Only these end users, of projects that count them; by the day."),
         "api_key_ids[]": (_texts(), "Only these keys."),
         f"{spec.models}[]": (_texts(), "Only these models."),
         "limit": (number, f"Buckets of a page ({limits})."),

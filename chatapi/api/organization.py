@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import msgspec
 from django.urls import path
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.errors import PermissionDenied
-from accounts.models import KeyScope
+from accounts.models import EndUser, KeyScope
 from chatapi.api import organization_query
 from chatapi.api.organization_answers import (
     Amount,
@@ -31,9 +32,10 @@ from chatapi.api.organization_answers import (
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, PageRequest, UsageRouteSpec
 from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.models import ModelKind, ServedModel
+from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.clock import database_now
 from usage.insights import buckets
-from usage.insights.buckets import BucketQuery, Sums
+from usage.insights.buckets import Bucket, BucketQuery, Sums
 from usage.pricing import NANODOLLARS
 
 
@@ -57,12 +59,22 @@ class OrganizationRoute(ClientRoute):
         """Return one page of buckets, the oldest first."""
         organization_id = caller_of(request).organization_id
         page = organization_query.parse(request._request, organization_id, self.spec, database_now())
-        found = buckets.buckets(self.narrowed(page.query))
+        try:
+            found = buckets.buckets(self.narrowed(page.query))
+        except buckets.TooManyEndUsers:
+            message = "One day has more end users than an answer: name some with 'end_users', or filter by"
+            raise InvalidRequest(f"{message} 'project_ids' or '{self.spec.models}'.", "group_by") from None
+        names = _names_of(found)
         data = [
             self.bucket_type(
                 start_time=int(bucket.start.timestamp()),
                 end_time=int(bucket.end.timestamp()),
-                results=[self.result(sums, page) for sums in bucket.sums],
+                results=[
+                    msgspec.structs.replace(
+                        self.result(sums, page), end_user=names.get(sums.group.get("end_user_id"), UNSET)
+                    )
+                    for sums in bucket.sums
+                ],
             )
             for bucket in found
         ]
@@ -151,6 +163,13 @@ routes = [
 
 def _embedding_models() -> tuple[str, ...]:
     return tuple(ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("id", flat=True))
+
+
+def _names_of(found: list[Bucket]) -> dict[int | None, str]:
+    """Return the names of the end users in the buckets, by their ids."""
+    ids = {sums.group.get("end_user_id") for bucket in found for sums in bucket.sums} - {None}
+    rows = EndUser.objects.in_bulk(ids)
+    return {id_: row.name for id_, row in rows.items()}
 
 
 def _id(sums: Sums, column: str) -> str | None:

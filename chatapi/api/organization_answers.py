@@ -2,11 +2,13 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
-    """The usage of one group in one bucket (OpenAI's `UsageCompletionsResult`)."""
+    """The usage of one group in one bucket (OpenAI's `UsageCompletionsResult`). `end_user` is there if it is
+    grouped by, and is not OpenAI's.
+    """
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -19,6 +21,7 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     api_key_id: str | None = None
     model: str | None = None
+    end_user: str | UnsetType = UNSET
     batch: bool | None = None
     service_tier: str | None = None
 
@@ -50,6 +53,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     line_item: str | None = None
     project_id: str | None = None
     api_key_id: str | None = None
+    end_user: str | UnsetType = UNSET
     quantity: int | None = None
     quantity_unit: Literal["tokens"] | None = None
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from django.http import HttpRequest
 
+from accounts import end_users
+from accounts.models import EndUser
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
@@ -42,6 +44,7 @@ COMPLETIONS = UsageRouteSpec(
         "user_id": None,
         "api_key_id": "api_key_id",
         "model": "model",
+        "end_user": "end_user_id",
         "batch": None,
         "service_tier": None,
     },
@@ -56,7 +59,12 @@ EMBEDDINGS = UsageRouteSpec(
 )
 COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
-    {"project_id": "project_id", "line_item": "model", "api_key_id": "api_key_id"},
+    {
+        "project_id": "project_id",
+        "line_item": "model",
+        "api_key_id": "api_key_id",
+        "end_user": "end_user_id",
+    },
     "line_items",
 )
 
@@ -93,7 +101,9 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
         () if _is_for_unrecorded(sent) else _ids(sent, "project_ids"),
         _ids(sent, "api_key_ids"),
         _names(sent, spec.models),
+        end_user_ids=_end_user_ids(sent, organization_id),
     )
+    _check_end_users(query)
     return PageRequest(query, groups, end)
 
 
@@ -108,7 +118,8 @@ def _sent(request: HttpRequest, spec: UsageRouteSpec) -> Sent:
 
     An unknown parameter is refused, because a filter that is not applied misleads.
     """
-    known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", spec.models, *spec.unrecorded}
+    known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", "end_users"}
+    known |= {spec.models, *spec.unrecorded}
     sent: dict[str, list[str]] = {}
     for key, values in request.GET.lists():
         name = key.removesuffix("[]")
@@ -188,6 +199,28 @@ def _names(sent: Sent, name: str) -> tuple[str, ...] | None:
     if any("\0" in value for value in sent.get(name, [])):
         raise InvalidRequest(f"Invalid value for '{name}': a name has no NUL.", name)
     return tuple(sent[name]) if name in sent else None
+
+
+def _end_user_ids(sent: Sent, organization_id: int) -> tuple[int, ...] | None:
+    """Return the ids of the organization's end users that have these names, or digests of them."""
+    if (names := _names(sent, "end_users")) is None:
+        return None
+    stored = {*names, *map(end_users.digest, names)}
+    rows = EndUser.objects.filter(project__organization=organization_id, name__in=stored)
+    return tuple(rows.values_list("pk", flat=True))
+
+
+def _check_end_users(query: BucketQuery) -> None:
+    """Raise `InvalidRequest` for what is not kept by end user: shorter times than days, and keys."""
+    if not query.is_by_end_user:
+        return
+    if query.width != "day":
+        message = "Invalid value for 'bucket_width': usage of end users is kept by day, so it must be '1d'."
+        raise InvalidRequest(message, "bucket_width")
+    param = "group_by" if "api_key_id" in query.group_by else "api_key_ids"
+    if param == "group_by" or query.api_key_ids is not None:
+        message = f"Invalid value for '{param}': usage of end users is not kept by API key."
+        raise InvalidRequest(message, param)
 
 
 def _is_for_unrecorded(sent: Sent) -> bool:

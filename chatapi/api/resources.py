@@ -19,7 +19,7 @@ from usage.pricing import to_usd
 
 class Model(Struct, frozen=True, kw_only=True):
     """A model that can be named in requests: the members of OpenAI's `Model`, and of Anthropic's `ModelInfo`
-    from `type` on.
+    from `type` on. `alias_of` is there if `id` is an alias.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Model(Struct, frozen=True, kw_only=True):
     created_at: str
     max_input_tokens: int
     max_tokens: int
+    alias_of: str | UnsetType = UNSET
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
@@ -169,6 +170,9 @@ class Receipt(Struct, frozen=True, kw_only=True):
     object: Literal["generation"] = "generation"
     created: int
     model: str
+    requested_model: str | None
+    end_user: str | None
+    metadata: dict[str, str] | None
     endpoint: str
     dialect: str
     stream: bool
@@ -190,17 +194,18 @@ class Receipt(Struct, frozen=True, kw_only=True):
     timings: Timings
 
 
-def model(row: ServedModel) -> Model:
-    """Return the model as clients see it."""
+def model(row: ServedModel, name: str) -> Model:
+    """Return the model as clients see it by that name: its id or an alias."""
     return Model(
-        id=row.id,
+        id=name,
         created=int(row.created_at.timestamp()),
         owned_by=row.owned_by,
         kind=row.kind,  # type: ignore[arg-type]  # the column's choices
-        display_name=row.id,
+        display_name=name,
         created_at=_rfc3339(row.created_at),
         max_input_tokens=row.context_window,
         max_tokens=row.max_output_tokens,
+        alias_of=UNSET if name == row.id else row.id,
     )
 
 
@@ -266,6 +271,9 @@ def receipt(row: Generation) -> Receipt:
         id=str(row),
         created=identity.created(row.id),
         model=row.model,
+        requested_model=row.requested_model,
+        end_user=row.end_user,
+        metadata=row.metadata,
         endpoint=row.endpoint,
         dialect=row.dialect,
         stream=row.is_stream,

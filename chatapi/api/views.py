@@ -102,15 +102,18 @@ class Models(ClientRoute):
     required_scope = KeyScope.MODELS
 
     def get(self, request: Request) -> Response:
-        """Return the models that are active, have an active deployment and a price, and are the key's."""
-        rows = ServedModel.objects.filter(id__in=_served_ids(caller_of(request)))
+        """Return the models that are active, have an active deployment and a price, and are the key's; each
+        alias is an entry of its own.
+        """
+        served = _served(caller_of(request))
+        rows = ServedModel.objects.in_bulk(set(served.values()))
         query = request.query_params
         limit = query.get("limit")
         if limit is not None and not _MODELS_LIMIT.fullmatch(limit):
             raise InvalidRequest("Invalid value for 'limit': it must be a number from 1 to 1000.", "limit")
         return respond(
             resources.models_page(
-                [resources.model(row) for row in rows],
+                [resources.model(rows[id_], name) for name, id_ in sorted(served.items()) if id_ in rows],
                 None if limit is None else int(limit),
                 query.get("after_id"),
                 query.get("before_id"),
@@ -119,17 +122,17 @@ class Models(ClientRoute):
 
 
 class Model(ClientRoute):
-    """`GET /v1/models/{id}`; ids may contain slashes."""
+    """`GET /v1/models/{id}`; ids and aliases may contain slashes."""
 
     required_scope = KeyScope.MODELS
 
     def get(self, request: Request, model: str) -> Response:
         """Return the model, or raise a 404 unless it is served to this key."""
-        is_served = model in _served_ids(caller_of(request))
-        row = ServedModel.objects.filter(id=model).first() if is_served else None
+        id_ = _served(caller_of(request)).get(model)
+        row = ServedModel.objects.filter(id=id_).first() if id_ else None
         if row is None:
             raise errors.model_not_found(model)
-        return respond(resources.model(row))
+        return respond(resources.model(row, model))
 
 
 class Key(ClientRoute):
@@ -164,6 +167,12 @@ class Receipt(ClientRoute):
         return respond(resources.receipt(row))
 
 
-def _served_ids(caller: Caller) -> set[str]:
-    models = catalog.load().values()
-    return {model.id for model in models if model.price is not None and caller.may_use(model.id)}
+def _served(caller: Caller) -> dict[str, str]:
+    """Return the ids of the models that the caller may use, by each name that means them."""
+    known = catalog.load()
+    own = {name: known[id_] for name, id_ in caller.model_aliases.items() if id_ in known}
+    return {
+        name: model.id
+        for name, model in (known | own).items()
+        if model.price is not None and caller.may_use(model.id)
+    }

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 
 from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
 from usage.books import prices
@@ -26,10 +27,12 @@ class CatalogModel:
     """Request parameters beyond OpenAI's that every one of its deployments accepts."""
     remote_media_allowed: bool = False
     """Whether every deployment may receive URLs of pictures."""
+    deprecated_on: date | None = None
+    aliases: tuple[str, ...] = ()
 
 
 def load() -> dict[str, CatalogModel]:
-    """Return the active models with an active deployment, by id."""
+    """Return the active models with an active deployment, by id and by each alias."""
     current = prices.current()
     served: dict[str, CatalogModel] = {}
     for deployment in active_deployments():
@@ -47,8 +50,10 @@ def load() -> dict[str, CatalogModel]:
             current.get(row.id),
             extra_parameters,
             allows_media,
+            row.deprecated_on,
+            tuple(row.aliases),
         )
-    return served
+    return {alias: model for model in served.values() for alias in model.aliases} | served
 
 
 def active_deployments() -> Iterator[Deployment]:

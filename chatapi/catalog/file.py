@@ -4,6 +4,7 @@ It does not read the database.
 
     [[models]]
     id = "llama-3.1-8b"
+    aliases = ["claude-haiku-4-5"]      # other names that clients may send
     context_window = 131072
     max_output_tokens = 8192
     [models.price]                      # US dollars per million tokens; without a price it is not served
@@ -23,6 +24,7 @@ docs/catalog.example.toml shows every key.
 import re
 import tomllib
 from collections.abc import Collection, Iterable
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -32,6 +34,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from chatapi.catalog.line_numbers import line_of
 from chatapi.models import (
+    MAX_ALIASES,
     MAX_BASE_URL_CHARS,
     MAX_NAME_CHARS,
     MAX_NUMBER,
@@ -42,6 +45,7 @@ from chatapi.models import (
     ModelKind,
     OnDisconnect,
     Streaming,
+    aliases_mistake,
     api_key_env_mistake,
     base_url_mistake,
     extra_parameters_mistake,
@@ -125,6 +129,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     owned_by: Annotated[str, Meta(min_length=1, max_length=MAX_OWNER_CHARS, pattern=_NO_NUL)] | UnsetType = (
         UNSET
     )
+    aliases: Annotated[list[ModelName], Meta(max_length=MAX_ALIASES)] = []
+    deprecated_on: date | None = None
     is_active: bool = True
 
     def named_deployments(self) -> dict[str, Deployment]:
@@ -181,11 +187,15 @@ def _placed(path: str, mistake: str, text: str) -> str:
 def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
     """Yield the mistakes that types can't express, each with its path."""
     seen: set[str] = set()
+    taken = {model.id for model in catalog.models}
     for number, model in enumerate(catalog.models):
         path = f"models[{number}]"
         if model.id in seen:
             yield f"{path}.id", f"{model.id!r} is in the file twice"
         seen.add(model.id)
+        if mistake := aliases_mistake(model.aliases, taken):
+            yield f"{path}.aliases", mistake
+        taken.update(model.aliases)
         if model.max_output_tokens > model.context_window:
             yield f"{path}.max_output_tokens", f"must be at most context_window, {model.context_window}"
         yield from _price_mistakes(path, model)
@@ -245,7 +255,7 @@ _TYPES = {
     "object": "a table",
 }
 _ALLOWED = {
-    "id": "1 to 128 ASCII letters, digits or . _ : / @ + -",
+    **dict.fromkeys(("id", "aliases"), "1 to 128 ASCII letters, digits or . _ : / @ + -"),
     "extra_parameters": "names of request parameters, such as top_k",
     "kind": f"one of {', '.join(ModelKind.values)}",
     "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from accounts.audit import recorder
 from chatapi.catalog.file import Catalog, CatalogError, Model
 from chatapi.catalog.file import Deployment as FileDeployment
-from chatapi.models import Deployment, ServedModel
+from chatapi.models import Deployment, ServedModel, shared_alias
 from usage import pricing
 from usage.books import prices
 from usage.errors import sqlstate
@@ -108,6 +108,9 @@ def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
         _plan_model(model, models.get(model.id), deployments.get(model.id, []), current.get(model.id))
         for model in catalog.models
     ]
+    changed = {row.pk: row for each in plans for row in each.rows if isinstance(row, ServedModel)}
+    if clash := shared_alias((models | changed).values()):
+        raise CatalogError(f"{clash[0]}: aliases: {clash[1]}")
     named = {model.id for model in catalog.models}
     return Plan(
         plans,
@@ -172,6 +175,8 @@ def _plan_model(
         "kind": model.kind.value,
         "context_window": model.context_window,
         "max_output_tokens": model.max_output_tokens,
+        "aliases": model.aliases,
+        "deprecated_on": model.deprecated_on,
         "is_active": model.is_active,
     }
     changes = _assign(row, values if model.owned_by is UNSET else values | {"owned_by": model.owned_by})
@@ -179,7 +184,7 @@ def _plan_model(
         changes = [
             Change(
                 "model created",
-                after=_listed({name: value for name, value in values.items() if value is not True}),
+                after=_listed({name: value for name, value in values.items() if value and value is not True}),
             )
         ]
     rows: list[ServedModel | Deployment] = [row] if changes or known is None else []

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import date, datetime
 
 import msgspec
 
@@ -53,8 +53,8 @@ def _model(row: ServedModel, history: Iterable[Price], now: datetime) -> Iterato
     )
     if row.kind != ModelKind.CHAT:
         yield f'kind = "{row.kind}"'
-    if not row.is_active:
-        yield "is_active = false"
+    optional = {name: getattr(row, name) for name in ("aliases", "deprecated_on", "is_active")}
+    yield from _lines({name: value for name, value in optional.items() if value not in ([], None, True)})
     if not deployments:
         yield "deployments = []"
     price = None
@@ -91,7 +91,9 @@ def _lines(values: Mapping[str, object]) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """Return the value as TOML: JSON, except for tables and DEL, which JSON does not escape."""
+    """Return the value as TOML: JSON, except for tables, dates, and DEL, which JSON does not escape."""
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, dict):
         return "{ " + ", ".join(_lines(value)) + " }"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -14,7 +14,7 @@ from unfold.decorators import action, display
 
 from accounts.pages.admin_mixins import ChoosesRows
 from chatapi.models import Deployment, ModelKind, ServedModel
-from chatapi.pages.catalog_forms import DeploymentForm
+from chatapi.pages.catalog_forms import DeploymentForm, ServedModelForm
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
 from chatapi.pages.theme import link
 from usage.formatting import usd
@@ -66,20 +66,16 @@ class ServedModelAdmin(ModelAdmin):
     search_fields = ["id"]
     show_full_result_count = False
     inlines = [DeploymentInline]
+    form = ServedModelForm
     fields = [
         ("id", "kind"),
         ("context_window", "max_output_tokens"),
-        ("owned_by", "is_active"),
+        "aliases",
+        ("deprecated_on", "owned_by", "is_active"),
         "created_at",
     ]
     actions_list = ["import_file", "export_file"]
     actions_detail = ["show_prices"]
-
-    def get_form(
-        self, request: HttpRequest, obj: ServedModel | None = None, change: bool = False, **kwargs: Any
-    ) -> Any:
-        help_texts = {"max_output_tokens": "Maximum and default for each answer."}
-        return super().get_form(request, obj, change, help_texts=help_texts, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
         """Keep the id and the kind, by which history names the model and reports its usage."""

@@ -1,36 +1,53 @@
-"""The form of a deployment, with fields instead of JSON."""
+"""The forms of models, their aliases in projects, and deployments, with fields instead of JSON."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
-from django.core.exceptions import ValidationError
-from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
 
+from accounts.models import Project
 from accounts.pages.admin_mixins import ConstrainedForm
-from chatapi.models import MAX_TIMEOUT_MS, TIMEOUTS, Deployment, extra_parameters_mistake
+from chatapi.models import (
+    MAX_TIMEOUT_MS,
+    TIMEOUTS,
+    Deployment,
+    ServedModel,
+    aliases_mistake,
+    extra_parameters_mistake,
+    shared_alias,
+)
 from chatapi.worker.engines import Timeouts
 
 _BETWEEN_NAMES = re.compile(r"[\s,]+")
 _USUAL = Timeouts()
 
 
-class ParametersField(forms.CharField):
-    """Names of parameters, separated by spaces or commas; its value is a list."""
+class NamesField(forms.CharField):
+    """Names separated by spaces or commas; its value is a list."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, mistake: Callable[[list[str]], str | None], placeholder: str, **kwargs: Any) -> None:
+        """`mistake` returns what is wrong with the names."""
         super().__init__(
-            widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "top_k min_p"}),
-            max_length=4_000,
+            widget=UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder}),
+            max_length=16_000,
+            required=False,
             **kwargs,
         )
+        self.mistake = mistake
 
     def to_python(self, value: Any) -> Any:
-        """Return distinct names; raises `ValidationError` for one that must not be forwarded."""
+        """Return distinct names; raises `ValidationError` for a mistake in them."""
         names = list(
             dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name)
         )
-        if mistake := extra_parameters_mistake(names):
+        if mistake := self.mistake(names):
             raise ValidationError(mistake)
         return names
 
@@ -54,11 +71,74 @@ def _milliseconds(label: str, usual_ms: int) -> forms.IntegerField:
     )
 
 
+class ServedModelForm(ConstrainedForm):
+    """A model, with its other names."""
+
+    aliases = NamesField(
+        lambda names: aliases_mistake(names, ()),
+        "claude-haiku-4-5 gpt-5.6",
+        help_text="Other names that clients may send, separated by spaces.",
+    )
+
+    class Meta:
+        model = ServedModel
+        fields = ["id", "context_window", "max_output_tokens", "aliases", "deprecated_on", "owned_by"]
+        fields += ["is_active"]
+        help_texts = {"max_output_tokens": "Maximum and default for each answer."}
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse names that other models have, and an id that is another model's alias."""
+        data = self.cleaned_data
+        own = ServedModel(pk=data.get("id", self.instance.pk), aliases=data.get("aliases", []))
+        # Its own names last, so that the mistake is about them.
+        if clash := shared_alias([*ServedModel.objects.exclude(pk=own.pk), own]):
+            raise ValidationError({"aliases" if clash[0] == own.pk else NON_FIELD_ERRORS: clash[1]})
+        return data
+
+
+class ProjectForm(ConstrainedForm):
+    """A project, with its own names for models."""
+
+    model_aliases = forms.CharField(
+        required=False,
+        max_length=32_000,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": "claude-haiku-4-5 = llama-3.1-8b"}),
+        help_text="Names that this project's keys may send for a model: a line “name = model” for each.",
+    )
+
+    class Meta:
+        model = Project
+        fields = ["organization", "name", "is_active", "model_aliases", "hashes_end_users"]
+        fields += ["counts_end_users", "stores_metadata"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        aliases = self.instance.model_aliases
+        self.initial["model_aliases"] = "\n".join(f"{name} = {model}" for name, model in aliases.items())
+
+    def clean_model_aliases(self) -> dict[str, str]:
+        """Return the models by alias; raise `ValidationError` for a name that a model has already, and for
+        an unknown model.
+        """
+        lines = [line for line in self.cleaned_data["model_aliases"].splitlines() if line.strip()]
+        pairs = [[part.strip() for part in line.split("=", 1)] for line in lines]
+        if wrong := [line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2]:
+            raise ValidationError(f"“{wrong[0]}” is no line such as “claude-haiku-4-5 = llama-3.1-8b”.")
+        known = dict(ServedModel.objects.values_list("pk", "aliases"))
+        taken = known.keys() | {alias for aliases in known.values() for alias in aliases}
+        if mistake := aliases_mistake([name for name, _ in pairs], taken):
+            raise ValidationError(mistake)
+        if unknown := [model for _, model in pairs if model not in known]:
+            raise ValidationError(f"There is no model with the id {unknown[0]!r}.")
+        return dict(pairs)
+
+
 class DeploymentForm(ConstrainedForm):
     """A deployment, with a field for each of its timeouts."""
 
-    extra_parameters = ParametersField(
-        required=False,
+    extra_parameters = NamesField(
+        extra_parameters_mistake,
+        "top_k min_p",
         help_text="Request parameters beyond OpenAI's that it may receive, separated by spaces. "
         "Every deployment of this model must accept them.",
     )

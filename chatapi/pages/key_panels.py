@@ -69,7 +69,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
 def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
     """Yield the key's limits, then its project's and its organization's."""
     owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
-    found = RateLimit.objects.filter(owners)
+    found = RateLimit.objects.filter(owners, each_end_user=False)
     for limit in sorted(
         found, key=lambda limit: (list(reversed(_OWNERS)).index(Scope(limit.scope)), limit.model)
     ):

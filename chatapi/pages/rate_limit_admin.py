@@ -9,12 +9,17 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.models import RateLimit
+from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.key_forms import model_choices
+from usage.pages.filters import words
+from usage.pages.forms import end_user_field, named_end_user
 
 
-class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+class RateLimitForm(ConstrainedForm):
     """A limit. Its model is chosen: a limit of a model that does not exist would limit nothing."""
+
+    end_user_name = end_user_field()
 
     model = forms.ChoiceField(
         required=False, widget=UnfoldAdminSelectWidget, help_text="All models share one limit."
@@ -22,7 +27,7 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
 
     class Meta:
         model = RateLimit
-        fields = ["organization", "project", "api_key", "model", *RateLimit.NUMBERS]
+        fields = ["organization", "project", "api_key", "each_end_user", "model", *RateLimit.NUMBERS]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,6 +37,14 @@ class RateLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic a
             known = model_choices([self.instance.model] if self.instance.model else [])
             field.choices = [("", "All models"), *known]
 
+    def clean(self) -> dict[str, Any]:
+        """Replace the project by its end user, if one is named."""
+        data = self.cleaned_data
+        project = data.get("project")
+        if person := named_end_user(project, data.get("end_user_name"), is_each=data.get("each_end_user")):
+            self.instance.end_user, data["project"] = person, None
+        return data
+
 
 @admin.register(RateLimit)
 class RateLimitAdmin(TenantAdmin, ModelAdmin):
@@ -40,12 +53,18 @@ class RateLimitAdmin(TenantAdmin, ModelAdmin):
     form = RateLimitForm
     nothing_yet = "No rate limits."
     list_display = ["owner", "scope", "served_model", *RateLimit.NUMBERS]
-    list_select_related = ["organization", "project__organization", "api_key"]
+    list_select_related = [
+        "organization",
+        "project__organization",
+        "api_key",
+        "end_user__project__organization",
+    ]
     search_fields = ["organization__name", "project__name", "api_key__name", "api_key__public", "model"]
     autocomplete_fields = ["organization", "project", "api_key"]
     show_full_result_count = False
     fieldsets = [
         ("Who (choose one)", {"fields": ["organization", "project", "api_key"]}),
+        ("End users", {"fields": ["each_end_user", "end_user_name"]}),
         ("Model", {"fields": ["model"]}),
         ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0 blocks everything."}),
     ]
@@ -62,7 +81,7 @@ class RateLimitAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Scope")
     def scope(self, row: RateLimit) -> str:
-        return row.scope
+        return f"each end user of the {row.scope}" if row.each_end_user else words(row.scope)
 
     @display(description="Model", ordering="model")
     def served_model(self, row: RateLimit) -> str:

@@ -5,16 +5,19 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from typing import Final
 
 import msgspec
 from django.conf import settings
 
-from accounts import authentication
+from accounts import authentication, end_users
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
+from accounts.limits import Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
@@ -33,6 +36,7 @@ from chatapi.wire.deltas import Usage
 from chatapi.wire.invalid_request import UnresolvedReferences
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
 from chatapi.wire.protocols import Answer, Dialect
+from chatapi.wire.protocols.envelope import Header
 from usage import pricing
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted, is_known
@@ -162,6 +166,7 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         if room is None and sum(map(len, pieces)) > LARGE_BYTES:
             room = await _take_room(exchange, services, caller, sum(map(len, pieces)))
         parsed = await _parse(exchange, services, caller, dialect, pieces)
+    parsed = msgspec.structs.replace(parsed, summary=_with_end_user(exchange, caller, parsed.summary))
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     if (answer_bytes := request.summary.answer_bytes) > LARGE_BYTES:
@@ -190,6 +195,13 @@ async def _parse(
     return parsed_request.parse(b"".join(pieces), protocol, default_model, is_ticket=is_ticket)
 
 
+def _with_end_user(exchange: Exchange, caller: Caller, summary: RequestSummary) -> RequestSummary:
+    """Return the summary with the end user's name as rows have it; the setting's header comes first."""
+    name = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
+    stored = end_users.stored_name(name or summary.end_user, is_hashed=caller.hashes_end_users)
+    return summary if stored == summary.end_user else msgspec.structs.replace(summary, end_user=stored)
+
+
 async def redeem(exchange: Exchange, services: Services, secret: str) -> ValidatedRequest:
     """Return the request that was posted for this ticket, if the key that posted it is still valid."""
     if await exchange.has_large_body():
@@ -204,8 +216,10 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     # Another version may have validated the request. What this one can't read has to be posted again; a large
     # request would take too long to read here, so a worker finds out.
     if summary is None or len(ticket.request) <= LARGE_BYTES:
+        end_user = summary and summary.end_user  # as it is stored, or of a header
         try:
-            summary = parsed_request.read(ticket.request).summary
+            read = parsed_request.read(ticket.request).summary
+            summary = msgspec.structs.replace(read, end_user=end_user)
         except msgspec.DecodeError as error:
             log.error("a ticket's request can't be read: %s", error)
             raise errors.invalid_ticket() from None
@@ -274,28 +288,38 @@ async def _with_price(
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
-    model, price = await _model(services, caller, summary.model, exchange.protocol.model_kind)
+    model, price = await _priced_model(services, caller, summary.model, exchange.protocol.model_kind)
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
     if ignored := requests.ignored_parameters(summary, model.extra_parameters):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
-    discount = (await services.discounts.get()).get(caller.organization_id, 0)
-    price = FREE if caller.is_test else pricing.discounted(price, discount)
+    if model.deprecated_on is not None:
+        exchange.response_headers += _deprecation_headers(model.id, model.deprecated_on)
     return ValidatedRequest(caller, dialect, summary, parsed.content, model, price, parsed.state)
 
 
-async def _model(services: Services, caller: Caller, name: str, kind: str) -> tuple[CatalogModel, Price]:
-    """Return the model that the caller names, with its price; raise why it can't serve this kind."""
-    if not caller.may_use(name):
+async def _priced_model(
+    services: Services, caller: Caller, name: str, kind: str
+) -> tuple[CatalogModel, Price]:
+    """Return the model that the name means to the caller, and its price; raise why it can't be used so."""
+    model = await services.model(caller, name)
+    if not caller.may_use(name if model is None else model.id):
         raise errors.model_not_allowed(name)
-    model = await services.model(name)
     if model is None:
         raise errors.model_not_found(name)
     if model.kind != kind:
         raise errors.model_of_another_kind(name, model.kind, kind)
     if model.price is None:
         raise NotPriced(name)
-    return model, model.price
+    discount = (await services.discounts.get()).get(caller.organization_id, 0)
+    return model, FREE if caller.is_test else pricing.discounted(model.price, discount)
+
+
+def _deprecation_headers(model_id: str, day: date) -> list[Header]:
+    """Return RFC 9745's header, which has seconds of Unix time, and the same in words."""
+    at = datetime.combine(day, time(), UTC)
+    warning = f"The model '{model_id}' is deprecated from {day} on."
+    return [(b"deprecation", b"@%d" % at.timestamp()), (b"x-chatapi-warning", warning.encode())]
 
 
 # ---- admit
@@ -364,7 +388,11 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         api_key_id=caller.api_key_id,
         time_zone=caller.time_zone,
         is_test=caller.is_test,
-        model=summary.model,
+        model=model.id,
+        requested_model=None if summary.model == model.id else summary.model,
+        end_user=summary.end_user,
+        counts_end_user=caller.counts_end_users,
+        metadata=summary.metadata if caller.stores_metadata else None,
         endpoint=exchange.kind.protocol,
         dialect=request.dialect.name,
         is_stream=summary.stream,
@@ -390,8 +418,9 @@ async def _take_from_limits(
     """
     try:
         await services.open_generations.add(request.caller.organization_id)
+        more = await _end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(
-            request.caller, exchange.id, model=request.summary.model, tokens=admission.most_tokens
+            request.caller, exchange.id, model=request.model.id, tokens=admission.most_tokens, more=more
         )
     except (RateLimited, errors.APIError) as error:
         if admission.idempotency is None:
@@ -405,6 +434,15 @@ async def _take_from_limits(
     exchange.is_counted = True
     exchange.response_headers += reservation.headers()
     return reservation
+
+
+async def _end_user_limits(services: Services, caller: Caller, end_user: str | None) -> Sequence[Limit]:
+    """Return the limits of the end user, if the caller's project counts them."""
+    if end_user is None or not caller.counts_end_users:
+        return ()
+    if not caller.has_own_end_user_limits:
+        return end_users.named(caller.end_user_limits, end_user)
+    return await services.commits.read(end_users.limits, caller.project_id, end_user, caller.end_user_limits)
 
 
 async def _admit(

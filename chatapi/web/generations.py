@@ -86,7 +86,7 @@ def answer_to(exchange: Exchange, generation: Generation | Admission) -> Answer:
     return Answer(
         generation.id.hex,
         identity.created(generation.id),
-        generation.model,
+        generation.requested_model or generation.model,
         generation.choices_count,
         generation.includes_usage,
         exchange.request_id,

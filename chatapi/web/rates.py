@@ -85,7 +85,8 @@ class Rates:
 
     def _remember(self, error: RateLimited) -> None:
         limit, wait_ms = error.limit, error.retry_after_ms
-        if limit.counts is not Counts.REQUESTS or limit.model or wait_ms is None:
+        # An end user is known only when the body is read.
+        if limit.counts is not Counts.REQUESTS or limit.model or limit.name or wait_ms is None:
             return
         # Forgetting is cheap: the next requests ask Redis.
         if len(self._full) >= MOST_REMEMBERED:
@@ -94,16 +95,18 @@ class Rates:
         # Not for longer than the wait: a client that waits as long as it was told gets in.
         self._full[limit] = _Full(error.statuses, now + wait_s, now + min(wait_s, REMEMBERED_S))
 
-    async def take(self, caller: Caller, generation_id: UUID, *, model: str, tokens: int) -> Reservation:
-        """Take from every limit that applies, or from none; raises `RateLimited` or `RedisError`.
+    async def take(
+        self, caller: Caller, generation_id: UUID, *, model: str, tokens: int, more: Sequence[Limit] = ()
+    ) -> Reservation:
+        """Take from every limit that applies, `more` among them, or from none; raises `RateLimited` or
+        `RedisError`.
 
         What a Redis that does not answer has taken all the same stays taken until time pays for it; its lease
         expires.
         """
+        limits = (*caller.rate_limits, *more)
         # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
-        taking = asyncio.ensure_future(
-            self._limits.take(caller.rate_limits, generation_id, model=model, tokens=tokens)
-        )
+        taking = asyncio.ensure_future(self._limits.take(limits, generation_id, model=model, tokens=tokens))
         try:
             reservation = await asyncio.shield(taking)
         except asyncio.CancelledError:

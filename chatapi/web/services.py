@@ -154,8 +154,12 @@ class Services:
         cls._instance = services
         return services
 
-    async def model(self, name: str) -> CatalogModel | None:
-        """Return the model that is served by this name, or None. Raises `DatabaseUnavailable`."""
+    async def model(self, caller: Caller, name: str) -> CatalogModel | None:
+        """Return the model that is served to the caller by this name, or None. Raises `DatabaseUnavailable`.
+
+        A project's own names come first: they must not change when the catalog gets another model.
+        """
+        name = caller.model_aliases.get(name, name)
         for max_age_s in (MAX_AGE_S, NEW_MODEL_S):
             if model := (await self.catalog.get(max_age_s)).get(name):
                 return model

@@ -39,6 +39,10 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """An estimate, if the request asks for nothing else."""
     is_background: bool = False
     """The client does not wait for the answer."""
+    end_user: str | None = None
+    """The caller's own name for the person who asks."""
+    metadata: dict[str, str] | None = None
+    """The caller's own pairs, at most 16."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -98,5 +102,7 @@ def _parsed(
         answer_bytes=request.answer_bytes,
         prompt_tokens=prompt_tokens,
         is_background=request.is_background,
+        end_user=request.end_user,
+        metadata=request.metadata,
     )
     return ParsedRequest(summary, content, state)

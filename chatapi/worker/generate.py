@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from redis.exceptions import RedisError
 
@@ -124,7 +125,8 @@ async def _run(services: Services, run: Run) -> None:
     try:
         await services.turns.take(run.claimed.organization_id, START_UNITS)
         if run.content is not None:
-            request = await _request(run)
+            # A client may have sent an alias, which means nothing to engines.
+            request = msgspec.structs.replace(await _request(run), model=run.claimed.model)
             run.usage.expect_echo(request)
             run.context = request.context if run.is_kept else request.context | {"is_stored": False}
         end = await _produce(services, run, request)

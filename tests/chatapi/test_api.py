@@ -153,15 +153,15 @@ def test_an_unknown_model_is_a_404(alice: Person, small: ServedModel, name: str)
 def test_a_model_that_is_deleted_meanwhile_is_a_404(
     alice: Person, small: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served_ids = views._served_ids
+    served = views._served
 
-    def served_until_now(caller: Caller) -> set[str]:
-        known = served_ids(caller)
+    def served_until_now(caller: Caller) -> dict[str, str]:
+        known = served(caller)
         Deployment.objects.all().delete()
         ServedModel.objects.all().delete()
         return known
 
-    monkeypatch.setattr(views, "_served_ids", served_until_now)
+    monkeypatch.setattr(views, "_served", served_until_now)
     assert error(alice.get("/v1/models/small"), 404)["code"] == "model_not_found"
 
 

@@ -104,6 +104,12 @@ def test_trusted_proxies_must_be_addresses(settings: Settings, proxy: str) -> No
     assert ids() == ["chatapi.E006"]
 
 
+@pytest.mark.parametrize("name", ["x end user", "x-user:", "authorization", "x" * 65])
+def test_the_header_of_end_users_must_be_one_without_a_secret(settings: Settings, name: str) -> None:
+    settings.END_USER_HEADER = name
+    assert ids() == ["chatapi.E012"]
+
+
 @pytest.mark.parametrize(
     "origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "null"]
 )

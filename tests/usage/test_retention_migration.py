@@ -4,6 +4,7 @@ something was dropped.
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -67,6 +68,11 @@ def schema() -> list[tuple[str, str]]:
     with connection.cursor() as cursor:
         cursor.execute(found[connection.vendor])
         return list(cursor.fetchall())
+
+
+def written() -> list[tuple[Any, ...]]:
+    """The sealed columns of all entries: an older schema lacks later ones."""
+    return list(LedgerEntry.objects.order_by("id").values_list(*seals.COLUMNS))
 
 
 def test_the_ledger_is_immutable_there_and_back(books: None) -> None:

@@ -116,7 +116,18 @@ def pages(row: Generation) -> list[str]:
     found += [f"{reverse('admin:index')}?days=30&group={name}" for name in own]
     found += [
         f"{reverse('admin:requests')}?{query}"
-        for query in ("min=0.1", "source=none", "dialect=openai", "deployment=sandbox", "id=" + row.id.hex)
+        for query in (
+            "min=0.1",
+            "source=none",
+            "dialect=openai",
+            "deployment=sandbox",
+            "metadata=a=b",
+            "id=" + row.id.hex,
+        )
+    ]
+    found += [
+        f"{reverse('admin:requests')}?end_user=ann&{name}={own[name]}"
+        for name in ("organization", "project", "key")
     ]
     found += [
         f"{reverse('admin:requests')}?days=1&time=settled&{query}"

@@ -23,16 +23,46 @@ floating point and PostgreSQL fail.
 """
 
 
+def ids_for(
+    organization_id: int, project_id: int, api_key_id: int, day: date, end_user_id: int | None = None
+) -> tuple[str, ...]:
+    """Return the nine budgets in which a request that is admitted on that day counts, and the three of its
+    end user, if the project counts them.
+    """
+    own = _of_key(organization_id, project_id, api_key_id, day)
+    return own if end_user_id is None else own + _of(Scope.END_USER, end_user_id, day)
+
+
 @lru_cache(maxsize=4_096)
-def ids_for(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
-    """Return the nine budgets in which a request that is admitted on that day counts."""
+def _of_key(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
     scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
+    return tuple(budget_id for scope, scope_id in scopes for budget_id in _of(scope, scope_id, day))
+
+
+def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
     periods = ((Period.DAY, day), (Period.MONTH, day.replace(day=1)), (Period.EVER, EVER))
-    return tuple(
-        str(BudgetKey(scope.value, scope_id, period.value, start))
-        for scope, scope_id in scopes
-        for period, start in periods
-    )
+    return tuple(str(BudgetKey(scope.value, scope_id, period.value, start)) for period, start in periods)
+
+
+_OWN_LIMIT = """FROM usage_budgetlimit AS l
+    WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"""
+_NEAREST_LIMIT = """FROM (
+        SELECT n.limit_nanodollars, n.soft_limit_nanodollars FROM usage_budgetlimit AS n
+        WHERE n.period = b.period AND (n.scope = b.scope AND n.scope_id = b.scope_id
+            OR b.scope = 'end_user' AND n.scope = 'project_user' AND n.scope_id = (
+                SELECT u.project_id FROM accounts_enduser AS u WHERE u.id = b.scope_id)
+            OR b.scope = 'end_user' AND n.scope = 'org_user' AND n.scope_id = (
+                SELECT p.organization_id FROM accounts_enduser AS u
+                JOIN accounts_project AS p ON p.id = u.project_id WHERE u.id = b.scope_id))
+        ORDER BY CASE n.scope WHEN 'org_user' THEN 2 WHEN 'project_user' THEN 1 ELSE 0 END LIMIT 1) AS l
+    WHERE 1 = 1"""
+
+
+def _limit_of(ids: Iterable[str]) -> str:
+    """Return the part of a query that finds the limit `l` of each budget `b`: an end user's is its own, its
+    project's or its organization's.
+    """
+    return _NEAREST_LIMIT if any(each.startswith(Scope.END_USER.value) for each in ids) else _OWN_LIMIT
 
 
 def hold(amounts: Mapping[str, int]) -> bool:
@@ -52,8 +82,7 @@ def hold(amounts: Mapping[str, int]) -> bool:
         WHERE b.id = hold.target
         AND b.posted_nanodollars + b.pending_nanodollars <= {MAX_NANODOLLARS} - hold.amount
         AND NOT EXISTS (
-            SELECT 1 FROM usage_budgetlimit AS l
-            WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+            SELECT 1 {_limit_of(amounts)}
             AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)
         AND NOT EXISTS (
             SELECT 1 FROM usage_credit AS c
@@ -112,10 +141,9 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     _lock(ids)
     rows = fetch_all(
         f"""SELECT
-            b.id, b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, c.credited_nanodollars
+            b.id, b.posted_nanodollars, b.pending_nanodollars,
+            (SELECT l.limit_nanodollars {_limit_of(ids)}), c.credited_nanodollars
         FROM usage_budget AS b
-        LEFT JOIN usage_budgetlimit AS l
-            ON l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
         LEFT JOIN usage_credit AS c
             ON b.scope = 'organization' AND b.period = 'ever'
             AND c.organization_id = b.scope_id AND c.is_required
@@ -169,8 +197,7 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
         SET pending_nanodollars = b.pending_nanodollars - change.released,
         posted_nanodollars = b.posted_nanodollars + change.amount,
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
-            SELECT 1 FROM usage_budgetlimit AS l
-            WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period
+            SELECT 1 {_limit_of(changes)}
             AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
         FROM change WHERE b.id = change.target""",  # noqa: S608
         [*parameters, db_value(now)],

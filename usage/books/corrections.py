@@ -88,7 +88,8 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
     insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:
-        for budget_id in budgets.ids_for(row.organization_id, row.project_id, row.api_key_id, row.budget_day):
+        owners = (row.organization_id, row.project_id, row.api_key_id)
+        for budget_id in budgets.ids_for(*owners, row.budget_day, row.end_user_id):
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)
@@ -107,6 +108,7 @@ def _row(now: datetime, correction: Correction) -> Entry:
         organization_id=entry.organization_id,
         project_id=entry.project_id,
         api_key_id=entry.api_key_id,
+        end_user_id=entry.end_user_id,
         model=entry.model,
         outcome=entry.outcome,
         budget_day=entry.budget_day,

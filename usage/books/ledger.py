@@ -9,15 +9,17 @@ affect the others. `now` is the database's clock. Every claim raises the fence, 
 nothing.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
+from accounts import end_users
 from usage import pricing
 from usage.books import budgets, idempotency
 from usage.books.idempotency import Idempotency
@@ -62,6 +64,16 @@ class Admission:
     """The context window. It may exceed what is held for, because a server adds tokens to the prompt that
     nobody can predict. None: unknown.
     """
+    requested_model: str | None = None
+    """The alias that the client sent, which its answer has."""
+    end_user: str | None = None
+    """The project's name for the person who asks."""
+    metadata: Mapping[str, str] | None = None
+    """The client's own pairs, for filters."""
+    counts_end_user: bool = False
+    """Whether the request counts in budgets of the end user."""
+    end_user_id: int | None = None
+    """Set by `admit`, if the end user counts."""
     idempotency: Idempotency | None = None
 
     @property
@@ -92,6 +104,7 @@ def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceed
 
 
 def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
+    items = _with_end_users(items)
     # If one does not fit, or a budget has no row yet, decide about each request separately.
     results: list[UUID | BudgetExceeded] = (
         [item.id for item in items] if _hold(now, items) else _hold_what_fits(now, items)
@@ -105,6 +118,20 @@ def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExcee
     idempotency.release(item.id for item in refused if item.idempotency)
     failpoint("admit.before_commit")
     return results
+
+
+def _with_end_users(items: Sequence[Admission]) -> Sequence[Admission]:
+    """Return the items with the ids of the end users that count; a first request makes its end user."""
+    names = {(item.project_id, item.end_user) for item in items if item.counts_end_user and item.end_user}
+    if not names:
+        return items
+    ids = end_users.ids_of(names)
+    return [
+        replace(item, end_user_id=ids[item.project_id, item.end_user])
+        if item.counts_end_user and item.end_user
+        else item
+        for item in items
+    ]
 
 
 def _hold(now: datetime, items: Sequence[Admission]) -> bool:
@@ -130,15 +157,16 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
-    return budgets.ids_for(
-        item.organization_id, item.project_id, item.api_key_id, local_day(now, item.time_zone)
-    )
+    day = local_day(now, item.time_zone)
+    return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, day, item.end_user_id)
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "endpoint", "dialect",
-    "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens", "max_prompt_tokens",
-    *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at", "admitted_at",
+    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "end_user",
+    "end_user_id", "metadata", "endpoint",
+    "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
+    "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
+    "admitted_at",
 )  # fmt: skip
 
 
@@ -150,6 +178,10 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.api_key_id,
         item.is_test,
         item.model,
+        item.requested_model,
+        item.end_user,
+        item.end_user_id,
+        json.dumps(item.metadata) if item.metadata else None,
         item.endpoint,
         item.dialect,
         item.is_stream,

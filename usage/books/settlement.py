@@ -107,11 +107,13 @@ class _Open(NamedTuple):
     model: str
     budget_day: date
     reserved_nanodollars: int
+    end_user_id: int | None
     price: Price
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
-        return budgets.ids_for(self.organization_id, self.project_id, self.api_key_id, self.budget_day)
+        owners = (self.organization_id, self.project_id, self.api_key_id)
+        return budgets.ids_for(*owners, self.budget_day, self.end_user_id)
 
 
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
@@ -233,6 +235,7 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
         organization_id=row.organization_id,
         project_id=row.project_id,
         api_key_id=row.api_key_id,
+        end_user_id=row.end_user_id,
         model=row.model,
         outcome=posting.item.outcome.value,
         budget_day=row.budget_day,

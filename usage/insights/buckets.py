@@ -15,7 +15,7 @@ from django.db.models.expressions import Combinable
 
 from usage.database.clock import TruncUTC, Width
 from usage.database.time_limit import time_limit
-from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
+from usage.models import SPENT, DailyEndUserUsage, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 from usage.rollups.closed_days import Spans
 
@@ -39,8 +39,8 @@ _TOKENS_AND_MONEY = (
 class BucketQuery:
     """A question about the time from `start` up to `end`, both on a full UTC minute, hour or day.
 
-    `group_by` has columns: project_id, api_key_id, model. A filter that is None matches everything, an empty
-    one nothing.
+    `group_by` has columns: project_id, api_key_id, model, end_user_id. A filter that is None matches
+    everything, an empty one nothing. End users have days, and no keys.
     """
 
     organization_id: int
@@ -53,6 +53,11 @@ class BucketQuery:
     models: tuple[str, ...] | None = None
     but_models: tuple[str, ...] = ()
     """Models to leave out."""
+    end_user_ids: tuple[int, ...] | None = None
+
+    @property
+    def is_by_end_user(self) -> bool:
+        return self.end_user_ids is not None or "end_user_id" in self.group_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +82,18 @@ class Bucket:
     sums: list[Sums]
 
 
+class TooManyEndUsers(Exception):
+    """One day has usage of more end users and models than `MAX_ENTRIES`."""
+
+
 @time_limit()
 def buckets(query: BucketQuery) -> list[Bucket]:
-    """Return every bucket from the start to the end, or to the one that `MAX_ENTRIES` do not cover."""
-    end = _readable_end(query) if query.width == "minute" else query.end
+    """Return every bucket from the start to the end, or to the one that `MAX_ENTRIES` do not cover.
+
+    Raises `TooManyEndUsers`.
+    """
+    is_bounded = query.width == "minute" or query.is_by_end_user
+    end = _readable_end(query) if is_bounded else query.end
     found: defaultdict[datetime, list[Sums]] = defaultdict(list)
     for rows in _rows(query, end):
         for row in rows:
@@ -97,6 +110,9 @@ def _rows(query: BucketQuery, end: datetime) -> Iterator[QuerySet[Any, dict[str,
     """Yield querysets of sums by bucket and group; each bucket is in one of them."""
     if query.width == "minute":
         yield _added_up(_fitting(_entries(query, end), query), TruncUTC("minute", "created_at"), query)
+        return
+    if query.is_by_end_user:
+        yield _added_up(_fitting(_days_of_end_users(query, end), query), F("day"), query)
         return
     mine = {"organization_id": query.organization_id}
     is_by_day = query.width == "day"
@@ -115,8 +131,22 @@ def _entries(query: BucketQuery, end: datetime) -> QuerySet[LedgerEntry]:
     )
 
 
+def _days_of_end_users(query: BucketQuery, end: datetime) -> QuerySet[DailyEndUserUsage]:
+    return DailyEndUserUsage.objects.filter(
+        organization_id=query.organization_id, day__gte=query.start.date(), day__lt=end.date()
+    )
+
+
 def _readable_end(query: BucketQuery) -> datetime:
-    """Return the full minute up to which entries are read, at least one minute after the start."""
+    """Return the full minute up to which entries are read, at least one minute after the start; for end users
+    the full day.
+    """
+    if query.is_by_end_user:
+        rows = _fitting(_days_of_end_users(query, query.end), query).order_by("day")
+        day = rows.values_list("day", flat=True)[MAX_ENTRIES:].first()
+        if day == query.start.date():
+            raise TooManyEndUsers
+        return query.end if day is None else closed_days.midnight(day)
     beyond = (
         _entries(query, query.end)
         .order_by("created_at")
@@ -133,6 +163,7 @@ def _fitting(rows: QuerySet[Any], query: BucketQuery) -> QuerySet[Any]:
         "project_id__in": query.project_ids,
         "api_key_id__in": query.api_key_ids,
         "model__in": query.models,
+        "end_user_id__in": query.end_user_ids,
     }
     found = rows.filter(**{name: values for name, values in filters.items() if values is not None})
     return found.exclude(model__in=query.but_models) if query.but_models else found

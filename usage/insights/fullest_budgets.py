@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
 
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, EndUser, Organization, Project
 from usage.books import budgets
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
@@ -127,3 +127,7 @@ def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:
             return {
                 row.pk: (f"{row.project} / {row.name}", row.project.organization.time_zone) for row in keys
             }
+        case Scope.END_USER:
+            people = EndUser.objects.filter(pk__in=ids).select_related("project__organization")
+            return {row.pk: (str(row), row.project.organization.time_zone) for row in people}
+    return {}  # the limits of each end user have no budget of their own

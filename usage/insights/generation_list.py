@@ -11,8 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db import connection
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import RawSQL
 
+from accounts import end_users
 from accounts.models import APIKey, Project
 from usage.database.time_limit import time_limit
 from usage.insights.range import Range
@@ -50,11 +53,16 @@ class RequestFilters(Filters):
     min_nanodollars: int | None = None
     max_nanodollars: int | None = None
     id: UUID | None = None
+    end_user: str | None = None
+    """A name as clients send it, or as rows have it; needs an organization, a project or a key."""
+
+    metadata: tuple[str, str] | None = None
+    """A key and the value that it has."""
 
     @property
     def is_search(self) -> bool:
         """Whether rows that match may be far apart in the index."""
-        return self.id is None and bool(_unindexed(self))
+        return self.id is None and bool(_unindexed(self) or self.metadata)
 
     @property
     def admitted_since(self) -> datetime | None:
@@ -166,6 +174,8 @@ class _Scan:
         rows = Generation.objects.filter(
             **{name: value for name, value in owner.items() if value is not None}
         )
+        if filters.end_user and filters.organization_id is not None:
+            rows = rows.filter(end_user=filters.end_user)
         is_by_id = not any(owner.values())
         if (since := filters.admitted_since) is not None:
             rows = rows.filter(admitted_at__gte=since)
@@ -217,13 +227,31 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
     if filters.project_id is not None:
         home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
         is_possible = home is not None and organization_id in (None, home)
-        return replace(filters, organization_id=home) if is_possible else None
-    return filters
+        return _with_stored_name(replace(filters, organization_id=home)) if is_possible else None
+    return _with_stored_name(filters)
+
+
+def _with_stored_name(filters: RequestFilters) -> RequestFilters:
+    """Return the filters with the end user's digest if the organization has no rows with the name itself."""
+    if not filters.end_user or filters.organization_id is None:
+        return filters
+    own = Generation.objects.filter(organization_id=filters.organization_id, end_user=filters.end_user)
+    return filters if own.exists() else replace(filters, end_user=end_users.digest(filters.end_user))
 
 
 def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
     rows = rows.filter(**_unindexed(filters))
+    if filters.metadata is not None:
+        rows = rows.filter(RawSQL(_HAS_PAIR[connection.vendor], filters.metadata, BooleanField()))  # noqa: S611
     return rows if filters.id is None else rows.filter(id=filters.id)
+
+
+_HAS_PAIR = {
+    "sqlite": "EXISTS (SELECT 1 FROM json_each(usage_generation.metadata) AS pair "
+    "WHERE pair.key = %s AND pair.value = %s)",
+    "postgresql": "usage_generation.metadata ->> %s = %s",
+}
+"""Django's own lookups take a key of digits for the index of a list."""
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:
@@ -231,6 +259,8 @@ def _unindexed(filters: RequestFilters) -> dict[str, Any]:
     lookups = {column: getattr(filters, name) for name, column in _UNINDEXED.items()}
     if filters.outcome == ANY_ERROR:
         lookups |= {"outcome": None, "outcome__in": FAILED}
+    if filters.organization_id is None:
+        lookups["end_user"] = filters.end_user
     if filters.time == "settled":
         lookups |= {"settled_at__gte": filters.since, "settled_at__lt": filters.until}
     return {column: value for column, value in lookups.items() if value is not None}

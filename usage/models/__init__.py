@@ -11,12 +11,21 @@ from usage.models.outcomes import ANY_ERROR, FAILED, Outcome
 from usage.models.prices import Discount, Price
 from usage.models.refused_requests import RefusedRequests
 from usage.models.retention import RetentionHorizon
-from usage.models.rollups import ClosedDay, DailyFirstTokens, DailyTotals, DailyUsage, Dimension, HourlyUsage
+from usage.models.rollups import (
+    ClosedDay,
+    DailyEndUserUsage,
+    DailyFirstTokens,
+    DailyTotals,
+    DailyUsage,
+    Dimension,
+    HourlyUsage,
+)
 from usage.models.verification import LedgerCheck
 
 __all__ = [
     "ANY_ERROR", "CHARGED", "FAILED", "OPEN", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit",
-    "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension", "Discount", "Generation", "HourlyUsage",
-    "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "Outcome", "Period", "Price",
-    "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote", "UsageSource",
+    "DailyEndUserUsage", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension", "Discount",
+    "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal",
+    "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote",
+    "UsageSource",
 ]  # fmt: skip

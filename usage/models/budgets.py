@@ -6,7 +6,7 @@ from typing import NamedTuple
 from django.db import models
 from django.db.models import Q
 
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, EndUser, Organization, Project
 
 
 class Credit(models.Model):
@@ -31,11 +31,14 @@ class Credit(models.Model):
 
 
 class Scope(models.TextChoices):
-    """Kind of owner of a budget."""
+    """Kind of owner of a budget or, the last two, of a limit that each of their end users has."""
 
     ORGANIZATION = "organization"
     PROJECT = "project"
     API_KEY = "key"
+    END_USER = "end_user"
+    PROJECT_END_USERS = "project_user", "each end user of a project"
+    ORGANIZATION_END_USERS = "org_user", "each end user of an organization"
 
 
 class Period(models.TextChoices):
@@ -47,9 +50,10 @@ class Period(models.TextChoices):
 
 
 class BudgetLimit(models.Model):
-    """The most that an organization, project or key may spend in each day, each month or ever.
+    """The most that an organization, project, key or end user may spend in each day, each month or ever.
 
-    A soft limit refuses nothing: the budget that reaches it records when.
+    For an end user, its own limit of a period comes before that of its project for each end user, and this
+    before the organization's. A soft limit refuses nothing: the budget that reaches it records when.
     """
 
     scope = models.CharField(max_length=12, choices=Scope.choices)
@@ -86,6 +90,9 @@ _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.ORGANIZATION: (Organization, ("name",)),
     Scope.PROJECT: (Project, ("organization__name", "name")),
     Scope.API_KEY: (APIKey, ("project__organization__name", "project__name", "name")),
+    Scope.END_USER: (EndUser, ("project__organization__name", "project__name", "name")),
+    Scope.PROJECT_END_USERS: (Project, ("organization__name", "name")),
+    Scope.ORGANIZATION_END_USERS: (Organization, ("name",)),
 }
 """Each scope's model, and the lookups of its full name."""
 
@@ -111,8 +118,8 @@ class BudgetKey(NamedTuple):
 
 
 class Budget(models.Model):
-    """The amounts that one organization, project or key has spent (`posted`) and holds (`pending`) in one
-    period.
+    """The amounts that one organization, project, key or end user has spent (`posted`) and holds (`pending`)
+    in one period.
 
     The period is part of the id, `key/7/month/2026-11-01`: a new period is a new row, and nothing is reset.
     """

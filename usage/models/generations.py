@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from accounts.models import APIKey, Organization, Project
+from accounts.models import MAX_END_USER_CHARS, APIKey, Organization, Project
 from usage.models.outcomes import Outcome
 from usage.pricing import Price as PriceValue
 from usage.public_ids import public_id
@@ -46,6 +46,17 @@ class Generation(models.Model):
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     is_test = models.BooleanField(default=False)
     model = models.CharField(max_length=128)
+    # Null, as `usage_note`.
+    requested_model = models.CharField(  # noqa: DJ001
+        max_length=128, null=True, help_text="The alias that the client sent for the model."
+    )
+    end_user = models.CharField(  # noqa: DJ001
+        max_length=MAX_END_USER_CHARS, null=True, help_text="The project's name for the person who asks."
+    )
+    end_user_id = models.BigIntegerField(
+        null=True, help_text="The end user in whose budgets it counts, if its project counts them."
+    )
+    metadata = models.JSONField(null=True, help_text="The client's own pairs, if its project keeps them.")
     endpoint = models.CharField(max_length=32)
     dialect = models.CharField(max_length=16)
     is_stream = models.BooleanField()
@@ -125,6 +136,11 @@ class Generation(models.Model):
             models.Index(fields=["lease_expires_at"], name="open_generations", condition=~Q(state="settled")),
             models.Index(fields=["organization", "-admitted_at"], name="organization_generations"),
             models.Index(fields=["api_key", "-admitted_at"], name="api_key_generations"),
+            models.Index(
+                fields=["organization", "end_user", "-admitted_at"],
+                condition=Q(end_user__isnull=False),
+                name="end_user_generations",
+            ),
         ]
         constraints = [
             models.CheckConstraint(

@@ -44,6 +44,7 @@ class LedgerEntry(models.Model):
         Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True
     )
     api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    end_user_id = models.BigIntegerField(null=True, help_text="The end user in whose budgets it counts.")
     model = models.CharField(max_length=128, blank=True)
     outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True)
     budget_day = models.DateField()

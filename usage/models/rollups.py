@@ -7,7 +7,7 @@ generations.
 from django.db import models
 from django.db.models import Value
 
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, EndUser, Organization, Project
 from usage.models.outcomes import Outcome
 
 
@@ -87,6 +87,33 @@ class DailyUsage(_Group):
 
     def __str__(self) -> str:
         return f"{self.day} {self.model}"
+
+
+class DailyEndUserUsage(_Sums):
+    """The ledger summed by day of UTC, end user and model, for projects that count their end users.
+
+    Settlements write it. It is a table of its own because hours by key and model would have as many rows as
+    there are people.
+    """
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    end_user = models.ForeignKey(EndUser, on_delete=models.PROTECT, related_name="+", db_index=False)
+    day = models.DateField()
+    model = models.CharField(max_length=128)
+
+    class Meta:
+        verbose_name_plural = "daily usage of end users"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "day", "project", "end_user", "model"],
+                name="one_row_per_day_end_user_and_model",
+            )
+        ]
+        indexes = [models.Index(fields=["end_user", "day"], name="days_of_an_end_user")]
+
+    def __str__(self) -> str:
+        return f"{self.day} {self.end_user_id}"
 
 
 class Dimension(models.TextChoices):

@@ -16,7 +16,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
@@ -34,6 +34,14 @@ class ScopeFilter(admin.ChoicesFieldListFilter):
             yield {**choice, "display": str(choice["display"]).lower().replace("api key", "key")}
 
 
+class BudgetScopeFilter(ScopeFilter):
+    """The same, for a list that has end users only if they are chosen: there may be very many."""
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        found: Any = super().queryset(request, rows)
+        return found if self.used_parameters else found.exclude(scope=Scope.END_USER)  # type: ignore[no-any-return]
+
+
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Return the rows with `subject_name`, the name of their organization, project or key."""
     this = OuterRef("scope_id")
@@ -42,9 +50,16 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
         F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name")
     )
     name = Case(
-        When(scope=Scope.ORGANIZATION, then=Subquery(Organization.objects.filter(pk=this).values("name"))),
-        When(scope=Scope.PROJECT, then=Subquery(Project.objects.filter(pk=this).values(path=path))),
+        When(
+            scope__in=[Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS],
+            then=Subquery(Organization.objects.filter(pk=this).values("name")),
+        ),
+        When(
+            scope__in=[Scope.PROJECT, Scope.PROJECT_END_USERS],
+            then=Subquery(Project.objects.filter(pk=this).values(path=path)),
+        ),
         When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
+        When(scope=Scope.END_USER, then=Subquery(EndUser.objects.filter(pk=this).values(path=key_path))),
         output_field=CharField(),
     )
     named: QuerySet[Any] = rows.annotate(subject_name=name)
@@ -91,6 +106,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
                 "Who (choose one)",
                 {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
             ),
+            ("End users", {"fields": ["each_end_user", "end_user"]}),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
 
@@ -101,7 +117,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
     def is_operators(self, row: BudgetLimit) -> bool:
         """Return whether it limits an organization, whose people can't change that."""
-        return row.scope == Scope.ORGANIZATION
+        return row.scope in (Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS)
 
     @display(description="Applies to", ordering="scope_id")
     def subject(self, row: Any) -> str:
@@ -109,7 +125,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Scope", ordering="scope")
     def kind(self, row: BudgetLimit) -> str:
-        return row.scope
+        return Scope(row.scope).label.lower().replace("api key", "key")
 
     @display(description="Limit", ordering="limit_nanodollars")
     def limit(self, row: BudgetLimit) -> str:
@@ -141,7 +157,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         "soft_limit_reached",
     ]
     list_filter = [
-        ("scope", ScopeFilter),
+        ("scope", BudgetScopeFilter),
         "period",
         "period_start",
         ("soft_limit_reached_at", admin.EmptyFieldListFilter),

@@ -52,8 +52,8 @@ _SUMS = (
 _OVERVIEW = ("start", "group", "group_id", *_SUMS, "amount_usd")
 _REQUESTS = (
     "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model",
-    "endpoint", "dialect", "is_stream", "is_test", "organization_id", "organization", "project_id",
-    "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens",
+    "end_user", "metadata", "endpoint", "dialect", "is_stream", "is_test", "organization_id", "organization",
+    "project_id", "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens",
     "cache_write_tokens", "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "usage_source",
     "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
     "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
@@ -286,6 +286,8 @@ def _cell(value: Any) -> Any:
             return without_formula(value)
         case bool():
             return "true" if value else "false"
+        case dict():
+            return json.dumps(value)
         case _:
             return _plain(value)
 

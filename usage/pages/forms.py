@@ -5,9 +5,14 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
-from accounts.models import APIKey, Organization, Project
+from accounts import end_users
+from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import RowSelect
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
@@ -47,6 +52,32 @@ def _row_field(model: type[Any], field: str, label: str) -> "forms.ModelChoiceFi
     return forms.ModelChoiceField(model.objects.all(), required=False, widget=widget, label=label)
 
 
+def end_user_field() -> forms.CharField:
+    """Return the field for the name of one end user."""
+    return forms.CharField(
+        required=False,
+        label="For one end user of the project",
+        max_length=512,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="The name as requests send it. This limit comes before that of each end user.",
+    )
+
+
+def named_end_user(project: Project | None, name: str | None, *, is_each: bool | None) -> EndUser | None:
+    """Return the end user that the form names, whose row may be new; None if it names none.
+
+    Raises `ValidationError` for a name without its project, and for a project that does not count end users.
+    """
+    if project is not None and (name or is_each) and not project.counts_end_users:
+        raise ValidationError("This project does not count its end users: its page has the switch.")
+    if not name:
+        return None
+    if project is None or is_each:
+        raise ValidationError("Choose the project of this one end user, and not each end user.")
+    stored = end_users.stored_name(name, is_hashed=project.hashes_end_users)
+    return EndUser.objects.get_or_create(project=project, name=stored)[0]
+
+
 def _check_some_limit(data: dict[str, Any]) -> None:
     """Raise `ValidationError` without a limit. An amount that can't be read has its own error."""
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
@@ -54,11 +85,18 @@ def _check_some_limit(data: dict[str, Any]) -> None:
 
 
 class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """A limit for one organization, project or key."""
+    """A limit for one organization, project or key; or for each end user, or one, of the chosen."""
 
     organization = _row_field(Organization, "organization", "Organization")
     project = _row_field(Project, "project", "Project")
     api_key = _row_field(APIKey, "api_key", "API key")
+    each_end_user = forms.BooleanField(
+        required=False,
+        label="For each end user",
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Each end user of the organization or project has this limit. A project's comes first.",
+    )
+    end_user = end_user_field()
     period = forms.ChoiceField(
         choices=[("day", "Day"), ("month", "Month"), ("ever", "Total, no period")],
         widget=UnfoldAdminSelectWidget,
@@ -72,6 +110,8 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
             "organization",
             "project",
             "api_key",
+            "each_end_user",
+            "end_user",
             "period",
             "limit_nanodollars",
             "soft_limit_nanodollars",
@@ -91,12 +131,29 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         chosen = [(scope, row.pk) for scope, row in scopes.items() if row is not None]
         if len(chosen) != 1:
             raise ValidationError("Choose one: an organization, a project or an API key.")
-        self.instance.scope, self.instance.scope_id = chosen[0]
-        if BudgetLimit.objects.filter(
-            scope=chosen[0][0], scope_id=chosen[0][1], period=data.get("period")
-        ).exists():
+        scope, scope_id = self._of_end_users(*chosen[0])
+        self.instance.scope, self.instance.scope_id = scope, scope_id
+        if BudgetLimit.objects.filter(scope=scope, scope_id=scope_id, period=data.get("period")).exists():
             raise ValidationError("There is a limit for this period already: change that one.")
         return data
+
+    def _of_end_users(self, scope: Scope, scope_id: int) -> tuple[Scope, int]:
+        """Return the scope of the end users that are meant, or the chosen one; raise `ValidationError` for
+        end users that are not counted.
+        """
+        data = self.cleaned_data
+        is_each = data.get("each_end_user")
+        if person := named_end_user(data.get("project"), data.get("end_user"), is_each=is_each):
+            return Scope.END_USER, person.pk
+        if is_each and scope == Scope.API_KEY:
+            raise ValidationError({"each_end_user": "Choose an organization or a project."})
+        return (_EACH[scope] if is_each else scope), scope_id
+
+
+_EACH = {
+    Scope.ORGANIZATION: Scope.ORGANIZATION_END_USERS,
+    Scope.PROJECT: Scope.PROJECT_END_USERS,
+}
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

@@ -40,6 +40,25 @@ class GenerationIdField(forms.Field):
         return found
 
 
+class PairField(forms.CharField):
+    """A key and a value, as `key=value`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        widget = forms.TextInput(NO_HELP | {"placeholder": "key=value"})
+        super().__init__(required=False, max_length=1_000, widget=widget, **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the pair; raises `ValidationError` for a text without an equals sign."""
+        key, separator, rest = (super().to_python(value) or "").partition("=")
+        if key and not separator:
+            raise ValidationError(f"{key[:40]!r} is no pair such as team=research.")
+        return (key, rest) if separator else None
+
+    def run_validators(self, value: Any) -> None:
+        """Validate the text's length."""
+        super().run_validators("=".join(value or ()))
+
+
 class RequestsForm(UsageFilterForm):
     """The filters of the list of requests and of its exports."""
 
@@ -55,8 +74,20 @@ class RequestsForm(UsageFilterForm):
     )
     source = choice_field("Token count by", _SOURCES)
     deployment = text_field("Deployment")
+    end_user = forms.CharField(
+        required=False, label="End user", max_length=512, widget=forms.TextInput(NO_HELP)
+    )
+    metadata = PairField(label="Metadata")
     min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
     max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse an end user without the owner: people of organizations have one, operators choose."""
+        data = super().clean()
+        owners = (data.get("organization"), data.get("project"), data.get("key"))
+        if data.get("end_user") and access.is_operator(self.person) and not any(owners):
+            self.add_error("end_user", "Choose the organization, project or key that has this end user.")
+        return data
 
     @property
     def filters(self) -> RequestFilters:
@@ -72,6 +103,8 @@ class RequestsForm(UsageFilterForm):
             min_nanodollars=data["min"],
             max_nanodollars=data["max"],
             id=data["id"],
+            end_user=data["end_user"] or None,
+            metadata=data["metadata"],
         )
 
     def offer_choices(self, dialects: Iterable[str]) -> None:
@@ -104,7 +137,8 @@ class RequestsForm(UsageFilterForm):
     def rare_fields(self) -> list[BoundField]:
         """The fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
-        return [self[name] for name in ("project", "key", "dialect", "source", *deployment, "min", "max")]
+        rare = ("project", "key", "end_user", "metadata", "dialect", "source", *deployment, "min", "max")
+        return [self[name] for name in rare]
 
     @property
     def is_rare_open(self) -> bool:
@@ -122,6 +156,8 @@ class RequestsForm(UsageFilterForm):
             "dialect": f"dialect: {data['dialect']}",
             "source": f"tokens counted by: {_SOURCES.get(data['source'])}",
             "deployment": f"deployment: {data['deployment']}",
+            "end_user": f"end user: {data['end_user']}",
+            "metadata": f"metadata: {self.query.get('metadata')}",
             "min": f"cost ≥ {usd(data['min'] or 0)}",
             "max": f"cost ≤ {usd(data['max'] or 0)}",
         }

@@ -4,18 +4,27 @@
 """
 
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection, transaction
 
 from usage.database.sql import execute, insert
-from usage.models import SPENT, ClosedDay, DailyTotals, DailyUsage, HourlyUsage, Kind
+from usage.models import (
+    SPENT,
+    ClosedDay,
+    DailyEndUserUsage,
+    DailyTotals,
+    DailyUsage,
+    HourlyUsage,
+    Kind,
+)
 from usage.rollups import closing
 from usage.rollups.closed_days import SUMS
 
 _GROUP = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
+_END_USER_GROUP = ("organization_id", "day", "project_id", "end_user_id", "model")
 
 Group = tuple[Any, ...]
 
@@ -28,6 +37,7 @@ class Entry(NamedTuple):
     organization_id: int
     project_id: int
     api_key_id: int
+    end_user_id: int | None
     model: str
     outcome: str
     budget_day: date
@@ -47,21 +57,36 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def add(entries: Iterable[Entry]) -> None:
-    """Add the entries (at least one) to their hours; must run in the transaction that writes them."""
-    totals: dict[Group, list[int]] = {}
+    """Add the entries (at least one) to their hours, and those of end users that count to their days; must
+    run in the transaction that writes them.
+    """
+    hours: dict[Group, list[int]] = {}
+    days: dict[Group, list[int]] = {}
     for entry in entries:
         owner = (entry.project_id, entry.api_key_id, entry.model, entry.outcome)
-        group = (entry.organization_id, hour_of(entry.created_at), *owner)
-        numbers = totals.setdefault(group, [0] * len(SUMS))
-        # An overage or a correction changes the amount of a request that its charge has counted.
-        numbers[0] += entry.kind == Kind.CHARGE
-        for position, name in enumerate(SUMS[1:], start=1):
-            numbers[position] += getattr(entry, name)
+        _count(hours, (entry.organization_id, hour_of(entry.created_at), *owner), entry)
+        if entry.end_user_id is not None:
+            person = (entry.project_id, entry.end_user_id, entry.model)
+            _count(days, (entry.organization_id, entry.created_at.astimezone(UTC).date(), *person), entry)
+    _grow("usage_hourlyusage", _GROUP, hours)
+    if days:
+        _grow("usage_dailyenduserusage", _END_USER_GROUP, days)
+
+
+def _count(totals: dict[Group, list[int]], group: Group, entry: Entry) -> None:
+    numbers = totals.setdefault(group, [0] * len(SUMS))
+    # An overage or a correction changes the amount of a request that its charge has counted.
+    numbers[0] += entry.kind == Kind.CHARGE
+    for position, name in enumerate(SUMS[1:], start=1):
+        numbers[position] += getattr(entry, name)
+
+
+def _grow(table: str, columns: tuple[str, ...], totals: dict[Group, list[int]]) -> None:
     # Sorted, so that all writers lock the rows in one order.
     rows = [(*group, *numbers) for group, numbers in sorted(totals.items())]
-    grown = ", ".join(f"{name} = usage_hourlyusage.{name} + excluded.{name}" for name in SUMS)
-    conflict = f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {grown}"
-    insert("usage_hourlyusage", (*_GROUP, *SUMS), rows, conflict)
+    grown = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in SUMS)
+    conflict = f"ON CONFLICT ({', '.join(columns)}) DO UPDATE SET {grown}"
+    insert(table, (*columns, *SUMS), rows, conflict)
 
 
 class Rebuilt(NamedTuple):
@@ -85,7 +110,7 @@ def rebuild() -> Rebuilt:
             # The service's time limits are for requests; a year's books take longer.
             execute("SET LOCAL statement_timeout = 0", [])
         before = (HourlyUsage.objects.count(), DailyUsage.objects.count())
-        for table in (ClosedDay, DailyTotals, DailyUsage, HourlyUsage):
+        for table in (ClosedDay, DailyTotals, DailyUsage, DailyEndUserUsage, HourlyUsage):
             table.objects.all().delete()
         _add_up_ledger()
     while closing.close_next():
@@ -94,18 +119,22 @@ def rebuild() -> Rebuilt:
 
 
 def _add_up_ledger() -> None:
-    hour = {
-        "sqlite": "substr(created_at, 1, 13) || ':00:00'",  # times are text
-        "postgresql": "date_trunc('hour', created_at, 'UTC')",
+    hour, day = {
+        "sqlite": ("substr(created_at, 1, 13) || ':00:00'", "substr(created_at, 1, 10)"),  # times are text
+        "postgresql": ("date_trunc('hour', created_at, 'UTC')", "(created_at AT TIME ZONE 'UTC')::date"),
     }[connection.vendor]
-    columns = ", ".join(SUMS)
     sums = ", ".join(f"SUM({name})" for name in SUMS[1:])
     spent = ", ".join(f"'{kind.value}'" for kind in SPENT)
-    execute(
-        f"""INSERT INTO usage_hourlyusage ({", ".join(_GROUP)}, {columns})
-        SELECT organization_id, {hour} AS of_hour, project_id, api_key_id, model, outcome,
-            SUM(CASE WHEN kind = 'charge' THEN 1 ELSE 0 END), {sums}
-        FROM usage_ledgerentry WHERE kind IN ({spent})
-        GROUP BY organization_id, of_hour, project_id, api_key_id, model, outcome ORDER BY of_hour""",  # noqa: S608  the text is ours
-        [],
-    )
+    for table, columns, start, only in (
+        ("usage_hourlyusage", _GROUP, hour, ""),
+        ("usage_dailyenduserusage", _END_USER_GROUP, day, "AND end_user_id IS NOT NULL"),
+    ):
+        group = ", ".join((columns[0], "of_start", *columns[2:]))
+        execute(
+            f"""INSERT INTO {table} ({", ".join((*columns, *SUMS))})
+            SELECT {group.replace("of_start", f"{start} AS of_start")},
+                SUM(CASE WHEN kind = 'charge' THEN 1 ELSE 0 END), {sums}
+            FROM usage_ledgerentry WHERE kind IN ({spent}) {only}
+            GROUP BY {group} ORDER BY of_start""",  # noqa: S608  the text is ours
+            [],
+        )

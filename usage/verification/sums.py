@@ -14,6 +14,7 @@ from usage.models import (
     BudgetLimit,
     ClosedDay,
     Credit,
+    DailyEndUserUsage,
     DailyTotals,
     DailyUsage,
     Generation,
@@ -26,7 +27,7 @@ from usage.models.outcomes import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.invariants import Difference
 
-_GROUP = ("organization_id", "project_id", "api_key_id", "budget_day")
+_GROUP = ("organization_id", "project_id", "api_key_id", "budget_day", "end_user_id")
 _SUMS = closed_days.SUMS[1:]
 
 
@@ -99,6 +100,28 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
         yield Difference("I2 rollup", subject, *sums)
 
 
+def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference]:
+    """I2, I13: each end user's day is the ledger summed (of the days that began since then)."""
+    keys = ("organization_id", "day", "project_id", "end_user_id", "model")
+    days = DailyEndUserUsage.objects.all()
+    entries = LedgerEntry.objects.filter(kind__in=SPENT, end_user_id__isnull=False)
+    if since:
+        first = since.date() + timedelta(days=1)
+        days = days.filter(day__gte=first)
+        entries = entries.filter(created_at__gte=closed_days.midnight(first))
+    rows = entries.annotate(day=TruncUTC("day", "created_at")).order_by().values_list(*keys)
+    summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
+    expected = {
+        (row[0], row[1].date(), *row[2 : len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed
+    }
+    found = {
+        row[: len(keys)]: list(row[len(keys) :])
+        for row in days.values_list(*keys, *closed_days.SUMS).iterator()
+    }
+    for group, *sums in _unequal(expected, found):
+        yield Difference("I2 rollup", f"day {group[1]}, end user {group[3]}, {group[4]}", *sums)
+
+
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
     """I2, I13: closed days (that began since then) are the sums of their hours, by group and dimension."""
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
@@ -134,10 +157,8 @@ def over_limit() -> Iterator[str]:
 def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
     """Return the sum of the column `amount` for each budget id in which the rows count."""
     sums: dict[str, int] = {}
-    for organization_id, project_id, api_key_id, day, total in (
-        rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount))
-    ):
-        for budget_id in budgets.ids_for(organization_id, project_id, api_key_id, day):
+    for *group, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
+        for budget_id in budgets.ids_for(*group):
             sums[budget_id] = sums.get(budget_id, 0) + total
     return sums
 

@@ -1,0 +1,33 @@
+"""The page of projects, with their own names for models."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+from accounts.models import Project
+from accounts.pages.tenant_admin import TenantAdmin
+from chatapi.pages.catalog_forms import ProjectForm
+
+
+@admin.register(Project)
+class ProjectAdmin(TenantAdmin, ModelAdmin):
+    """The projects of organizations."""
+
+    form = ProjectForm
+    nothing_yet = "No projects yet. A project is a part of an organization with its own API keys."
+    list_display = ["name", "organization", "is_active", "created_at"]
+    list_filter = ["is_active", "organization"]
+    list_select_related = ["organization"]
+    search_fields = ["name", "organization__name"]
+    autocomplete_fields = ["organization"]
+    show_full_result_count = False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Keep the organization, which the keys and the ledger name."""
+        return ["organization"] if obj else []
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: the ledger names it. It can be made inactive."""
+        return False

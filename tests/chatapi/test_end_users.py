@@ -1,0 +1,101 @@
+"""The people for whom a client sends requests: where their names come from, and who sees them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chatapi.http_client import HELLO, Client
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
+
+MAKE = """
+import json
+from accounts.keys import create_key, get_or_create_project
+keys = {}
+from accounts.models import EndUser, RateLimit
+from usage.models import BudgetLimit
+settings = {
+    "plain": {},
+    "hashing": {"hashes_end_users": True, "stores_metadata": True},
+    "counting": {"counts_end_users": True},
+}
+for name, each in settings.items():
+    project = get_or_create_project("People", name)
+    type(project).objects.filter(pk=project.pk).update(**each)
+    ann = EndUser.objects.create(project=project, name="ann")
+    BudgetLimit.objects.create(scope="end_user", scope_id=ann.pk, period="month", limit_nanodollars=0)
+    keys[name] = create_key(project, name=name)[1]
+RateLimit.objects.create(project=project, each_end_user=True, requests_per_day=2)
+RateLimit.objects.create(
+    end_user=EndUser.objects.create(project=project, name="eve"), requests_per_day=1)
+print(json.dumps(keys))
+"""
+
+
+@pytest.fixture(scope="module")
+def clients(installation: Installation) -> dict[str, Client]:
+    done = installation.manage("shell", "--no-imports", "-c", MAKE)
+    assert done.returncode == 0, done.stderr
+    return {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+
+
+def end_user(client: Client, path: str = "chat/completions", **parameters: Any) -> Any:
+    """What the receipt of a request with these parameters has."""
+    prompt = {"messages": HELLO} if "chat" in path else {"prompt": "hello"}
+    body = json.dumps({"model": "five"} | prompt | parameters).encode()
+    answer = client.send("POST", f"/v1/{path}", body)
+    assert answer.status == 200, answer.body
+    return client.send("GET", f"/v1/generations/{answer.headers['x-generation-id']}").json["end_user"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> None:
+    client = clients["plain"]
+    assert end_user(client, path) is None
+    assert end_user(client, path, user="") is None
+    assert end_user(client, path, user="ann@example.com") == "ann@example.com"
+    assert end_user(client, path, user="ü" * 128) == "ü" * 128
+    if "chat" in path:
+        assert end_user(client, path, user="ann", safety_identifier="hashed-ann") == "hashed-ann"
+
+
+def test_a_name_that_is_long_or_unprintable_or_to_be_hidden_is_a_digest(clients: dict[str, Client]) -> None:
+    client = clients["plain"]
+    stored = {end_user(client, user=name) for name in ("a" * 129, "a" * 130, "a\nb", "a\tb", "a\u202eb")}
+    stored |= {end_user(clients["hashing"], user=name) for name in ("ann", "bob")}
+    assert len(stored) == 7
+    assert all(len(name) == 71 and name.startswith("sha256:") for name in stored)
+    assert end_user(clients["hashing"], user="ann") in stored
+
+
+def test_a_refusal_says_that_it_is_the_end_users_budget(clients: dict[str, Client]) -> None:
+    client = clients["counting"]
+    refused = client.complete("five", user="ann")
+    assert (refused.status, refused.error["code"]) == (402, "insufficient_quota")
+    assert refused.error["message"].startswith("The end user's budget of this month has no room for")
+    assert client.complete("five", user="bob").status == 200
+    assert client.complete("five").status == 200
+    assert client.complete("five").status == 200
+    for other in ("plain", "hashing"):  # they do not count their end users
+        assert [clients[other].complete("five", user="ann").status for _ in range(2)] == [200, 200]
+
+
+def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> None:
+    client = clients["counting"]
+    assert [client.complete("five", user="kim").status for _ in range(3)] == [200, 200, 429]
+    refused = client.complete("five", user="kim")
+    assert refused.error["code"] == "rate_limit_exceeded"
+    assert "2 requests per day for this end user" in refused.error["message"]
+    assert [client.complete("five", user="eve").status for _ in range(2)] == [200, 429]
+    assert [client.complete("five", user="lee").status, client.complete("five").status] == [200, 200]
+
+
+def test_metadata_is_kept_by_projects_that_want_it(clients: dict[str, Client]) -> None:
+    kept = {}
+    for name in ("plain", "hashing"):
+        answer = clients[name].complete("five", metadata={"team": "red"})
+        path = f"/v1/generations/{answer.headers['x-generation-id']}"
+        kept[name] = clients[name].send("GET", path).json["metadata"]
+    assert kept == {"plain": None, "hashing": {"team": "red"}}

@@ -1,0 +1,102 @@
+"""Requests by end user: found by an index, and each tenant's own."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts import end_users
+from tests.admin_pages import client_of, downloaded
+from tests.cast import Person, admit
+from usage.insights import RequestFilters, requests_page
+from usage.models import Generation
+
+pytestmark = pytest.mark.django_db
+
+MANY = 20_000
+"""Enough for both databases to prefer an index that fits; `ANALYZE` tells them the rest."""
+NUMBERS = {
+    "sqlite": f"(WITH RECURSIVE c(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM c LIMIT {MANY}) "
+    "SELECT value FROM c) AS n",
+    "postgresql": f"generate_series(1, {MANY}) AS n(value)",
+}
+FRESH_ID = {"sqlite": "lower(hex(randomblob(16)))", "postgresql": "gen_random_uuid()"}
+
+
+def found(**filters: Any) -> list[Generation]:
+    return requests_page(RequestFilters(**filters)).rows
+
+
+def test_requests_of_one_end_user_are_found(alice: Person, charlie: Person) -> None:
+    mine, other = admit(alice, end_user="ann"), admit(charlie, end_user="ann")
+    hidden = admit(alice, end_user=end_users.digest("bob"))
+    admit(alice)
+    home = alice.project.organization_id
+    assert found(organization_id=home, end_user="ann") == [mine]
+    assert found(organization_id=home, end_user="bob") == [hidden]
+    assert found(organization_id=home, end_user=hidden.end_user) == [hidden]
+    assert found(project_id=charlie.project.pk, end_user="ann") == [other]
+    assert found(api_key_id=alice.api_key.pk, end_user="ann") == [mine]
+
+
+def test_the_page_shows_only_the_own_ones(alice: Person, charlie: Person) -> None:
+    mine, other = admit(alice, end_user="ann"), admit(charlie, end_user="ann")
+    browser = client_of(alice.user)
+    page = browser.get(reverse("admin:requests"), {"end_user": "ann"}).text
+    assert str(mine) in page
+    assert str(other) not in page
+    assert "end user: ann" in page
+    assert ">ann</a>" in browser.get(reverse("admin:request", args=[str(mine)])).text
+    exported = downloaded(browser, reverse("admin:requests") + "export.csv?end_user=ann")
+    assert ",ann," in exported
+    assert str(other) not in exported
+
+
+def test_an_operator_says_whose_end_user_is_meant(admin_client: Client, alice: Person) -> None:
+    page = admin_client.get(reverse("admin:requests"), {"end_user": "ann"})
+    assert page.status_code == 400
+    assert "Choose the organization" in page.text
+
+
+def test_one_of_very_many_end_users_is_an_index_away(alice: Person) -> None:
+    first = admit(alice)
+    columns = {str(field.column): f"g.{field.column}" for field in Generation._meta.concrete_fields}
+    columns |= {"id": FRESH_ID[connection.vendor], "end_user": "'user ' || n.value"}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO usage_generation ({', '.join(columns)}) SELECT {', '.join(columns.values())} "
+            f"FROM usage_generation AS g, {NUMBERS[connection.vendor]}"
+        )
+        cursor.execute("ANALYZE")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(found(organization_id=first.organization_id, end_user="user 777")) == 1
+    (sql,) = [query["sql"] for query in queries if "ORDER BY" in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
+        plan = str(cursor.fetchall())
+    assert "end_user_generations" in plan
+
+
+def test_requests_are_found_by_a_pair_of_their_metadata(alice: Person, charlie: Person) -> None:
+    pairs = {"team": "Red", "7": "x", 'a"b': "c=d", "big": "é" * 512}
+    mine, other = admit(alice, metadata=pairs), admit(charlie, metadata=pairs)
+    admit(alice, metadata={"team": "red"})
+    admit(alice)
+    home = alice.project.organization_id
+    for pair in pairs.items():
+        assert found(organization_id=home, metadata=pair) == [mine]
+    for pair in [("team", "x"), ("Team", "Red"), ("x", "Red"), ("0", "x"), ("team", "")]:
+        assert found(organization_id=home, metadata=pair) == []
+    browser = client_of(alice.user)
+    page = browser.get(reverse("admin:requests"), {"metadata": 'a"b=c=d'}).text
+    assert str(mine) in page
+    assert str(other) not in page
+    assert "metadata: a&quot;b=c=d" in page
+    exported = downloaded(browser, reverse("admin:requests") + "export.csv?metadata=team%3DRed")
+    assert '""team"": ""Red""' in exported
+    assert "<dt>team</dt><dd>Red</dd>" in browser.get(reverse("admin:request", args=[str(mine)])).text
+    assert browser.get(reverse("admin:requests"), {"metadata": "team"}).status_code == 400
