@@ -16,7 +16,11 @@ from accounts.keys import create_key, get_or_create_project
 keys = {}
 from accounts.models import EndUser, RateLimit
 from usage.models import BudgetLimit
-settings = {"plain": {}, "hashing": {"hashes_end_users": True, "stores_metadata": True}, "counting": {"counts_end_users": True}}
+settings = {
+    "plain": {},
+    "hashing": {"hashes_end_users": True, "stores_metadata": True},
+    "counting": {"counts_end_users": True},
+}
 for name, each in settings.items():
     project = get_or_create_project("People", name)
     type(project).objects.filter(pk=project.pk).update(**each)

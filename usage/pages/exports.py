@@ -54,9 +54,9 @@ _OVERVIEW = ("start", "group", "group_id", *_SUMS, "amount_usd")
 _REQUESTS = (
     "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model",
     "end_user", "metadata", "endpoint", "dialect", "is_stream", "is_test", "organization_id",
-    "organization", "project_id", "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens", "completion_tokens",
-    "reasoning_tokens", "usage_source", "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
-    "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
+    "organization", "project_id", "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "reasoning_tokens", "usage_source", "usage_note", "amount_nanodollars",
+    "amount_usd", "queue_ms", "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
 )  # fmt: skip
 _OPERATORS = {"deployment"}
 """Columns that only operators get."""

@@ -49,7 +49,7 @@ class PairField(forms.CharField):
 
     def to_python(self, value: Any) -> Any:
         """Return the pair; raises `ValidationError` for a text without an equals sign."""
-        key, separator, rest = super().to_python(value).partition("=")
+        key, separator, rest = (super().to_python(value) or "").partition("=")
         if key and not separator:
             raise ValidationError(f"{key[:40]!r} is no pair such as team=research.")
         return (key, rest) if separator else None
