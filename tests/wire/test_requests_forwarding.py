@@ -240,7 +240,6 @@ def test_what_is_not_ours_is_capped() -> None:
         ),
         parse_text(text_body()),
         parse_text(text_body(prompt=[[1, 2], [3]], logprobs=True, n=2, min_p=0.25)),
-        parse_text(b'{"model":"m"}'),
     ],
 )
 def test_a_request_comes_back_from_redis_as_it_was(request_: GenerationRequest) -> None:

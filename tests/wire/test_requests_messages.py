@@ -59,7 +59,7 @@ def test_null_members_of_a_message_are_absent() -> None:
 
 
 def test_members_that_openai_does_not_know_are_dropped() -> None:
-    replayed = {"role": "assistant", "content": "Hi.", "annotations": [], "reasoning_content": "Hm."}
+    replayed = {"role": "assistant", "content": "Hi.", "annotations": [], "thinking": "Hm."}
     assert messages_of(chat(messages=[replayed])) == [AssistantMessage(content="Hi.")]
 
 

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from chatapi.wire import caps, requests
@@ -30,7 +31,9 @@ def request(protocol: str, **members: Any) -> GenerationRequest:
 def sent(protocol: str, *extra: str, **members: Any) -> dict[str, Any]:
     """What an upstream gets."""
     asked = request(protocol, **members)
-    return upstream_body(asked, model="up", max_output_tokens=9, extra_parameters=frozenset(extra))
+    body = upstream_body(asked, model="up", max_output_tokens=9, extra_parameters=frozenset(extra))
+    found: dict[str, Any] = json.loads(msgspec.json.encode(body))
+    return found
 
 
 def messages(items: list[Any], *extra: str, **members: Any) -> list[dict[str, Any]]:
