@@ -104,11 +104,14 @@ class BodyParser:
         """Return the request in the pieces of a body; raises `InvalidRequest`, `UnresolvedReferences` or
         `ParserUnavailable`.
 
-        The list is empty afterwards. Cancelling the caller while its body is parsed kills the child.
+        The list is empty afterwards, or has the body if that refers to earlier answers. Cancelling the caller
+        while its body is parsed kills the child.
         """
         task = Task(protocol, default_model, is_ticket, self._cpu_limit_s)
         async with self._turn:
             outcome, content, state = await self._ask(task, pieces)
+        if outcome.references:
+            pieces.append(content)
         if error := outcome.refusal or outcome.references:
             raise error.error()
         assert outcome.summary is not None

@@ -99,7 +99,8 @@ def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes, bytes]:
         refusal = Refusal(error.message, error.param, error.code, error.status, error.is_stream)
         return Outcome(refusal=refusal), b"", b""
     except UnresolvedReferences as error:
-        return Outcome(references=References(error.previous, error.items)), b"", b""
+        # The body goes back: it is parsed again with what it refers to.
+        return Outcome(references=References(error.previous, error.items)), body, b""
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return Outcome(parsed.summary), parsed.content, parsed.state
