@@ -30,8 +30,9 @@ from chatapi.web.responses import has_failed, respond, respond_again, respond_la
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket, TooManyTickets
 from chatapi.wire import parsed_request, requests
+from chatapi.wire.deltas import Usage
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
-from chatapi.wire.protocols import Dialect
+from chatapi.wire.protocols import Answer, Dialect
 from usage import pricing
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted, is_known
@@ -83,6 +84,20 @@ async def create(exchange: Exchange) -> None:
     await complete(exchange, services, await validate(exchange, services))
 
 
+async def count_tokens(exchange: Exchange) -> None:
+    """Answer with an estimate of the prompt's tokens: for free, but it counts in the limits of requests."""
+    services = await Services.get()
+    request = await validate(exchange, services)
+    summary = request.summary
+    reservation = await services.rates.take(request.caller, exchange.id, model=summary.model, tokens=0)
+    exchange.is_counted = True
+    services.in_background(services.rates.release(reservation, 0))
+    exchange.response_headers += reservation.headers()
+    folder = request.dialect.folder(Answer(exchange.id.hex, identity.created(exchange.id), summary.model))
+    folder.add(Usage(summary.prompt_tokens or 0, 0))
+    await exchange.send_json(200, folder.body())
+
+
 async def issue_ticket(exchange: Exchange) -> None:
     """`POST /v1/chat/completions/tickets`: 201 with a URL from which an EventSource gets this chat's stream.
 
@@ -118,7 +133,7 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     1. the head: method, key, scope, dialect, content type;
     2. the caller's limits; for a large body also in Redis, and the bytes of its refused requests;
     3. room in memory for a large body, which is not read before;
-    4. the body: small ones are parsed here, large ones in a child process;
+    4. the body: small ones are parsed here, large ones and those to count in a child process;
     5. the model and its price.
     """
     exchange.allow("POST")
@@ -135,10 +150,12 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
     if is_large:
         room, pieces = await _read_large_body(exchange, services, caller)
+    else:
+        pieces = [await exchange.read_body()]
+    if is_large or exchange.protocol.counts_tokens:
         parsed = await services.parser.parse(pieces, kind.protocol, default_model, is_ticket=kind.is_ticket)
     else:
-        body = await exchange.read_body()
-        parsed = parsed_request.parse(body, kind.protocol, default_model, is_ticket=kind.is_ticket)
+        parsed = parsed_request.parse(pieces[0], kind.protocol, default_model, is_ticket=kind.is_ticket)
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     return request

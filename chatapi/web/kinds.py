@@ -9,6 +9,7 @@ from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.exchange import Exchange, Kind
 from chatapi.web.failures import send_failure
 from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
 _CREATE, _READ = KeyScope.COMPLETIONS, KeyScope.GENERATIONS
@@ -17,6 +18,8 @@ _GENERATION = r"generations/(?P<generation_id>[^/]+)"
 KINDS: Final = [
     Kind("chat", r"chat/completions", completions.chat, _CREATE, CHAT.name),
     Kind("text", r"completions", completions.create, _CREATE, TEXT_COMPLETIONS.name),
+    Kind("messages", r"messages", completions.create, _CREATE, MESSAGES.name),
+    Kind("count", r"messages/count_tokens", completions.count_tokens, _CREATE, COUNT_TOKENS.name),
     Kind("ticket", r"chat/completions/tickets", completions.issue_ticket, _CREATE, CHAT.name, is_ticket=True),
     Kind("resume", _GENERATION + r"/stream", generations.resume, _READ),
     Kind("cancel", _GENERATION + r"/cancel", generations.cancel, _READ),

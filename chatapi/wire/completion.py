@@ -82,6 +82,7 @@ class Choice:
         self.logprobs: list[TokenLogprob] | None = None
         self.refusal_logprobs: list[TokenLogprob] | None = None
         self.finish_reason: FinishReason | None = None
+        self.stop_sequence: str | None = None
 
     def add(self, delta: Content | Finished) -> None:
         match delta:
@@ -102,6 +103,7 @@ class Choice:
                 self.annotations.extend(delta.annotations)
             case Finished():
                 self.finish_reason = delta.finish_reason
+                self.stop_sequence = delta.stop_sequence
 
     @property
     def text(self) -> str | None:

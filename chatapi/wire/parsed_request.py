@@ -33,6 +33,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
+    prompt_tokens: int | None = None
+    """An estimate, if the request asks for nothing else."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -54,7 +56,10 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
     """Return the request that `body` holds; raises `InvalidRequest`. See `protocols.protocol.Parser`."""
-    request = PROTOCOLS[protocol].parse(body, default_model, is_ticket=is_ticket)
+    row = PROTOCOLS[protocol]
+    request = row.parse(body, default_model, is_ticket=is_ticket)
+    if row.counts_tokens:
+        return _parsed(request, b"", request.prompt_tokens_estimate)
     return _parsed(request, requests.to_bytes(request))
 
 
@@ -66,7 +71,7 @@ def read(content: bytes) -> ParsedRequest:
     return _parsed(requests.from_bytes(content), content)
 
 
-def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
+def _parsed(request: GenerationRequest, content: bytes, prompt_tokens: int | None = None) -> ParsedRequest:
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,
@@ -81,5 +86,6 @@ def _parsed(request: GenerationRequest, content: bytes) -> ParsedRequest:
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
+        prompt_tokens=prompt_tokens,
     )
     return ParsedRequest(summary, content)

@@ -12,6 +12,7 @@ _PATHS: Final = {Messages: "/chat/completions", Texts: "/completions"}
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
+    | {"announces_prompt_tokens"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
 PARAMETERS: Final = _FORWARDED | {

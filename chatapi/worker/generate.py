@@ -126,6 +126,8 @@ async def _run(services: Services, run: Run) -> None:
             request = await _request(run)
             run.usage.expect_echo(request)
             run.context = request.context
+            if request.announces_prompt_tokens:
+                run.prompt_tokens = await heavy_work.estimate_prompt(request, run.request_bytes)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. The pool cancels a task only once, and waits until it has settled.

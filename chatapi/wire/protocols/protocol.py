@@ -116,6 +116,8 @@ class Protocol:
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
+    counts_tokens: bool = False
+    """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
     key_headers: tuple[bytes, ...] = (b"authorization",)
     """The request headers that may hold the API key, the first one that was sent counts: `authorization` with
     its scheme, any other bare.

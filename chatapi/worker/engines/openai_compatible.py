@@ -343,6 +343,7 @@ def _reader(request: GenerationRequest, max_output_tokens: int) -> ChunkReader:
         max_chunks=max_output_tokens + echoed,
         is_text=is_text,
         prompts=prompt.count,
+        stop_sequences=request.stop_sequences,
     )
 
 

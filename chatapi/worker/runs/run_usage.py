@@ -12,7 +12,6 @@ from chatapi.wire.deltas import (
     Audio,
     Failed,
     Finished,
-    FinishReason,
     Reasoning,
     Refusal,
     Started,
@@ -36,7 +35,7 @@ class RunUsage:
     def __init__(self) -> None:
         self.reported: Usage | None = None
         """The upstream's own usage."""
-        self.finished: dict[int, FinishReason] = {}
+        self.finished: dict[int, Finished] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
         self.has_started = False
@@ -63,7 +62,7 @@ class RunUsage:
                     self._pieces += 1
                     passing.append(delta)
                 case Finished():
-                    self.finished[delta.index] = delta.finish_reason
+                    self.finished[delta.index] = delta
                 case Usage():
                     self.reported = delta
                 case _:
@@ -279,24 +278,25 @@ def counted_completion(usage: RunUsage, cap: int) -> int:
     return min(usage.completion_tokens, cap)
 
 
-def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:
+def _finish_reason(finished: dict[int, Finished], ending: Ending, choices_count: int) -> str:
     """Return the reasons of all choices, as one if they are equal.
 
     It is empty if the client left; of a failed answer it has only the choices that had finished.
     """
     if ending is Ending.CLIENT_LEFT:
         return ""
-    by_index = (
+    ends = (
         [finished[index] for index in sorted(finished)]
         if ending is Ending.FAILED
-        else _finish_reasons(finished, choices_count)
+        else _finishes(finished, choices_count)
     )
+    by_index = [end.finish_reason for end in ends]
     return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
 
 
-def _finish_reasons(finished: dict[int, FinishReason], choices_count: int) -> list[FinishReason]:
-    """Return the reason of each choice; a cancelled choice has stopped."""
-    return [finished.get(index, "stop") for index in range(choices_count)]
+def _finishes(finished: dict[int, Finished], choices_count: int) -> list[Finished]:
+    """Return the end of each choice; a cancelled choice has stopped."""
+    return [finished.get(index) or Finished("stop", index) for index in range(choices_count)]
 
 
 def prompt_tokens(request: GenerationRequest | None) -> int:
@@ -313,11 +313,8 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     if end.failure is not None:
         return [end.failure]
     beginning: list[AnyDelta] = [] if usage.has_started else [Started()]
-    finishes = [
-        Finished(reason, index) for index, reason in enumerate(_finish_reasons(usage.finished, choices_count))
-    ]
     return [
         *beginning,
-        *finishes,
+        *_finishes(usage.finished, choices_count),
         Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens),
     ]

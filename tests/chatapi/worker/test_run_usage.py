@@ -46,7 +46,7 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
     ]
     counted = RunUsage()
     assert counted.add([*content, Finished("stop"), Usage(1, 2)]) == content
-    assert (counted.finished, counted.reported) == ({0: "stop"}, Usage(1, 2))
+    assert (counted.finished, counted.reported) == ({0: Finished("stop")}, Usage(1, 2))
 
 
 def test_choices_that_end_before_they_began_are_announced_first() -> None:

@@ -1,0 +1,32 @@
+"""Anthropic's Messages: `POST /v1/messages` and `/v1/messages/count_tokens` (docs/messages.md)."""
+
+from dataclasses import replace
+
+from chatapi.wire.protocols.messages.encoder import (
+    PING,
+    CountFolder,
+    MessagesEncoder,
+    MessagesFolder,
+    public_id,
+)
+from chatapi.wire.protocols.messages.envelope import envelope
+from chatapi.wire.protocols.messages.request import COUNT_NAME, NAME, parse, parse_count
+from chatapi.wire.protocols.protocol import Dialect, Protocol
+
+_DIALECT = Dialect(
+    name="anthropic",
+    public_id=public_id,
+    encoder=MessagesEncoder,
+    folder=MessagesFolder,
+    envelope=envelope,
+    keep_alive=PING,
+    keep_alive_with_ids=PING,
+)
+MESSAGES = Protocol(name=NAME, parse=parse, dialects={"anthropic": _DIALECT}, id_prefixes=("msg_",))
+COUNT_TOKENS = Protocol(
+    name=COUNT_NAME,
+    parse=parse_count,
+    dialects={"anthropic": replace(_DIALECT, encoder=None, folder=CountFolder)},
+    id_prefixes=(),
+    counts_tokens=True,
+)
