@@ -141,6 +141,16 @@ class Usage(Delta, tag=7, frozen=True):
     reasoning_tokens: int | None = None
     is_added: bool = False
     """An upstream told it choice by choice. Between engine and books only."""
+    cache_write_tokens: int | None = None
+    """Tokens of the prompt that were written to the cache, for either time. Cached tokens are not among them.
+    """
+    cache_write_1h_tokens: int | None = None
+    """The part of the written tokens that the cache keeps for an hour, and not for 5 minutes."""
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Tokens of the prompt that were neither read from the cache nor written to it."""
+        return self.prompt_tokens - (self.cached_tokens or 0) - (self.cache_write_tokens or 0)
 
     @property
     def total_tokens(self) -> int:

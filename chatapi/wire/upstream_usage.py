@@ -11,6 +11,16 @@
 llama-server reads the prompt once and copies its state for each choice, yet tells all of its tokens with
 each. So in a sum the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a
 text request once each.
+
+The kinds of input have several names; the first one that is present counts:
+
+    read from the cache      cached_tokens (OpenAI, vLLM), cache_read_input_tokens (Anthropic)
+    written to it            cache_write_tokens (OpenAI), created_cache_tokens (vLLM), cache_creation_tokens
+                             (LiteLLM), cache_creation_input_tokens (Anthropic), or the sum of the next two
+    written for 5 min, 1 h   ephemeral_5m_input_tokens, ephemeral_1h_input_tokens (Anthropic, LiteLLM)
+
+`prompt_tokens` includes all kinds. Anthropic's `input_tokens`, which some gateways pass on in its place, is
+the uncached input only.
 """
 
 from collections import defaultdict
@@ -24,8 +34,17 @@ HIDDEN_TOKENS = 1
 """So many of a choice may come in no chunk: the one that ends it."""
 
 
+class _CacheWrites(msgspec.Struct, gc=False):
+    ephemeral_5m_input_tokens: int | None = None
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    created_cache_tokens: int | None = None
+    cache_creation_tokens: int | None = None
+    cache_creation_token_details: _CacheWrites | None = None
 
 
 class _CompletionDetails(msgspec.Struct, gc=False):
@@ -39,19 +58,50 @@ class UsageTold(msgspec.Struct, gc=False):
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: _CacheWrites | None = None
 
     def value(self) -> Usage | None:
         """The usage, or None where a number is missing or negative; a zero stays a zero. Whoever settles
         judges large ones.
         """
-        prompt, completion = self.prompt_tokens, self.completion_tokens
+        details = self.prompt_tokens_details or _PromptDetails()
+        cached = _first(details.cached_tokens, self.cache_read_input_tokens)
+        written, for_1h = self._written(details)
+        prompt, completion = self.prompt_tokens, _first(self.completion_tokens, self.output_tokens)
+        if prompt is None and self.input_tokens is not None:
+            prompt = self.input_tokens + (cached or 0) + (written or 0)
         if prompt is None or completion is None or prompt < 0 or completion < 0:
             return None
-        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        cached = _at_most(prompt, cached)
+        written = _at_most(prompt - (cached or 0), written)
         reasoning = (
             self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
         )
-        return Usage(prompt, completion, _at_most(prompt, cached), _at_most(completion, reasoning))
+        return Usage(
+            prompt,
+            completion,
+            cached,
+            _at_most(completion, reasoning),
+            cache_write_tokens=written,
+            cache_write_1h_tokens=None if written is None else _at_most(written, for_1h),
+        )
+
+    def _written(self, details: _PromptDetails) -> tuple[int | None, int | None]:
+        """The tokens written to the cache, and those of them that it keeps for an hour."""
+        by_time = self.cache_creation or details.cache_creation_token_details or _CacheWrites()
+        for_1h = by_time.ephemeral_1h_input_tokens
+        written = _first(
+            details.cache_write_tokens,
+            details.created_cache_tokens,
+            details.cache_creation_tokens,
+            self.cache_creation_input_tokens,
+            _sum([by_time.ephemeral_5m_input_tokens, for_1h]),
+        )
+        return written, for_1h
 
 
 class UsageReader:
@@ -125,7 +175,14 @@ class UsageReader:
             _sum([prompt.cached_tokens for prompt in prompts]),
             _sum([piece.reasoning_tokens for piece in self._pieces.values()]),
             is_added=True,
+            cache_write_tokens=_sum([prompt.cache_write_tokens for prompt in prompts]),
+            cache_write_1h_tokens=_sum([prompt.cache_write_1h_tokens for prompt in prompts]),
         )
+
+
+def _first(*counts: int | None) -> int | None:
+    """The first count that is not None."""
+    return next((count for count in counts if count is not None), None)
 
 
 def _sum(parts: list[int | None]) -> int | None:

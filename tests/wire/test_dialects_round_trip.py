@@ -117,11 +117,13 @@ def generations(draw: st.DrawFn) -> list[AnyDelta]:
     turns = draw(st.permutations([index for index, deltas in enumerate(told) for _ in deltas]))
     queues = [iter(deltas) for deltas in told]
     prompt, completion = draw(numbers), draw(numbers)
+    cached = draw(st.none() | st.integers(0, prompt))
     usage = Usage(
         prompt,
         completion,
-        draw(st.none() | st.integers(0, prompt)),
+        cached,
         draw(st.none() | st.integers(0, completion)),
+        cache_write_tokens=draw(st.none() | st.integers(0, prompt - (cached or 0))),
     )
     return [
         Started(draw(st.none() | words), draw(st.sampled_from([None, "flex"]))),

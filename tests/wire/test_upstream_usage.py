@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.wire.sse import Event
@@ -60,6 +62,102 @@ def test_usage_details_are_kept_when_they_can_be_parts_of_the_whole() -> None:
     )
 
 
+BY_TIME = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        pytest.param(
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 5}},
+            Usage(9, 4, 1, cache_write_tokens=5),
+            id="openai",
+        ),
+        pytest.param(
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1, "created_cache_tokens": 5}},
+            Usage(9, 4, 1, cache_write_tokens=5),
+            id="vllm",
+        ),
+        pytest.param(
+            {
+                "prompt_tokens": 9,
+                "cache_read_input_tokens": 1,
+                "cache_creation_input_tokens": 5,
+                "cache_creation": BY_TIME,
+            },
+            Usage(9, 4, 1, cache_write_tokens=5, cache_write_1h_tokens=3),
+            id="anthropic beside prompt_tokens",
+        ),
+        pytest.param(
+            {
+                "prompt_tokens": 9,
+                "prompt_tokens_details": {
+                    "cached_tokens": 1,
+                    "cache_creation_tokens": 5,
+                    "cache_creation_token_details": BY_TIME,
+                },
+                "cache_read_input_tokens": 1,
+                "cache_creation_input_tokens": 5,
+            },
+            Usage(9, 4, 1, cache_write_tokens=5, cache_write_1h_tokens=3),
+            id="litellm",
+        ),
+        pytest.param(
+            {
+                "input_tokens": 3,
+                "output_tokens": 4,
+                "cache_read_input_tokens": 1,
+                "cache_creation": BY_TIME,
+            },
+            Usage(9, 4, 1, cache_write_tokens=5, cache_write_1h_tokens=3),
+            id="anthropic, whose input is the uncached part",
+        ),
+        pytest.param(
+            {"prompt_tokens": 9, "cache_creation": None, "prompt_tokens_details": {"cache_write_tokens": 0}},
+            Usage(9, 4, cache_write_tokens=0),
+            id="zero is known",
+        ),
+        pytest.param(
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 5}},
+            Usage(9, 4, 5),
+            id="more than the prompt",
+        ),
+        pytest.param(
+            {"prompt_tokens": 9, "cache_creation_input_tokens": -1, "cache_creation": BY_TIME},
+            Usage(9, 4),
+            id="negative",
+        ),
+    ],
+)
+def test_the_kinds_of_input_are_read_under_every_name(told: dict[str, Any], expected: Usage) -> None:
+    usage = {"completion_tokens": 4, **told}
+    assert read(STOP, event({"usage": usage}))[-1] == expected
+
+
+token_counts = st.none() | st.integers(-2, 20)
+
+
+@given(
+    st.integers(0, 20),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("cached_tokens", "cache_write_tokens"), token_counts)),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(BY_TIME, token_counts)),
+)
+def test_the_kinds_of_input_never_exceed_the_prompt(
+    prompt: int, details: dict[str, int | None], by_time: dict[str, int | None]
+) -> None:
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": 1,
+        "prompt_tokens_details": details,
+        "cache_creation": by_time,
+    }
+    read_usage = read(STOP, event({"usage": usage}))[-1]
+    assert isinstance(read_usage, Usage)
+    assert read_usage.uncached_tokens >= 0
+    assert 0 <= (read_usage.cache_write_1h_tokens or 0) <= (read_usage.cache_write_tokens or 0)
+    assert read_usage.prompt_tokens == prompt
+
+
 EARLY = {"prompt_tokens": 3, "completion_tokens": 0}
 LATE = {"prompt_tokens": 3, "completion_tokens": 1}
 TOOL_CALLS = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]
@@ -96,6 +194,7 @@ def test_a_usage_stays_when_nothing_is_said_after_it(nothing: Event) -> None:
         {**LATE, "prompt_tokens": 3.0},
         {**LATE, "completion_tokens": "1"},
         {**LATE, "prompt_tokens_details": []},
+        {**LATE, "cache_creation": 1},
         "none",
         [LATE],
         1,

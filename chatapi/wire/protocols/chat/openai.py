@@ -255,8 +255,9 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
     }
-    if usage.cached_tokens is not None:
-        body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    details = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens}
+    if known := {name: count for name, count in details.items() if count is not None}:
+        body["prompt_tokens_details"] = known
     if usage.reasoning_tokens is not None:
         body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     return body
