@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.shared import ErrorObject
 from pydantic import ValidationError
 
-from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols import chat
 from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, Case
 

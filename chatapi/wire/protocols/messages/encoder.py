@@ -213,13 +213,16 @@ class CountFolder(Completion):
 
 def usage_body(usage: Usage) -> dict[str, Any]:
     """Return the usage: its three kinds of input add up to our `prompt_tokens`."""
-    read = usage.cached_tokens or 0
+    written, written_1h = usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
     body: dict[str, Any] = {
-        "input_tokens": usage.prompt_tokens - read,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": read,
+        "input_tokens": usage.uncached_tokens,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": usage.cached_tokens or 0,
         "output_tokens": usage.completion_tokens,
     }
+    if written:
+        kinds = {"ephemeral_5m_input_tokens": written - written_1h, "ephemeral_1h_input_tokens": written_1h}
+        body["cache_creation"] = kinds
     if usage.reasoning_tokens is not None:
         body["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}
     return body
