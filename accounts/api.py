@@ -5,23 +5,23 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
 from accounts import client_ip
-from accounts.authentication import Caller, bearer, look_up
+from accounts.authentication import Caller, look_up, sent_key
 from accounts.failed_attempts import attempts
 
 
 class APIKeyAuthentication(BaseAuthentication):
-    """Sets `request.user` to the `Caller` of `Authorization: Bearer <key>`."""
+    """Sets `request.user` to the `Caller` of the key in `Authorization` or `x-api-key`."""
 
     def authenticate(self, request: Request) -> tuple[Caller, None]:
-        """Return the caller. Raises `NotAuthenticated` or `TooManyFailedAttempts`; a malformed key costs no
-        query.
+        """Return the caller. Raises `NotAuthenticated`, `TwoKeys` or `TooManyFailedAttempts`; a malformed
+        key costs no query.
         """
         sent = request.META
         ip = client_ip.of(
             sent.get("REMOTE_ADDR") or "", sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
         )
         with attempts.counted(ip):
-            key = bearer(sent.get("HTTP_AUTHORIZATION"))
+            key = sent_key((sent.get("HTTP_AUTHORIZATION"), sent.get("HTTP_X_API_KEY")))
             with attempts.permitted(ip, key):
                 return look_up(key), None
 

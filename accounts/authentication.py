@@ -1,4 +1,4 @@
-"""Turns the Authorization header into a `Caller`, with a short-lived cache in the process."""
+"""Turns the API key of a request into a `Caller`, with a short-lived cache in the process."""
 
 import hmac
 import time
@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts import api_keys
-from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied
+from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, TwoKeys
 from accounts.limits import Limit
 from accounts.models import APIKey, KeyScope, RateLimit
 
@@ -49,12 +49,23 @@ class Caller:
             raise PermissionDenied(f"This API key may not do this: it lacks the scope '{scope}'.")
 
 
-def bearer(header: str | None) -> str:
-    """Return the key of an `Authorization: Bearer <key>` header (RFC 6750); raises `KeyMissing`."""
-    scheme, _, key = (header or "").strip().partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        raise KeyMissing("no bearer token")
-    return key.strip()
+KeyHeaders = tuple[str | None, str | None]
+"""The request headers `authorization` and `x-api-key`."""
+
+
+def sent_key(headers: KeyHeaders) -> str:
+    """Return the key of `Authorization: Bearer <key>` (RFC 6750) or `x-api-key: <key>`.
+
+    Raises `KeyMissing`, or `TwoKeys` if both headers hold a key and the keys differ.
+    """
+    scheme, _, credentials = (headers[0] or "").strip().partition(" ")
+    bearer = credentials.strip() if scheme.lower() == "bearer" else ""
+    bare = (headers[1] or "").strip()
+    if not bearer and not bare:
+        raise KeyMissing("no key")
+    if bearer and bare and not hmac.compare_digest(bearer.encode(), bare.encode()):
+        raise TwoKeys
+    return bearer or bare
 
 
 def look_up(key: str) -> Caller:
@@ -128,11 +139,11 @@ class CallerCache:
         self._max_age_s = max_age_ms / 1000
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
-    async def authenticate(self, header: str | None, ask: Callable[[str], Awaitable[Caller]]) -> Caller:
-        """Return the caller of the header; `ask` runs `look_up` off the event loop. Raises
-        `NotAuthenticated`.
+    async def authenticate(self, key: str, ask: Callable[[str], Awaitable[Caller]]) -> Caller:
+        """Return the caller with this key; `ask` runs `look_up` off the event loop.
+
+        Raises `NotAuthenticated`.
         """
-        key = bearer(header)
         if api_keys.parse(key) is None:
             raise NotAuthenticated("malformed key")
         digest, now = api_keys.digest(key, settings.KEY_PEPPER), time.monotonic()

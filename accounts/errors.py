@@ -3,6 +3,7 @@
 AccountsError
 ├── NotAuthenticated         the key is unknown, malformed, revoked or expired
 │   └── KeyMissing           there is no key
+├── TwoKeys                  two headers hold different keys
 ├── TooManyFailedAttempts    the key is not looked up: too many wrong keys came from its IP
 ├── PermissionDenied         the key is valid but may not do this
 ├── RateLimited              the key is valid but may not do this now
@@ -24,7 +25,11 @@ class NotAuthenticated(AccountsError):
 
 
 class KeyMissing(NotAuthenticated):
-    """No `Authorization: Bearer <key>` was sent."""
+    """Neither `Authorization: Bearer <key>` nor `x-api-key: <key>` was sent."""
+
+
+class TwoKeys(AccountsError):
+    """`Authorization` and `x-api-key` hold different keys."""
 
 
 class TooManyFailedAttempts(AccountsError):

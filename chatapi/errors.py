@@ -6,7 +6,14 @@ Statuses, types and codes are OpenAI's where it has them, because its SDKs read 
 from collections.abc import Callable
 from typing import Any
 
-from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, RateLimited, TooManyFailedAttempts
+from accounts.errors import (
+    KeyMissing,
+    NotAuthenticated,
+    PermissionDenied,
+    RateLimited,
+    TooManyFailedAttempts,
+    TwoKeys,
+)
 from accounts.limits import duration
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
@@ -39,7 +46,7 @@ def from_exception(error: Exception) -> APIError:
 
 def not_authenticated(message: str = "Incorrect API key provided.") -> APIError:
     """Return a 401, the same for every fault of a key."""
-    message = f"{message} Send a valid key as 'Authorization: Bearer <key>'."
+    message = f"{message} Send a valid key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
     return APIError(Failed(message, INVALID, "invalid_api_key", status=401))
 
 
@@ -158,6 +165,11 @@ def _rate_limited(message: str, retry_after_ms: int | None, code: str = "rate_li
     return Failed(message, "rate_limit_error", code, status=429, retry_after_ms=retry_after_ms)
 
 
+def _two_keys(_: TwoKeys) -> Failed:
+    message = "The headers Authorization and x-api-key hold different keys. Send one key."
+    return Failed(message, INVALID, "ambiguous_api_key", "x-api-key", 400)
+
+
 def _unknown_dialect(_: UnknownDialect) -> Failed:
     message = f"Unknown dialect. X-ChatAPI-Dialect can be: {', '.join(sorted(DIALECTS))}."
     return Failed(message, INVALID, "unknown_dialect", status=400)
@@ -181,6 +193,7 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
     KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,
+    TwoKeys: _two_keys,
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),

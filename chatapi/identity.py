@@ -6,6 +6,7 @@ import time
 from uuid import UUID
 
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols.chat import CHAT
 
 _PUBLIC = re.compile(r"([a-z_:-]*)([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 
@@ -23,9 +24,9 @@ def new_id() -> UUID:
     return UUID(int=value)
 
 
-def public_id(generation_id: UUID) -> str:
-    """Return the id as receipts, headers and the canonical dialect show it."""
-    return f"chatcmpl-{generation_id.hex}"
+def public_id(generation_id: UUID, endpoint: str, dialect: str) -> str:
+    """Return the id that the client of a generation with this endpoint and dialect saw."""
+    return PROTOCOLS.get(endpoint, CHAT).dialect(dialect).public_id(generation_id.hex)
 
 
 def parse_id(text: str) -> UUID | None:

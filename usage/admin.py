@@ -221,7 +221,8 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
     )
     export_name = "ledger"
     export_columns = exporting.COLUMNS
-    export_select_related = ("organization", "project", "api_key")
+    export_select_related = ("organization", "project", "api_key", "generation")
+    list_select_related = [*export_select_related]
     actions_detail = ["correct"]
     list_display = ["created", "kind", "who", "key_short", "model", "result", "request_short", "amount"]
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]

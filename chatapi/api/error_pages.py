@@ -4,12 +4,13 @@ import re
 
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+from rest_framework.request import Request
 
 from chatapi import errors
 from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
-from chatapi.wire.protocols.envelope import openai_error_body
+from chatapi.wire.protocols import error_answer
 
 _CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
 """Any prefix but the admin's, so that a misspelled dialect gets an envelope, too."""
@@ -26,13 +27,12 @@ def is_client_route(path: str) -> bool:
     return _CLIENT_ROUTE.match(path) is not None
 
 
-def envelope(error: APIError) -> HttpResponse:
-    """Return the error as JSON with its status and headers."""
-    failure = error.failure
-    response = HttpResponse(
-        openai_error_body(failure), status=failure.status, content_type="application/json"
-    )
-    for name, value in errors.headers(failure):
+def envelope(request: HttpRequest | Request, error: APIError) -> HttpResponse:
+    """Return the error in the envelope of the path's protocol."""
+    request_id = request.META.get("chatapi.request_id", "")
+    status, headers, body = error_answer(request.path, error.failure, request_id)
+    response = HttpResponse(body, status=status)
+    for name, value in headers:
         response[name.decode()] = value.decode()
     return response
 
@@ -56,7 +56,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         prefixes = ", ".join(f"/{name}/v1" for name in sorted(DIALECTS))
         message = f"Invalid URL ({request.path}). The API is at /v1, and in one dialect at {prefixes}."
         failure = Failed(f"{message} See /docs for the routes.", INVALID, "unknown_url", status=404)
-        return envelope(APIError(failure))
+        return envelope(request, APIError(failure))
     return _answer(request, errors.not_found(request.path))
 
 
@@ -67,7 +67,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
     if is_client_route(request.path):
-        return envelope(error)
+        return envelope(request, error)
     status = error.failure.status
     title, sentence = _PAGES[status]
     # Without the request: a context processor may need the part of it that failed.

@@ -40,13 +40,14 @@ class IdentifyingMiddleware(MiddlewareMixin):
     """Sets `x-request-id` on every answer, the client's if it is harmless, and `openai-*` on the API's."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Note the time."""
+        """Note the time, and the id that an error repeats."""
         request.META["chatapi.began_at"] = time.monotonic()
+        sent_id = request.headers.get("x-request-id", "").encode(errors="replace")
+        request.META["chatapi.request_id"] = identity.request_id(sent_id, identity.new_id()).decode()
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Set the headers."""
-        sent_id = request.headers.get("x-request-id", "").encode(errors="replace")
-        response["x-request-id"] = identity.request_id(sent_id, identity.new_id()).decode()
+        response["x-request-id"] = request.META["chatapi.request_id"]
         if "/v1/" in request.path:
             elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
             response["openai-version"] = identity.OPENAI_VERSION

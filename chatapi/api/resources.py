@@ -220,7 +220,7 @@ def receipt(row: Generation) -> Receipt:
     corrections = receipts.corrections(row)
     net = receipts.net_nanodollars(row, corrections)
     return Receipt(
-        id=identity.public_id(row.id),
+        id=str(row),
         created=identity.created(row.id),
         model=row.model,
         endpoint=row.endpoint,

@@ -28,13 +28,14 @@ log = logging.getLogger(__name__)
 
 def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
     """Return an envelope for anything that a view raised (DRF's `EXCEPTION_HANDLER`)."""
+    request = context["request"]
     if is_unavailable(error):
         log.warning("the database is not available: %s", error)
-        return envelope(errors.unavailable("The service can't read its books right now."))
+        return envelope(request, errors.unavailable("The service can't read its books right now."))
     api_error = errors.from_exception(error)
     if api_error.failure.code == "internal_error":
         log.error("a request failed", exc_info=error)
-    return envelope(api_error)
+    return envelope(request, api_error)
 
 
 def caller_of(request: Request) -> Caller:

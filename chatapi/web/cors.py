@@ -9,13 +9,15 @@ from typing import Any
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from chatapi import identity
+from chatapi.wire.protocols import PROTOCOLS
 
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MAX_HEADERS_BYTES = 2_048
 READABLE = b", ".join(
     [
-        b"x-request-id", b"x-generation-id", b"x-chatapi-ignored", b"idempotent-replayed", b"location",
+        *dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.request_id_headers),
+        b"x-generation-id", b"x-chatapi-ignored", b"idempotent-replayed", b"location",
         b"openai-processing-ms", b"retry-after", b"retry-after-ms", b"x-should-retry",
         *(
             b"x-ratelimit-%s-%s" % (figure, unit)

@@ -28,7 +28,7 @@ from chatapi.errors import APIError
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.services import Services
-from chatapi.wire.protocols.envelope import openai_error_body
+from chatapi.wire.protocols import error_answer
 
 _ADMIN = "/admin/"
 
@@ -51,7 +51,7 @@ class BoundedBodies:
             if body.room is not None:
                 body.room.release()
         if body.refusal is not None:  # Django got a disconnect in place of the body, and has not answered
-            await answer(body.refusal, send)
+            await answer(body.refusal, scope, send)
 
 
 class _Body:
@@ -124,16 +124,9 @@ def _header(scope: HTTPScope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")
 
 
-async def answer(error: APIError, send: ASGISendCallable) -> None:
-    """Answer with the error's status and envelope."""
-    body = openai_error_body(error.failure)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", identity.request_id(None, identity.new_id())),
-        *errors.headers(error.failure),
-    ]
-    await send(
-        {"type": "http.response.start", "status": error.failure.status, "headers": headers, "trailers": False}
-    )
+async def answer(error: APIError, scope: HTTPScope, send: ASGISendCallable) -> None:
+    """Answer with the error in the envelope of the path's protocol."""
+    request_id = identity.request_id(None, identity.new_id()).decode()
+    status, headers, body = error_answer(scope["path"], error.failure, request_id)
+    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": body, "more_body": False})

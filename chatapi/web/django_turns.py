@@ -39,7 +39,8 @@ class TakingTurns:
         try:
             room = await (self._api if is_client_route(scope["path"]) else self._pages).acquire(address)
         except NoRoom:
-            await answer(errors.unavailable("Too many requests from this address wait for an answer."), send)
+            refusal = errors.unavailable("Too many requests from this address wait for an answer.")
+            await answer(refusal, scope, send)
             return
         try:
             await self._application(scope, receive, send)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from django.conf import settings
 
 from accounts import client_ip
-from accounts.authentication import Caller
+from accounts.authentication import Caller, KeyHeaders
 from accounts.models import KeyScope
 from chatapi import errors, identity
 from chatapi.fair_room import Room
@@ -55,9 +55,8 @@ class Exchange:
         self.id = identity.new_id()
         """Identifies the request, and the generation that it creates."""
         self.request_headers = _by_name(connection.scope["headers"])
-        request_id = identity.request_id(self.request_headers.get(b"x-request-id"), self.id)
-        self.request_id = request_id.decode()
-        self.response_headers = [(b"x-request-id", request_id), OPENAI_VERSION]
+        self.request_id = identity.request_id(self.request_headers.get(b"x-request-id"), self.id).decode()
+        self.response_headers = [OPENAI_VERSION]
         """Headers that every response has, errors too."""
         self.caller: Caller | None = None
         """Set once the key is known to be valid; its scopes may still refuse the request."""
@@ -97,16 +96,9 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     @property
-    def authorization(self) -> str | None:
-        """The Authorization header, or the key of one of the protocol's own headers in the same form.
-
-        A route without a protocol serves the generations of all protocols.
-        """
-        protocols = [self.protocol] if self.kind.protocol else PROTOCOLS.values()
-        names = [name for protocol in protocols for name in protocol.key_headers]
-        name = next((name for name in names if name in self.request_headers), b"authorization")
-        value = self.header(name)
-        return value if value is None or name == b"authorization" else f"Bearer {value}"
+    def key_headers(self) -> KeyHeaders:
+        """The headers that may hold the API key."""
+        return self.header(b"authorization"), self.header(b"x-api-key")
 
     def query(self, name: str) -> str | None:
         """Return the first value of a query parameter, which may be empty."""
@@ -168,7 +160,8 @@ class Exchange:
         """Begin the response with these headers and `response_headers`."""
         failpoint("view.before_first_byte")
         took_ms = (b"openai-processing-ms", b"%d" % ((time.monotonic() - self._began_at) * 1_000))
-        await self._connection.send_headers(status, [*headers, *self.response_headers, took_ms])
+        ids = ((name, self.request_id.encode()) for name in self.protocol.request_id_headers)
+        await self._connection.send_headers(status, [*headers, *ids, *self.response_headers, took_ms])
 
     def send_body(self, data: bytes, more: bool = True) -> Awaitable[None]:
         """Send a piece of the body; `more=False` makes it the last."""
@@ -196,7 +189,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
-    caller = await services.authenticate(exchange.authorization, exchange.client_ip)
+    caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
     exchange.caller = caller
     await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)

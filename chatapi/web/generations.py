@@ -112,7 +112,7 @@ async def _authorize(exchange: Exchange, services: Services) -> None:
     This is not `authenticate`: a stream that ends is no attempt to guess a key, and is not counted as one.
     """
     caller = await services.callers.authenticate(
-        exchange.authorization,
+        authentication.sent_key(exchange.key_headers),
         lambda key: services.commits.read(authentication.look_up, key),
     )
     caller.require(exchange.kind.scope)

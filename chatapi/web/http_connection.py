@@ -33,6 +33,7 @@ class HTTPConnection(http.HTTPChannel):
     """A client's socket and the requests that it carries, one after the other."""
 
     requestFactory = HTTPRequest
+    _path = b""  # Twisted sets it while a request arrives
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +243,7 @@ class HTTPConnection(http.HTTPChannel):
         if self._is_ending:
             return
         if not any(request.has_begun_response for request in self.requests):
-            self.transport.write(refusal.response())
+            self.transport.write(refusal.response(self._path.decode("latin-1")))
         self._end()
         for request in self.requests:
             request.abandon()

@@ -16,7 +16,7 @@ from chatapi.web.refusals import Refusal
 from chatapi.web.request_body import RequestBody
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
-http.RESPONSES.update({status.value: status.phrase.encode() for status in HTTPStatus})
+http.RESPONSES.update(refusals.PHRASES)
 
 
 class HTTPRequest(WebRequest):
@@ -41,8 +41,8 @@ class HTTPRequest(WebRequest):
         length = self.channel.length
         if version == b"HTTP/1.1" and len(header_values(b"host", ())) != 1:
             return refusals.NOT_ONE_HOST
-        if len(header_values(b"authorization", ())) > 1:
-            return refusals.REPEATED_AUTHORIZATION
+        if any(len(header_values(name, ())) > 1 for name in (b"authorization", b"x-api-key")):
+            return refusals.REPEATED_KEY
         if not path.startswith(b"/") or path.startswith(b"//"):
             return refusals.NOT_A_PATH
         if length is not None and length > self.channel.limits.max_body_bytes:
@@ -207,8 +207,6 @@ class HTTPRequest(WebRequest):
         return bool(self._response_started)
 
     def _answer(self, refusal: Refusal) -> None:
-        body = refusal.body()
-        self.handle_reply(
-            {"type": "http.response.start", "status": refusal.status, "headers": refusal.headers(body)}
-        )
-        self.handle_reply({"type": "http.response.body", "body": body})
+        answer = refusal.answer(self.path.decode("latin-1"))
+        self.handle_reply({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        self.handle_reply({"type": "http.response.body", "body": answer.body})

@@ -1,11 +1,16 @@
-"""The errors that the server answers by itself, before or instead of the application, as JSON envelopes."""
+"""The errors that the server answers by itself, before or instead of the application."""
 
-import json
 from dataclasses import dataclass
 from http import HTTPStatus
-from uuid import uuid4
 
-_CODES = {
+from chatapi import identity
+from chatapi.wire.deltas import Failed
+from chatapi.wire.protocols import error_answer
+from chatapi.wire.protocols.envelope import ErrorAnswer
+
+PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+_CODES: dict[int, str] = {
     HTTPStatus.BAD_REQUEST: "invalid_request",
     HTTPStatus.FORBIDDEN: "forbidden",
     HTTPStatus.REQUEST_TIMEOUT: "request_timeout",
@@ -17,7 +22,7 @@ _CODES = {
     HTTPStatus.SERVICE_UNAVAILABLE: "service_unavailable",
 }
 
-_TYPES = {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
+_TYPES: dict[int, str] = {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +33,24 @@ class Refusal:
     message: str
     retry_after_seconds: int | None = None
 
-    def body(self) -> bytes:
-        """Return the envelope `{"error": {"message", "type", "param", "code"}}` as JSON."""
+    def answer(self, path: str) -> ErrorAnswer:
+        """Return the answer in the envelope of the protocol that `path` belongs to."""
         is_ours = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        error = {
-            "message": self.message,
-            "type": "server_error"
-            if is_ours
-            else _TYPES.get(HTTPStatus(self.status), "invalid_request_error"),
-            "param": None,
-            "code": _CODES.get(HTTPStatus(self.status), "internal_error" if is_ours else "invalid_request"),
-        }
-        return json.dumps({"error": error}).encode()
+        failure = Failed(
+            self.message,
+            "server_error" if is_ours else _TYPES.get(self.status, "invalid_request_error"),
+            _CODES.get(self.status, "internal_error" if is_ours else "invalid_request"),
+            status=self.status,
+            retry_after_ms=self.retry_after_seconds and self.retry_after_seconds * 1_000,
+        )
+        return error_answer(path, failure, identity.request_id(None, identity.new_id()).decode())
 
-    def headers(self, body: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the response headers for `body`."""
-        headers = [
-            (b"Content-Type", b"application/json"),
-            (b"Content-Length", b"%d" % len(body)),
-            (b"X-Request-Id", uuid4().hex.encode()),
-        ]
-        if self.retry_after_seconds is not None:
-            headers.append((b"Retry-After", b"%d" % self.retry_after_seconds))
-        return headers
-
-    def response(self) -> bytes:
+    def response(self, path: str = "") -> bytes:
         """Return a whole HTTP/1.1 response that announces the end of its connection."""
-        body = self.body()
-        lines = [b"HTTP/1.1 %d %s" % (self.status, HTTPStatus(self.status).phrase.encode())]
-        lines += [b"%s: %s" % header for header in self.headers(body)]
-        return b"\r\n".join([*lines, b"Connection: close", b"", body])
+        answer = self.answer(path)
+        lines = [b"HTTP/1.1 %d %s" % (answer.status, PHRASES.get(answer.status, b"Unknown Status"))]
+        lines += [b"%s: %s" % header for header in answer.headers]
+        return b"\r\n".join([*lines, b"connection: close", b"", answer.body])
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
@@ -69,8 +62,10 @@ NOT_A_PATH = Refusal(
 """
 NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host header.")
 """RFC 9112 section 3.2."""
-REPEATED_AUTHORIZATION = Refusal(HTTPStatus.BAD_REQUEST, "The Authorization header may be sent only once.")
-"""Daphne would join the two values with a comma."""
+REPEATED_KEY = Refusal(
+    HTTPStatus.BAD_REQUEST, "The headers Authorization and x-api-key may each be sent only once."
+)
+"""Daphne would join the values with a comma."""
 NOT_A_HANDSHAKE = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket begins with a GET request.")
 """RFC 6455 section 4.1."""
 CHUNKS_TOO_SMALL = Refusal(

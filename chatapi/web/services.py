@@ -14,7 +14,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from accounts import authentication
-from accounts.authentication import Caller, CallerCache
+from accounts.authentication import Caller, CallerCache, KeyHeaders, sent_key
 from accounts.errors import AccountsError, NotAuthenticated
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
@@ -146,13 +146,14 @@ class Services:
             cls._instance.is_closing = True
             cls._instance.inbox.wake_all()
 
-    async def authenticate(self, authorization: str | None, address: str) -> Caller:
-        """Return the caller that an Authorization header names.
+    async def authenticate(self, headers: KeyHeaders, address: str) -> Caller:
+        """Return the owner of the key in these headers.
 
-        Raises `NotAuthenticated`, or `TooManyFailedAttempts` for that IP address.
+        Raises `NotAuthenticated`, `TwoKeys`, or `TooManyFailedAttempts` for that IP address.
         """
         with attempts.counted(address):
-            return await self.callers.authenticate(authorization, lambda key: self._look_up(key, address))
+            key = sent_key(headers)
+            return await self.callers.authenticate(key, lambda key: self._look_up(key, address))
 
     async def _look_up(self, key: str, address: str) -> Caller:
         with attempts.permitted(address, key):

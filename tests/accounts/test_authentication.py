@@ -7,8 +7,8 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import keys
-from accounts.authentication import Caller, CallerCache, bearer, look_up
-from accounts.errors import NotAuthenticated
+from accounts.authentication import Caller, CallerCache, look_up, sent_key
+from accounts.errors import NotAuthenticated, TwoKeys
 from accounts.models import APIKey
 from tests.cast import Person
 
@@ -95,13 +95,24 @@ def test_the_keys_of_an_inactive_owner_are_refused(alice: Person, whose: str) ->
     "header", ["Bearer abc", "bearer abc", "BEARER  abc ", " Bearer\tabc".replace("\t", " ")]
 )
 def test_the_scheme_may_be_written_in_any_case(header: str) -> None:
-    assert bearer(header) == "abc"
+    assert sent_key((header, None)) == "abc"
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "abc", "Token abc"])
 def test_what_is_no_bearer_token_is_refused(header: str | None) -> None:
     with pytest.raises(NotAuthenticated):
-        bearer(header)
+        sent_key((header, None))
+
+
+@pytest.mark.parametrize("authorization", [None, "", "Bearer", "Basic YTpi", "Bearer abc"])
+def test_the_key_may_come_in_its_own_header(authorization: str | None) -> None:
+    assert sent_key((authorization, " abc ")) == "abc"
+
+
+@pytest.mark.parametrize("other", ["ABC", "abcd", "é"])
+def test_two_different_keys_are_ambiguous(other: str) -> None:
+    with pytest.raises(TwoKeys):
+        sent_key(("Bearer abc", other))
 
 
 class Database:
@@ -125,26 +136,26 @@ async def refuse(key: str) -> Caller:
 async def test_a_known_caller_is_remembered_for_a_while() -> None:
     cache, database = CallerCache(max_age_ms=60_000), Database()
     for _ in range(3):
-        assert await cache.authenticate(f"Bearer {UNKNOWN}", database.ask) == database.caller
+        assert await cache.authenticate(UNKNOWN, database.ask) == database.caller
     assert database.questions == [UNKNOWN]
 
 
 async def test_an_old_memory_is_not_used() -> None:
     cache, database = CallerCache(max_age_ms=0), Database()
     for _ in range(2):
-        await cache.authenticate(f"Bearer {UNKNOWN}", database.ask)
+        await cache.authenticate(UNKNOWN, database.ask)
     assert len(database.questions) == 2
 
 
 async def test_a_refusal_is_not_remembered() -> None:
     cache, database = CallerCache(max_age_ms=60_000), Database()
     with pytest.raises(NotAuthenticated):
-        await cache.authenticate(f"Bearer {UNKNOWN}", refuse)
-    assert await cache.authenticate(f"Bearer {UNKNOWN}", database.ask) == database.caller
+        await cache.authenticate(UNKNOWN, refuse)
+    assert await cache.authenticate(UNKNOWN, database.ask) == database.caller
 
 
 async def test_a_malformed_key_asks_nobody() -> None:
     cache, database = CallerCache(max_age_ms=60_000), Database()
     with pytest.raises(NotAuthenticated):
-        await cache.authenticate("Bearer ck_live_nonsense", database.ask)
+        await cache.authenticate("ck_live_nonsense", database.ask)
     assert database.questions == []

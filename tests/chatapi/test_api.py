@@ -15,13 +15,14 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from accounts import api_keys, keys
 from accounts.authentication import Caller
 from accounts.models import APIKey, RateLimit
+from chatapi import identity
 from chatapi.api import views
 from chatapi.models import Deployment, ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, admit, run
 from usage.books import credit, prices
 from usage.books.credit import Note
-from usage.models import BudgetLimit, Generation, Outcome, UsageSource
+from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome, UsageSource
 from usage.pricing import FREE, Tokens, to_usd
 
 PREFIXES = ["", *(f"/{dialect}" for dialect in DIALECTS)]
@@ -282,6 +283,30 @@ def test_the_id_may_be_in_any_form(alice: Person) -> None:
     uuid = run(alice).id
     forms = [f"chatcmpl-{uuid.hex}", f"cmpl-{uuid.hex}", f"stream:chat:{uuid}", str(uuid), uuid.hex]
     assert {alice.get(f"/v1/generations/{form}").json()["id"] for form in forms} == {f"chatcmpl-{uuid.hex}"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "dialect", "form"),
+    [
+        ("chat.completions", "openai", "chatcmpl-{0.hex}"),
+        ("chat.completions", "bitseek", "stream:chat:{0}"),
+        ("completions", "opentoken", "cmpl-{0.hex}"),
+    ],
+)
+def test_receipts_have_the_id_that_the_client_saw(
+    alice: Person, endpoint: str, dialect: str, form: str
+) -> None:
+    row = run(alice)
+    Generation.objects.filter(pk=row.pk).update(endpoint=endpoint, dialect=dialect)
+    row.refresh_from_db()
+    assert alice.get(f"/v1/generations/{row.id}").json()["id"] == form.format(row.id)
+    entry = LedgerEntry.objects.get(generation=row)
+    assert (str(row), entry.request_id) == (form.format(row.id),) * 2
+
+
+def test_the_id_of_a_dropped_request_has_no_prefix(db: None) -> None:
+    generation_id = identity.new_id()
+    assert LedgerEntry(generation_id=generation_id).request_id == generation_id.hex
 
 
 @pytest.mark.parametrize("who", ["bob", "charlie"])

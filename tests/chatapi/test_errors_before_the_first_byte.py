@@ -115,7 +115,7 @@ def test_who_sends_no_key_is_told_so(client: Client) -> None:
     answers = [client.send("POST", CHAT, GOOD, authorization=header) for header in headers]
     assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
     assert {answer.error["message"] for answer in answers} == {
-        "No API key was sent. Send a valid key as 'Authorization: Bearer <key>'."
+        "No API key was sent. Send a valid key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
     }
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
@@ -124,6 +124,24 @@ def test_who_sends_no_key_is_told_so(client: Client) -> None:
 def test_the_routes_that_read_refuse_with_the_same_body(client: Client, path: str) -> None:
     hot = client.send("POST", CHAT, GOOD, authorization="Bearer x")
     assert client.send("GET", path, authorization="Bearer x").body == hot.body
+
+
+ANY_ROUTE = [
+    ("POST", CHAT), ("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/v1/key"),
+    ("GET", "/v1/generations/chatcmpl-0"), ("GET", "/v1/generations/chatcmpl-0/stream"),
+    ("GET", "/v1/organization/costs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), ANY_ROUTE)
+def test_every_route_takes_a_key_in_either_header(client: Client, method: str, path: str) -> None:
+    bearer = client.send(method, path, b"{}")
+    assert bearer.status != 401
+    for authorization in (None, f"Bearer {client.key}"):
+        same = client.send(method, path, b"{}", authorization=authorization, x_api_key=client.key)
+        assert same.body == bearer.body or bearer.status == 200
+    different = client.send(method, path, b"{}", x_api_key=client.key + "x")
+    assert told(different) == (400, "invalid_request_error", "ambiguous_api_key", "x-api-key")
 
 
 def test_the_key_is_asked_for_before_the_body_is_judged(client: Client) -> None:

@@ -3,7 +3,10 @@ of the two tables are all that a protocol takes, from the request's body to the 
 """
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPResponse
 from typing import Any
 
 import pytest
@@ -42,18 +45,13 @@ def vectors(client: Client, **members: Any) -> Answer:
 
 
 def events(client: Client, **members: Any) -> Answer:
-    """Ask with the key in the protocol's own header."""
     body = {"model": "sandbox", "turns": TURNS, "longest": 50, "person": "p"} | members
-    return client.send(
-        "POST", "/v1/events", json.dumps(body).encode(), authorization=None, x_api_key=client.key
-    )
+    return client.send("POST", "/v1/events", json.dumps(body).encode())
 
 
 def follow(client: Client, generation_id: str, last_event_id: str | None = None) -> Answer:
     path = f"/v1/generations/{generation_id}/stream"
-    return client.send(
-        "GET", path, None, authorization=None, x_api_key=client.key, last_event_id=last_event_id
-    )
+    return client.send("GET", path, None, last_event_id=last_event_id)
 
 
 def told(body: bytes) -> list[tuple[str, dict[str, Any]]]:
@@ -94,7 +92,9 @@ def test_one_object_of_a_protocol_that_streams(client: Client, installation: Ins
     assert generation_id.startswith("ev_")
     assert len(answer.json["blocks"][0]["text"].split()) == WORDS
     receipt = installation.receipt(generation_id)
-    assert (receipt["endpoint"], receipt["stream"]) == ("events", False)
+    assert (receipt["id"], receipt["endpoint"], receipt["stream"]) == (generation_id, "events", False)
+    cancelled = client.send("POST", f"/v1/generations/{generation_id}/cancel", b"")
+    assert cancelled.json["id"] == generation_id
 
 
 def test_a_stream_of_typed_events(client: Client, installation: Installation) -> None:
@@ -201,9 +201,41 @@ def test_so_is_a_wrong_key(installation: Installation) -> None:
     assert refused.headers["content-length"] == str(len(refused.body))
 
 
-def test_no_other_protocol_looks_for_a_key_in_that_header(client: Client) -> None:
-    refused = client.send("POST", "/v1/chat/completions", b"{}", authorization=None, x_api_key=client.key)
-    assert refused.error["code"] == "invalid_api_key"
+BEFORE_ITS_CODE = [
+    (b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+    (b"GET /v1/events/unknown?a=/ HTTP/1.1\r\nHost: a\r\n\r\n", 404),
+    (b"DELETE /openai/v1/events/unknown HTTP/1.1\r\nHost: a\r\n\r\n", 404),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 401),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413),
+    (b"POST /v1/events?a=/ HTTP/1.1\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nx-api-key: a\r\nx-api-key: b\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: a\r\n\r\n", 400),
+    (b"POST /v1/events HTTP/1.1\r\nHost: a\r\nA: %b\r\n\r\n" % (b"a" * 20_000), 431),
+    (
+        b"POST /v1/events/unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 70000\r\n\r\n%b" % (b"a" * 70_000),
+        413,
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_bytes", "status"), BEFORE_ITS_CODE)
+def test_so_is_what_fails_before_its_code_runs(
+    installation: Installation, request_bytes: bytes, status: int
+) -> None:
+    with closing(socket.create_connection(("127.0.0.1", installation.port), timeout=15)) as connection:
+        connection.sendall(request_bytes)
+        response = HTTPResponse(connection)
+        response.begin()
+        told = json.loads(response.read())
+    assert response.status == status
+    assert (told["type"], told["error"]["kind"]) == ("error", "other")
+    assert told["request_id"] == response.headers["x-request-id"] == response.headers["events-request-id"]
+
+
+def test_so_are_two_different_keys(client: Client) -> None:
+    refused = client.send("POST", "/v1/events", b"{}", x_api_key="ck_live_other")
+    assert refused.status == 400
+    assert refused.json["error"]["words"].startswith("The headers Authorization and x-api-key hold different")
 
 
 @pytest.mark.parametrize("stream", [False, True])

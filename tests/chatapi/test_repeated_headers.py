@@ -46,6 +46,13 @@ def test_an_idempotency_key_is_sent_once(installation: Installation, lines: list
     assert (refused.status, refused.error["param"]) == (400, "Idempotency-Key")
 
 
+@pytest.mark.parametrize(("name", "times"), [("x-api-key", 2), ("Authorization", 1)])
+def test_a_key_is_sent_once(installation: Installation, name: str, times: int) -> None:
+    refused = send(installation, "POST", CHAT, name, ["Bearer one"] * times)
+    assert (refused.status, refused.error["code"]) == (400, "invalid_request")
+    assert refused.error["message"] == "The headers Authorization and x-api-key may each be sent only once."
+
+
 def test_a_position_is_sent_once(installation: Installation, client: Client) -> None:
     generation_id = client.complete("five").headers["x-generation-id"]
     refused = send(

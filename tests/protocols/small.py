@@ -1,7 +1,7 @@
 """Two small protocols, which only tests have.
 
 `VECTORS` is like embeddings: other names, no stream, one object. `EVENTS` is like Anthropic's messages: typed
-events, another envelope with statuses of its own, the key in a header of its own.
+events, another envelope with statuses of its own, another form of ids.
 """
 
 from collections.abc import Iterable, Iterator
@@ -186,5 +186,5 @@ EVENTS = Protocol(
         )
     },
     id_prefixes=("ev_",),
-    key_headers=(b"x-api-key", b"authorization"),
+    request_id_headers=(b"x-request-id", b"events-request-id"),
 )

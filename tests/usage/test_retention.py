@@ -330,6 +330,13 @@ def test_the_next_run_finishes_after_a_crash_at_any_step(
     call_command("verifyexport", str(tmp_path / "export"), stdout=StringIO())
 
 
+def test_entries_of_dropped_generations_have_ids_without_prefix(books: None, tmp_path: Path) -> None:
+    dropped = {each.hex for each in old()}
+    drop(tmp_path / "export")
+    entries = LedgerEntry.objects.select_related("generation")
+    assert {entry.request_id for entry in entries} & dropped == dropped
+
+
 def test_half_an_export_is_written_anew(books: None, tmp_path: Path) -> None:
     (tmp_path / "export.partial").mkdir()
     (tmp_path / "export.partial" / "generations.ndjson").write_text("{")

@@ -28,8 +28,8 @@ from chatapi.wire.deltas import (
     decode,
     encode,
 )
-from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols import chat, text_completions
+from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB

@@ -78,7 +78,7 @@ def write(spec: ExportSpec, folder: Path) -> dict[str, Any]:
     with snapshot():
         now = database_now()  # before the first read, so that missing entries were written later
         with durable_files.writing(path) as file:
-            found = pages(spec.entries.select_related("organization", "project", "api_key"))
+            found = pages(spec.entries.select_related("organization", "project", "api_key", "generation"))
             _WRITERS[spec.format](
                 file, _counted((row(entry) for page in found for entry in page), counts, sums)
             )

@@ -15,7 +15,8 @@ _MAX_OPEN = 20_000
 
 _SHOWN = (
     "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model",
-    "state", "worker", "admitted_at", "claimed_at", "completion_tokens", "reserved_nanodollars",
+    "endpoint", "dialect", "state", "worker", "admitted_at", "claimed_at", "completion_tokens",
+    "reserved_nanodollars",
 )  # fmt: skip
 
 
@@ -24,6 +25,7 @@ class RunningGeneration:
     """An open generation. Its tokens are those of its last heartbeat; while queued, `worker` is empty."""
 
     id: UUID
+    public_id: str
     organization: str
     project: str
     key: str
@@ -67,6 +69,7 @@ def _running(row: Generation, now: datetime) -> RunningGeneration:
     running_s = max((now - row.claimed_at).total_seconds(), 0.001) if row.claimed_at else None
     return RunningGeneration(
         id=row.id,
+        public_id=str(row),
         organization=row.organization.name,
         project=row.project.name,
         key=str(row.api_key),

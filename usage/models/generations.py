@@ -6,6 +6,7 @@ from django.db.models import Q
 from accounts.models import APIKey, Organization, Project
 from usage.models.outcomes import Outcome
 from usage.pricing import Price as PriceValue
+from usage.public_ids import public_id
 
 
 class State(models.TextChoices):
@@ -128,7 +129,7 @@ class Generation(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"chatcmpl-{self.id.hex}"
+        return public_id(self.id, self.endpoint, self.dialect)
 
     @property
     def finish_reasons(self) -> list[str]:

@@ -130,8 +130,13 @@ class LedgerEntry(models.Model):
 
     @property
     def request_id(self) -> str | None:
-        """The public id of its request, which may have been dropped; None for credit."""
-        return f"chatcmpl-{self.generation_id.hex}" if self.generation_id else None
+        """The public id of its request, without a prefix if that was dropped; None for credit."""
+        if self.generation_id is None:
+            return None
+        try:
+            return str(self.generation or self.generation_id.hex)
+        except Generation.DoesNotExist:
+            return self.generation_id.hex
 
 
 class LedgerSeal(models.Model):

@@ -49,7 +49,7 @@ class LiveRow:
         held = usd(running.reserved_nanodollars)
         began_ms = running.id.int >> 80
         return cls(
-            f"chatcmpl-{running.id.hex}",
+            running.public_id,
             began_ms,
             who,
             running.key,
@@ -73,9 +73,7 @@ def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> 
     """Return the open generations of these organizations, or of all; rows that look the same stay the same
     objects.
     """
-    rows = sorted(
-        (LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id
-    )
+    rows = [LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)]
     known = {row.id: before.get(row.id) for row in rows}
     return {row.id: _unless_known(row, known[row.id]) for row in rows}
 

@@ -46,7 +46,7 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
         return _answer(request, "usage/requests.html", context | {"mistake": str(error)}, status=400)
     found_id = form.filters.id
     if found_id is not None and (page.rows or _entries(request, found_id).exists()):
-        return redirect("admin:request", f"chatcmpl-{found_id.hex}")
+        return redirect("admin:request", str(page.rows[0]) if page.rows else found_id.hex)
     form.offer_choices(dialects)
     context |= {
         "form": form,

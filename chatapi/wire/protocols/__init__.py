@@ -4,7 +4,11 @@ Nothing outside a protocol's folder knows its parameters, envelopes or ids. Addi
 a row for its own time with `monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
 """
 
+import re
+
+from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.envelope import ErrorAnswer
 from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
 from chatapi.wire.protocols.protocol import Answer, Dialect, Protocol
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
@@ -12,5 +16,22 @@ from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol for protocol in (CHAT, TEXT_COMPLETIONS, MESSAGES, COUNT_TOKENS)
 }
+_FIRST_SEGMENT = re.compile(r"/(?:[^/]+/)?v1/([^/?]+)")
 
-__all__ = ["PROTOCOLS", "Answer", "Dialect", "Protocol"]
+
+def protocol_of_path(path: str) -> Protocol:
+    """Return the protocol that is named by the path's first segment behind `/v1/`, else chat completions."""
+    found = _FIRST_SEGMENT.match(path)
+    return PROTOCOLS.get(found[1], CHAT) if found else CHAT
+
+
+def error_answer(path: str, failure: Failed, request_id: str) -> ErrorAnswer:
+    """Return the answer to a request that failed before its protocol's code ran."""
+    protocol = protocol_of_path(path)
+    answer = protocol.dialect("").envelope(failure, request_id=request_id)
+    ids = ((name, request_id.encode()) for name in protocol.request_id_headers)
+    length = (b"content-length", b"%d" % len(answer.body))
+    return answer._replace(headers=(*answer.headers, length, *ids))
+
+
+__all__ = ["PROTOCOLS", "Answer", "Dialect", "Protocol", "error_answer", "protocol_of_path"]

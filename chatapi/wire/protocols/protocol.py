@@ -108,20 +108,20 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """A family of clients: what they send, where their key is, and the dialects of what they get."""
+    """A family of clients: what they send, and the dialects of what they get."""
 
     name: str
-    """As a generation's row names it (`endpoint`)."""
+    """As a generation's row names it (`endpoint`); of a protocol with an envelope of its own also the first
+    segment of its paths behind `/v1/`.
+    """
     parse: Parser
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
     counts_tokens: bool = False
     """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
-    key_headers: tuple[bytes, ...] = (b"authorization",)
-    """The request headers that may hold the API key, the first one that was sent counts: `authorization` with
-    its scheme, any other bare.
-    """
+    request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
+    """The response headers that hold the request's id."""
 
     def dialect(self, name: str) -> Dialect:
         """Return the dialect of that name, or the first one of a protocol that does not have it."""

@@ -50,7 +50,7 @@ def address(settings: Settings) -> str:
 async def fail(process: Process, address: str) -> None:
     for key in (api_keys.generate(is_test=False), "nonsense", ""):
         with pytest.raises(NotAuthenticated):
-            await process.authenticate(f"Bearer {key}", address)
+            await process.authenticate((f"Bearer {key}", None), address)
 
 
 async def test_wrong_keys_of_every_kind_count(address: str) -> None:
@@ -58,21 +58,21 @@ async def test_wrong_keys_of_every_kind_count(address: str) -> None:
     await fail(process, address)
     for key in (api_keys.generate(is_test=False), "nonsense", "", process.good):
         with pytest.raises(TooManyFailedAttempts):
-            await process.authenticate(f"Bearer {key}", address)
+            await process.authenticate((f"Bearer {key}", None), address)
     assert len(process.asked) == 1
 
 
 async def test_a_key_that_was_right_is_looked_up_again(address: str) -> None:
     process = Process()
-    await process.authenticate(f"Bearer {process.good}", address)
+    await process.authenticate((f"Bearer {process.good}", None), address)
     await fail(process, address)
-    assert (await process.authenticate(f"Bearer {process.good}", address)).api_key_id == 1
+    assert (await process.authenticate((f"Bearer {process.good}", None), address)).api_key_id == 1
 
 
 async def test_a_busy_key_is_looked_up_for_all_at_once(address: str) -> None:
     process = Process()
     wrong = api_keys.generate(is_test=False)
-    asking = [process.authenticate(f"Bearer {key}", address) for key in [process.good] * 20 + [wrong]]
+    asking = [process.authenticate((f"Bearer {key}", None), address) for key in [process.good] * 20 + [wrong]]
     *callers, refused = await asyncio.gather(*asking, return_exceptions=True)
     assert [caller.api_key_id for caller in callers if isinstance(caller, Caller)] == [1] * 20
     assert isinstance(refused, NotAuthenticated)
@@ -83,8 +83,8 @@ async def test_a_busy_key_is_looked_up_for_all_at_once(address: str) -> None:
 async def test_a_database_that_is_away_is_told_to_all_and_held_against_nobody(address: str) -> None:
     process = Process()
     process.is_database_away = True
-    asking = [process.authenticate(f"Bearer {process.good}", address) for _ in range(2 * MOST)]
+    asking = [process.authenticate((f"Bearer {process.good}", None), address) for _ in range(2 * MOST)]
     told = await asyncio.gather(*asking, return_exceptions=True)
     assert [type(each) for each in told] == [DatabaseUnavailable] * 2 * MOST
     process.is_database_away = False
-    assert (await process.authenticate(f"Bearer {process.good}", address)).api_key_id == 1
+    assert (await process.authenticate((f"Bearer {process.good}", None), address)).api_key_id == 1

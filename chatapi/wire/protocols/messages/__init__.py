@@ -22,11 +22,19 @@ _DIALECT = Dialect(
     keep_alive=PING,
     keep_alive_with_ids=PING,
 )
-MESSAGES = Protocol(name=NAME, parse=parse, dialects={"anthropic": _DIALECT}, id_prefixes=("msg_",))
+_REQUEST_IDS = (b"x-request-id", b"request-id")
+MESSAGES = Protocol(
+    name=NAME,
+    parse=parse,
+    dialects={_DIALECT.name: _DIALECT},
+    id_prefixes=("msg_",),
+    request_id_headers=_REQUEST_IDS,
+)
 COUNT_TOKENS = Protocol(
     name=COUNT_NAME,
     parse=parse_count,
-    dialects={"anthropic": replace(_DIALECT, encoder=None, folder=CountFolder)},
+    dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
     id_prefixes=(),
     counts_tokens=True,
+    request_id_headers=_REQUEST_IDS,
 )

@@ -169,6 +169,14 @@ class MessagesFolder(Completion):
     def __init__(self, answer: Answer) -> None:
         super().__init__()
         self._answer = answer
+        self._has_refused = False
+
+    def add(self, delta: AnyDelta) -> None:
+        """Fold one delta in. A refusal is text, in the order in which it came."""
+        if isinstance(delta, Refusal):
+            self._has_refused = True
+            delta = Text(delta.text)
+        super().add(delta)
 
     def body(self) -> bytes:
         """Return the message; the usage must have come."""
@@ -177,15 +185,11 @@ class MessagesFolder(Completion):
         content: list[dict[str, Any]] = []
         if choice.reasoning:
             content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
-        if text := (choice.text or "") + (choice.refusal or ""):
-            content.append({"type": "text", "text": text})
+        if choice.text:
+            content.append({"type": "text", "text": choice.text})
         content += [self._call(number, call) for number, call in sorted(choice.tool_calls.items())]
-        ending = _ending(
-            choice.finish_reason or "stop",
-            choice.stop_sequence,
-            bool(choice.tool_calls),
-            choice.refusal is not None,
-        )
+        reason, has_calls = choice.finish_reason or "stop", bool(choice.tool_calls)
+        ending = _ending(reason, choice.stop_sequence, has_calls, self._has_refused)
         return to_json(_message(self._answer, content, usage=usage_body(self.usage), **ending))
 
     def _call(self, number: int, call: CollectedToolCall) -> dict[str, Any]:
