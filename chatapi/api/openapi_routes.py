@@ -26,11 +26,14 @@ _ERRORS = {
     502: "The upstream failed. Nothing was charged unless the receipt says so.",
     503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
+    529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
 }
 _ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)
 """Errors of every route; those of `_operation` are what a route has besides."""
 _STREAM = (402, 404, 409, 502, 504)
 _COMPLETION = (*_STREAM, 415, 422)
+_MESSAGES_ERRORS = {503: 529}
+"""Statuses that Messages have in the place of others."""
 
 
 def _parameter(place: str, name: str, schema: Schema, description: str, *, required: bool = False) -> Schema:
@@ -64,6 +67,7 @@ _AFTER = [
 
 _REQUEST_ID: Schema = {"X-Request-Id": {"schema": _TEXT}}
 _CHAT_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}
+_MESSAGES_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}]}
 _TEXT_EXAMPLE = {"prompt": "Once upon a time", "max_tokens": 16}
 
 
@@ -107,6 +111,29 @@ def paths() -> dict[str, Schema]:
                 body=_body("TextRequest", {**_TEXT_EXAMPLE, "stream": False}),
                 answers=_completion("Completion", "Completion"),
                 errors=_COMPLETION,
+            )
+        },
+        "/v1/messages": {
+            "post": _of_messages(
+                _operation(
+                    ("messages", "createMessage", "Create a message"),
+                    "Anthropic's: one message, or server-sent events when `stream` is true.",
+                    parameters=[_IDEMPOTENCY_KEY, _PREFER],
+                    body=_body("MessagesRequest", {**_MESSAGES_EXAMPLE, "max_tokens": 64, "stream": False}),
+                    answers=_completion("Message", "MessageEvent"),
+                    errors=_COMPLETION,
+                )
+            )
+        },
+        "/v1/messages/count_tokens": {
+            "post": _of_messages(
+                _operation(
+                    ("messages", "countTokens", "Estimate the tokens of a prompt"),
+                    "Costs nothing, and counts in the limits of requests.",
+                    body=_body("CountTokensRequest", _MESSAGES_EXAMPLE),
+                    answers={200: _answer("The estimate.", "TokenCount", _REQUEST_ID)},
+                    errors=(404, 415),
+                )
             )
         },
         "/v1/generations/{generation_id}/stream": {
@@ -186,6 +213,15 @@ def _operation(
         "responses": {str(status): found[status] for status in sorted(found)},
     }
     return operation if body is None else operation | {"requestBody": body}
+
+
+def _of_messages(operation: Schema) -> Schema:
+    """Return the operation with the errors of Messages."""
+    answers = {int(status): answer for status, answer in operation["responses"].items()}
+    errors = [_MESSAGES_ERRORS.get(status, status) for status in answers if status >= 400]
+    found = {status: answer for status, answer in answers.items() if status < 400}
+    found |= {status: _answer(_ERRORS[status], "MessagesError") for status in errors}
+    return operation | {"responses": {str(status): found[status] for status in sorted(found)}}
 
 
 def _retrieval(

@@ -7,6 +7,7 @@ import msgspec
 from chatapi.api.organization_answers import CostPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.messages.request import CountTokensRequest, MessagesRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
 
 Schema = dict[str, Any]
@@ -23,11 +24,12 @@ def ref(name: str) -> Schema:
 
 def all_schemas() -> dict[str, Schema]:
     """Return every schema of the document by its name."""
-    types = [ChatRequest, TextRequest, ModelList, Key, Receipt, UsagePage, CostPage]
+    bodies = [ChatRequest, TextRequest, MessagesRequest, CountTokensRequest]
+    types = [*bodies, ModelList, Key, Receipt, UsagePage, CostPage]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for request in (found["ChatRequest"], found["TextRequest"]):
+    for request in (found[body.__name__] for body in bodies):
         request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name, rule in _RULES.items():
@@ -164,8 +166,40 @@ _ANSWERS: dict[str, Schema] = {
         object={"const": "text_completion"},
         **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
     ),
+    "Message": _object(
+        "A whole answer of Messages (Anthropic's `Message`).",
+        "id type role model content stop_reason stop_sequence usage",
+        type={"const": "message"},
+        role={"const": "assistant"},
+        **{"id": _TEXT, "model": _TEXT, "stop_reason": _TEXT, "stop_sequence": _TEXT_OR_NULL},
+        content=_array(_object("A content block.", "type", type={"enum": ["thinking", "text", "tool_use"]})),
+        usage=_object(
+            "Tokens; the three kinds of input add up to the receipt's `prompt_tokens`.",
+            "input_tokens cache_read_input_tokens cache_creation_input_tokens output_tokens",
+            **dict.fromkeys(
+                (
+                    *("input_tokens", "cache_read_input_tokens"),
+                    *("cache_creation_input_tokens", "output_tokens"),
+                ),
+                _COUNT,
+            ),
+        ),
+    ),
+    "MessageEvent": _object(
+        "An event of a streamed answer of Messages (Anthropic's `RawMessageStreamEvent`).",
+        "type",
+        type=_TEXT,
+    ),
+    "TokenCount": _object("An estimate of a prompt.", "input_tokens", input_tokens=_COUNT),
+    "MessagesError": _object(
+        "The form of the errors of Messages (Anthropic's `ErrorResponse`).",
+        "type error request_id",
+        type={"const": "error"},
+        error=_object("What is wrong.", "type message", **{"type": _TEXT, "message": _TEXT}),
+        request_id=_TEXT,
+    ),
     "AnyChunk": {
-        "anyOf": [ref("ChatCompletionChunk"), ref("Completion")],
+        "anyOf": [ref("ChatCompletionChunk"), ref("Completion"), ref("MessageEvent")],
         "description": "A piece of a streamed answer of either kind.",
     },
     "Ticket": _object(

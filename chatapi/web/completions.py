@@ -146,16 +146,22 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         raise errors.unsupported_content_coding(coding[:MAX_ECHO_CHARS])
     is_large = await exchange.has_large_body()
     await _check_limits(exchange, services, caller, is_large)
-    room, kind = None, exchange.kind
+    room = None
     default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
     if is_large:
         room, pieces = await _read_large_body(exchange, services, caller)
     else:
         pieces = [await exchange.read_body()]
-    if is_large or exchange.protocol.counts_tokens:
-        parsed = await services.parser.parse(pieces, kind.protocol, default_model, is_ticket=kind.is_ticket)
+    name, is_ticket = exchange.protocol.name, exchange.kind.is_ticket
+    if exchange.protocol.counts_tokens:
+        turn = await services.counting_turns.acquire(caller.organization_id)
+        exchange.rooms.append(turn)
+        parsed = await services.parser.parse(pieces, name, default_model)
+        turn.release()
+    elif is_large:
+        parsed = await services.parser.parse(pieces, name, default_model, is_ticket=is_ticket)
     else:
-        parsed = parsed_request.parse(pieces[0], kind.protocol, default_model, is_ticket=kind.is_ticket)
+        parsed = parsed_request.parse(pieces[0], name, default_model, is_ticket=is_ticket)
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     return request

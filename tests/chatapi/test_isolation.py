@@ -177,6 +177,8 @@ HOT = {
         "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it"
     ),
     "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
+    "messages": "../clients/test_anthropic_python.py: the same flow",
+    "messages/count_tokens": "it reads nothing that belongs to a tenant",
     "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
     "generations/(?P<generation_id>[^/]+)/cancel": (
         "../bad_input/test_authorization.py, test_cancel_and_later.py"

@@ -67,6 +67,7 @@ def assistant(*content: Any) -> dict[str, Any]:
 
 CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "a string": ([USER], [USER]),
+    "nothing": ([turn(""), turn("", role="system")], [turn(""), turn("", role="system")]),
     "a block": ([turn(text("Hello!"))], [USER]),
     "blocks": ([turn(text("a"), text(""), text("b"))], [turn(text("a"), text("b"))]),
     "a picture": ([turn(text("a"), {"type": "image", "source": PNG})], [turn(text("a"), PICTURE)]),

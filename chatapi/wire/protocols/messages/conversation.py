@@ -59,8 +59,8 @@ def to_messages(
         )
         raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
     messages: list[Message] = []
-    if text := _joined(list(_text_parts(system)), "system"):
-        messages.append(SystemMessage(text))
+    if parts := list(_text_parts(system)):
+        messages.append(SystemMessage(_content(parts, "system")))
     open_calls: dict[str, int] = {}
     for kind, group in groupby(enumerate(turns), key=lambda numbered: type(numbered[1])):
         blocks = [(number, block) for number, turn in group for block in _blocks(turn)]
@@ -68,7 +68,7 @@ def to_messages(
         if kind is UserTurn:
             messages += _user_messages(blocks)
         elif kind is SystemTurn:
-            messages += [SystemMessage(text) for text in [_joined(_parts(blocks), _param(blocks))] if text]
+            messages.append(SystemMessage(_content(_parts(blocks), _param(blocks))))
         else:
             messages += _assistant_messages(blocks, to_name)
             open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
@@ -108,15 +108,17 @@ def _close_calls(open_calls: dict[str, int], blocks: Iterable[Numbered]) -> None
 
 def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
     rest: list[Part] = []
+    has_results = False
     for number, block in blocks:
         if isinstance(block, ToolResultBlock):
             parts = list(_result_parts(block))
             texts = [part for part in parts if isinstance(part, TextPart)]
-            yield ToolMessage(_joined(texts, f"messages[{number}].content") or "", block.tool_use_id)
+            yield ToolMessage(_content(texts, f"messages[{number}].content"), block.tool_use_id)
             rest += [part for part in parts if not isinstance(part, TextPart)]
+            has_results = True
     rest += _parts(blocks)
-    if content := _joined(rest, _param(blocks)):
-        yield UserMessage(content)
+    if rest or not has_results:
+        yield UserMessage(_content(rest, _param(blocks)))
 
 
 def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str]) -> Iterator[Message]:
@@ -174,14 +176,15 @@ def _text_parts(text: str | Sequence[TextBlock]) -> Iterator[TextPart]:
     return (TextPart(each) for each in texts if each)
 
 
-def _joined(parts: Sequence[Any], param: str) -> Any:
-    """Return the parts as a message's content: a string if there is only text in one piece."""
+def _content(parts: Sequence[Any], param: str) -> Any:
+    """Return the parts as a message's content: a string unless there are several, or it is no text."""
     if len(parts) > MAX_CONTENT_PARTS:
         raise InvalidRequest(
             f"Invalid value for '{param}': expected at most {MAX_CONTENT_PARTS} blocks.", param
         )
-    is_text = len(parts) == 1 and isinstance(parts[0], TextPart)
-    return parts[0].text if is_text else parts
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return parts[0].text
+    return parts or ""
 
 
 def _param(blocks: Sequence[Numbered]) -> str:
