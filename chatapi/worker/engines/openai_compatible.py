@@ -1,5 +1,5 @@
 """The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
-chatapi.
+chatapi; or, as `engine = "anthropic"`, Anthropic's (`wire/upstream_api.py`).
 
 Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine always asks for a stream, so that a
 cap can be enforced and a disconnect stops the upstream.
@@ -23,9 +23,9 @@ from accounts import loop_clock
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.generation_request import GenerationRequest, Texts
+from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
-from chatapi.wire.upstream_request import upstream_body, upstream_path
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside
 from usage.failpoints import failpoint
@@ -51,7 +51,8 @@ REUSE_GRACE_S = 0.05
 class OpenAICompatibleEngine:
     """Streams completions of OpenAI-compatible upstreams; one per process, as it pools the connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: UpstreamAPI = OPENAI) -> None:
+        self._api = api
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
@@ -60,7 +61,7 @@ class OpenAICompatibleEngine:
         """
         if self._session is None:
             self._session = _new_session()
-        exchange = _Exchange(self._session, call)
+        exchange = _Exchange(self._session, self._api, call)
         try:
             await exchange.open()
             failpoint("upstream.connected")
@@ -88,14 +89,15 @@ class OpenAICompatibleEngine:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, session: aiohttp.ClientSession, call: Call) -> None:
+    def __init__(self, session: aiohttp.ClientSession, api: UpstreamAPI, call: Call) -> None:
         self._session = session
+        self._api = api
         self._call = call
         self._timeouts = call.target.timeouts
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._waiting_since = loop_clock.monotonic()
         self._ends_at = self._opened_at + self._timeouts.total_ms / 1000
-        self._parser = sse.Parser()
+        self._parser = api.parser()
         self._response: aiohttp.ClientResponse | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._is_document = False
@@ -189,7 +191,9 @@ class _Exchange:
         that dies got our request.
         """
         body = (
-            _body(self._call) if self._call.request_bytes <= LIGHT_BYTES else await aside(_body, self._call)
+            _body(self._api, self._call)
+            if self._call.request_bytes <= LIGHT_BYTES
+            else await aside(_body, self._api, self._call)
         )
         while True:
             began = loop_clock.monotonic()
@@ -205,9 +209,9 @@ class _Exchange:
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
-                self._call.target.base_url.rstrip("/") + upstream_path(self._call.request),
+                self._call.target.base_url.rstrip("/") + self._api.path(self._call.request),
                 data=body,
-                headers=_headers(self._call.target),
+                headers=_headers(self._api, self._call.target),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
                 trace_request_ctx=self,
@@ -347,10 +351,10 @@ def _reader(request: GenerationRequest, max_output_tokens: int) -> ChunkReader:
     )
 
 
-def _body(call: Call) -> bytes:
+def _body(api: UpstreamAPI, call: Call) -> bytes:
     target = call.target
     return msgspec.json.encode(
-        upstream_body(
+        api.body(
             call.request,
             model=target.upstream_model,
             max_output_tokens=call.max_output_tokens,
@@ -359,7 +363,7 @@ def _body(call: Call) -> bytes:
     )
 
 
-def _headers(target: Target) -> dict[str, str]:
+def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
         "Content-Type": "application/json",
@@ -367,12 +371,12 @@ def _headers(target: Target) -> dict[str, str]:
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",
     }
+    key = ""
     if target.api_key_env:
         key = os.environ.get(target.api_key_env, "").strip()
         if not key or not key.isprintable():  # no header can carry two lines
             raise UpstreamError(upstream_errors.NO_CREDENTIALS)
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
+    return headers | api.headers(key)
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
