@@ -76,6 +76,8 @@ def messages_body(
         body["tool_choice"] = _tool_choice(request)
     extras = _FORWARDED_EXTRAS & extra_parameters
     body |= {name: value for name, value in request.extras.items() if name in extras}
+    if "budget_tokens" in body.get("thinking", ()):
+        body["output_config"].pop("effort", None)  # it was made of the budget
     return {name: value for name, value in body.items() if value or value == 0}
 
 

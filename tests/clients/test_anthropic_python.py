@@ -143,7 +143,7 @@ def test_what_newer_clients_send_is_accepted_and_named(http: Client) -> None:
     )
     assert (answer.status, answer.headers["request-id"]) == (200, answer.headers["x-request-id"])
     named = set((answer.headers["x-chatapi-ignored"] or "").split(", "))
-    assert named == {"thinking", "container", "context_management", "tools[1]"}
+    assert named == {"thinking", "container", "context_management", "tools[1]", "cache_control"}
 
 
 def test_the_bytes_of_a_stream(http: Client) -> None:

@@ -270,8 +270,18 @@ def test_what_nobody_can_receive_is_named() -> None:
         tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}, TOOL],
         container="c", context_management={}, mcp_servers=[], inference_geo="eu", cache_control={},
     )  # fmt: skip
-    named = {"container", "context_management", "mcp_servers", "inference_geo", "cache_control", "tools[0]"}
+    named = {"container", "context_management", "mcp_servers", "inference_geo", "tools[0]"}
     assert (set(request.ignored), len(request.tools or ())) == (named, 1)
+
+
+def test_the_last_mark_of_a_cache_is_one_for_the_whole_prompt() -> None:
+    old, new = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
+    system = [text("a") | {"cache_control": old}]
+    assert asked(system=system).extras == {"cache_control": old}
+    assert asked(system=system, messages=[turn(text("a") | {"cache_control": new})]).extras == {
+        "cache_control": new
+    }
+    assert asked(system=system, cache_control=new).extras == {"cache_control": new}
 
 
 def test_a_remote_picture_has_the_clients_path() -> None:

@@ -203,6 +203,13 @@ def test_a_parameter_is_anthropics(openais: dict[str, Any], members: dict[str, A
     }
 
 
+def test_a_budget_is_not_told_twice() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 2_000}
+    asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
+    body = ANTHROPIC.body(parse_messages(json.dumps(asked | {"thinking": thinking}).encode()), **OPTIONS)
+    assert (body["thinking"], "output_config" in body) == (thinking, False)
+
+
 @pytest.mark.parametrize(
     ("request_", "param"),
     [

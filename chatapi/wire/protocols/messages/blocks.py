@@ -1,6 +1,6 @@
 """The turns of a Messages request and their content blocks (Anthropic's API reference, "Create a Message").
 
-Members that are not here are dropped: `cache_control`, `citations`, and what newer betas add.
+Members that are not here are dropped: `citations`, and what newer betas add.
 """
 
 from typing import Annotated, Any, Literal
@@ -19,10 +19,18 @@ class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type")
     """The root of blocks and sources."""
 
 
+class CacheControl(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A mark: up to here, the prompt is to be cached."""
+
+    type: Annotated[str, Meta(max_length=16)]
+    ttl: Annotated[str, Meta(max_length=16)] | None = None
+
+
 class TextBlock(_Tagged, frozen=True, tag="text"):
     """A piece of text."""
 
     text: str
+    cache_control: CacheControl | None = None
 
 
 class Base64Image(_Tagged, frozen=True, tag="base64"):
@@ -118,6 +126,7 @@ class ToolResultBlock(_Tagged, frozen=True, tag="tool_result"):
     tool_use_id: Id
     content: str | Annotated[list[ResultBlock], Meta(max_length=MAX_CONTENT_PARTS)] = ""
     is_error: bool = False
+    cache_control: CacheControl | None = None
 
 
 class ToolUseBlock(_Tagged, frozen=True, tag="tool_use"):

@@ -26,6 +26,7 @@ from chatapi.wire.messages import (
 from chatapi.wire.protocols.messages.blocks import (
     AssistantTurn,
     Base64Document,
+    CacheControl,
     ContentDocument,
     DocumentBlock,
     ImageBlock,
@@ -73,6 +74,18 @@ def to_messages(
             messages += _assistant_messages(blocks, to_name)
             open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
     return messages
+
+
+def last_cache_mark(system: str | Sequence[TextBlock], turns: Sequence[Turn]) -> CacheControl | None:
+    """Return the last mark of what is to be cached."""
+    blocks = [
+        *(() if isinstance(system, str) else system),
+        *(block for turn in turns for block in _blocks(turn)),
+    ]
+    marks = (
+        block.cache_control for block in reversed(blocks) if isinstance(block, TextBlock | ToolResultBlock)
+    )
+    return next(filter(None, marks), None)
 
 
 def remote_pictures(turns: Sequence[Turn]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
 from chatapi.wire.protocols.messages.blocks import TextBlock, Turn
-from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
+from chatapi.wire.protocols.messages.conversation import last_cache_mark, remote_pictures, to_messages
 
 NAME: Final = "messages"
 COUNT_NAME: Final = "messages.count_tokens"
@@ -168,7 +168,7 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
             "prompt": Messages(to_messages(self.system, self.messages, _short)),
             "media_param": next(remote_pictures(self.messages), None),
             "reasoning_effort": self._effort(),
-            "extras": self.extras | _as_extra("thinking", self.thinking),
+            "extras": self._extras(),
             "ignored": (*self.ignored, *left_out),
             "context": {"tools": long_names} if long_names else {},
         }
@@ -176,6 +176,11 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
             schema = parameters.JsonSchema("output", schema=output.schema, strict=True)
             members["response_format"] = parameters.JsonSchemaFormat(schema)
         return members | (self._tool_members() if self._own_tools else {})
+
+    def _extras(self) -> dict[str, Any]:
+        """Return the parameters of engines. Marks of a cache in the prompt become one for all of it."""
+        mark = _as_extra("cache_control", last_cache_mark(self.system, self.messages))
+        return mark | self.extras | _as_extra("thinking", self.thinking)
 
     def _tool_members(self) -> dict[str, Any]:
         choice = self.tool_choice
