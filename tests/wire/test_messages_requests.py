@@ -150,7 +150,7 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             USER,
             {"role": "assistant", "content": None, "tool_calls": [call("1")]},
-            {"role": "tool", "tool_call_id": "1", "content": [text("Error:"), text("no")]},
+            {"role": "tool", "tool_call_id": "1", "content": "Error: no"},
         ],
     ),
     "instructions between turns": (

@@ -122,11 +122,11 @@ def _close_calls(open_calls: dict[str, int], blocks: Iterable[Numbered]) -> None
 def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
     rest: list[Part] = []
     has_results = False
-    for number, block in blocks:
+    for _, block in blocks:
         if isinstance(block, ToolResultBlock):
-            parts = list(_result_parts(block))
-            texts = [part for part in parts if isinstance(part, TextPart)]
-            yield ToolMessage(_content(texts, f"messages[{number}].content"), block.tool_use_id)
+            parts = [part for each in _blocks(block) for part in _block_parts(each)]
+            text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
+            yield ToolMessage(f"Error: {text}" if block.is_error else text, block.tool_use_id)
             rest += [part for part in parts if not isinstance(part, TextPart)]
             has_results = True
     rest += _parts(blocks)
@@ -147,13 +147,6 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
 def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:
     arguments = msgspec.json.encode(block.input).decode()
     return FunctionCall(block.id, CalledFunction(to_name(block.name), arguments))
-
-
-def _result_parts(result: ToolResultBlock) -> Iterator[Part]:
-    if result.is_error:
-        yield TextPart("Error:")
-    for block in _blocks(result):
-        yield from _block_parts(block)
 
 
 def _parts(blocks: Iterable[Numbered]) -> list[Part]:
