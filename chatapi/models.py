@@ -96,6 +96,14 @@ class OnDisconnect(models.TextChoices):
     CONTINUE = "continue"
 
 
+class Streaming(models.TextChoices):
+    """The requests for which a deployment is asked for a stream; for others, for one JSON document."""
+
+    ALWAYS = "always"
+    WITHOUT_LOGPROBS = "without_logprobs"
+    NEVER = "never"
+
+
 class ServedModel(models.Model):
     """A model by the name that clients send; it is served only with a price."""
 
@@ -151,6 +159,13 @@ class Deployment(models.Model):
         default=0, validators=[_at_most], help_text="Lower ones are tried first."
     )
     on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
+    streaming = models.CharField(
+        max_length=16,
+        choices=Streaming.choices,
+        default=Streaming.ALWAYS,
+        db_default=Streaming.ALWAYS,
+        help_text="When it is asked for a stream. Clients get one in any case.",
+    )
     timeouts = models.JSONField(default=dict, blank=True)
     extra_parameters = models.JSONField(
         default=list, blank=True, help_text="Request parameters beyond OpenAI's that it may receive."

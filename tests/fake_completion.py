@@ -49,6 +49,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     prompt_tokens: int = 7
     told_tokens: int | None = None
     """As the usage tells them, whatever was sent."""
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    """The usage tells these three if any is there, the last one under Anthropic's name."""
     finish_reason: str = ""
     """Other than what it would be; `none` leaves it out."""
     ignore_max_tokens: bool = False
@@ -159,15 +163,29 @@ class Completion:
             if script.zero_usage
             else (script.prompt_tokens, tokens if script.told_tokens is None else script.told_tokens)
         )
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+        if script.cached_tokens or script.cache_write_tokens:
+            details = {"cached_tokens": script.cached_tokens, "cache_write_tokens": script.cache_write_tokens}
+            usage["prompt_tokens_details"] = details
+            usage["cache_creation"] = {"ephemeral_1h_input_tokens": script.cache_write_1h_tokens}
+        return usage
 
     def whole(self) -> dict[str, Any]:
         """The answer without streaming."""
-        said = (
+        said: dict[str, Any] = (
             {"text": _joined(self.deltas, "content")}
             if self.is_text
             else {"message": _message(self.deltas, self.script)}
         )
+        if self.body.get("logprobs") and not self.is_text:
+            each = [
+                self._logprobs(delta["content"])["content"] for delta in self.deltas if "content" in delta
+            ]
+            said["logprobs"] = {"content": [token for tokens in each for token in tokens]}
         choices = [{"index": index, **said, "finish_reason": self.finish_reason} for index in range(self.n)]
         return self.chunk(choices, usage=self.usage(self.total_tokens))
 

@@ -135,8 +135,9 @@ class GenerationAdmin(RecordAdmin):
             "admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms",
         ]}),
         ("Tokens and hold", {"fields": [
-            "usage_source", "usage_note", "prompt_tokens", "cached_tokens", "completion_tokens",
-            "reasoning_tokens", "max_output_tokens", "hold", "budget_day",
+            "usage_source", "usage_note", "prompt_tokens", "cached_tokens", "cache_write_tokens",
+            "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "max_output_tokens", "hold",
+            "budget_day",
         ]}),
         ("Execution", {"fields": ["state", "deployment", "attempts", "worker", "fence", "lease"]}),
     ]  # fmt: skip
@@ -231,8 +232,9 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
     readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "amount"]
     fields = [
         "created", "kind", "amount", "request_link", "organization", "project_name", "key_name", "model",
-        "result", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "budget_day",
-        "corrects", "reason", "recorded_by", "reference",
+        "result", "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens",
+        "completion_tokens", "reasoning_tokens", "budget_day", "corrects", "reason", "recorded_by",
+        "reference",
     ]  # fmt: skip
 
     def export_record(self, row: LedgerEntry) -> exports.Record:
@@ -299,7 +301,8 @@ class HourlyUsageAdmin(RecordAdmin):
     readonly_fields = ["hour_utc", "project_name", "key_name", "result", "amount"]
     fields = [
         "hour_utc", "organization", "project_name", "key_name", "model", "result", "requests",
-        "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount",
+        "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "completion_tokens",
+        "reasoning_tokens", "amount",
     ]  # fmt: skip
 
     @display(description="Requests", ordering="requests")

@@ -4,6 +4,7 @@ A price is nanodollars per million tokens. Each line item is rounded once, half 
 the line items.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 
@@ -23,6 +24,12 @@ class Price:
     output_per_mtok_nanodollars: int
     reasoning_per_mtok_nanodollars: int | None = None
     """None: reasoning costs what output costs, and is one line with it."""
+    cache_write_per_mtok_nanodollars: int | None = None
+    """None: tokens written to the cache cost what input costs, and are one line with it."""
+    cache_write_1h_per_mtok_nanodollars: int | None = None
+    """None: tokens written for an hour cost what those written for 5 minutes cost, and are one line with
+    them.
+    """
 
     @classmethod
     def of(cls, row: object) -> "Price":
@@ -36,18 +43,30 @@ class Price:
 
 PRICE_COLUMNS = tuple(field.name for field in fields(Price))
 """The columns in which tables keep a price."""
+FALLBACKS = {
+    "reasoning_per_mtok_nanodollars": "output_per_mtok_nanodollars",
+    "cache_write_per_mtok_nanodollars": "input_per_mtok_nanodollars",
+    "cache_write_1h_per_mtok_nanodollars": "cache_write_per_mtok_nanodollars",
+}
+"""The columns that may be None, and the column whose price is charged then."""
 
 FREE = Price(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a request used. Cached tokens are part of the prompt, reasoning tokens part of the completion."""
+    """What a request used.
+
+    Cached and written tokens are different parts of the prompt; reasoning tokens are part of the completion.
+    Tokens written for an hour are part of those written.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
 
     @classmethod
     def of(cls, row: object) -> "Tokens":
@@ -74,19 +93,29 @@ class LineItem:
 
 
 def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
-    """Return the receipt's lines: fresh input, cached input, output, and reasoning if it has its own price.
-    Lines without tokens are left out.
+    """Return the receipt's lines: a kind of input, output or reasoning with its own price each. Their tokens
+    add up to those of prompt and completion. Lines without tokens are left out.
     """
     cached = min(tokens.cached_tokens or 0, tokens.prompt_tokens)
+    written = min(tokens.cache_write_tokens or 0, tokens.prompt_tokens - cached)
+    written_1h = min(tokens.cache_write_1h_tokens or 0, written)
     reasoning = min(tokens.reasoning_tokens or 0, tokens.completion_tokens)
+    per_write, per_write_1h = (
+        price.cache_write_per_mtok_nanodollars,
+        price.cache_write_1h_per_mtok_nanodollars,
+    )
     per_reasoning = price.reasoning_per_mtok_nanodollars
-    if per_reasoning is None:
-        reasoning, per_reasoning = 0, 0
+    # Tokens without a price of their own are charged in the line of their fallback.
+    written_1h = 0 if per_write_1h is None else written_1h
+    written = written_1h if per_write is None else written
+    reasoning = 0 if per_reasoning is None else reasoning
     lines = [
-        ("input", tokens.prompt_tokens - cached, price.input_per_mtok_nanodollars),
+        ("input", tokens.prompt_tokens - cached - written, price.input_per_mtok_nanodollars),
         ("cached_input", cached, price.cached_input_per_mtok_nanodollars),
+        ("cache_write", written - written_1h, per_write or 0),
+        ("cache_write_1h", written_1h, per_write_1h or 0),
         ("output", tokens.completion_tokens - reasoning, price.output_per_mtok_nanodollars),
-        ("reasoning", reasoning, per_reasoning),
+        ("reasoning", reasoning, per_reasoning or 0),
     ]
     return [
         LineItem(name, count, per_mtok, _cost(count, per_mtok)) for name, count, per_mtok in lines if count
@@ -100,24 +129,24 @@ def amount(tokens: Tokens, price: Price) -> int:
 
 def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
     """Return the most that a request can cost, in nanodollars. Only a free request holds nothing."""
-    output, reasoning = price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars
-    inputs = (price.input_per_mtok_nanodollars, price.cached_input_per_mtok_nanodollars)
-    outputs = (output, output if reasoning is None else reasoning)
+    inputs = (
+        price.input_per_mtok_nanodollars,
+        price.cached_input_per_mtok_nanodollars,
+        price.cache_write_per_mtok_nanodollars,
+        price.cache_write_1h_per_mtok_nanodollars,
+    )
+    outputs = (price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars)
     # An empty prompt is not free where prompts are not.
-    held_for_input = max(_most(prompt_tokens, *inputs), int(any(inputs)))
-    return held_for_input + _most(output_tokens, *outputs, is_split=reasoning is not None)
+    held_for_input = max(_most(prompt_tokens, inputs), int(any(inputs)))
+    return held_for_input + _most(output_tokens, outputs)
 
 
 def discounted(price: Price, basis_points: int) -> Price:
     """Return the price less the basis points, each of its numbers rounded once, half up."""
     if not basis_points:
         return price
-    reasoning = price.reasoning_per_mtok_nanodollars
     return Price(
-        _less(price.input_per_mtok_nanodollars, basis_points),
-        _less(price.cached_input_per_mtok_nanodollars, basis_points),
-        _less(price.output_per_mtok_nanodollars, basis_points),
-        None if reasoning is None else _less(reasoning, basis_points),
+        *(None if amount is None else _less(amount, basis_points) for amount in price.columns().values())  # type: ignore[arg-type]
     )
 
 
@@ -149,18 +178,21 @@ def _cost(tokens: int, per_mtok: int) -> int:
     return (tokens * per_mtok + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE
 
 
-def _most(tokens: int, one: int, other: int, *, is_split: bool = True) -> int:
-    """Return the most that tokens cost on one line or, if they can be split, on two lines at these prices.
+def _most(tokens: int, prices: Sequence[int | None]) -> int:
+    """Return the most that tokens cost on one line, or split over lines at these prices.
 
-    A whole price per token is never rounded; each line at another price may be, by half a nanodollar up. Of
-    two lines the cheaper one has a token at least.
+    A whole price per token is never rounded; each line at another price may be, by half a nanodollar up. A
+    further line has a token at least, so it costs more only if it is rounded up by more than it is cheaper.
     """
-    cheap, dear = sorted((one, other))
+    lines = [price for price in prices if price is not None]
+    dear = max(lines)
     alone = -(-tokens * dear // TOKENS_PER_PRICE)
-    if not is_split or tokens < 2:
+    if tokens < 2 or len(lines) == 1:
         return alone
-    rounding = sum(TOKENS_PER_PRICE // 2 for price in (cheap, dear) if price % TOKENS_PER_PRICE)
-    return max(alone, ((tokens - 1) * dear + cheap + rounding) // TOKENS_PER_PRICE)
+    rounding = sum(
+        max(0, price - dear + TOKENS_PER_PRICE // 2) for price in lines if price % TOKENS_PER_PRICE
+    )
+    return max(alone, (tokens * dear + rounding) // TOKENS_PER_PRICE)
 
 
 def _less(per_mtok: int, basis_points: int) -> int:

@@ -124,6 +124,11 @@ _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
         "Input tokens that came from an upstream's cache.",
         lambda of: of.totals.cached_tokens,
     ),
+    (
+        "chatapi_cache_write_tokens",
+        "Input tokens that an upstream wrote to its cache.",
+        lambda of: of.totals.cache_write_tokens,
+    ),
     ("chatapi_reasoning_tokens", "Output tokens that were reasoning.", lambda of: of.totals.reasoning_tokens),
     (
         "chatapi_charged_dollars",

@@ -79,7 +79,8 @@ class Completions(OrganizationRoute):
         return CompletionsUsage(
             input_tokens=sums.prompt_tokens,
             input_cached_tokens=sums.cached_tokens,
-            input_uncached_tokens=sums.prompt_tokens - sums.cached_tokens,
+            input_cache_write_tokens=sums.cache_write_tokens,
+            input_uncached_tokens=sums.prompt_tokens - sums.cached_tokens - sums.cache_write_tokens,
             output_tokens=sums.completion_tokens,
             num_model_requests=sums.requests,
             project_id=_id(sums, "project_id"),

@@ -11,6 +11,7 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
     input_cached_tokens: int
+    input_cache_write_tokens: int
     input_uncached_tokens: int
     output_tokens: int
     num_model_requests: int

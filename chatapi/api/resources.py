@@ -87,9 +87,11 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 class PromptTokensDetails(Struct, frozen=True):
-    """Details of the prompt's tokens."""
+    """Details of the prompt's tokens; `cache_write_1h_tokens` are those written that are kept for an hour."""
 
-    cached_tokens: int
+    cached_tokens: int | UnsetType = UNSET
+    cache_write_tokens: int | UnsetType = UNSET
+    cache_write_1h_tokens: int | UnsetType = UNSET
 
 
 class CompletionTokensDetails(Struct, frozen=True):
@@ -111,7 +113,7 @@ class Usage(Struct, frozen=True):
 class LineItem(Struct, frozen=True):
     """One line of a receipt, rounded once: the lines add up to the amount."""
 
-    name: Literal["input", "cached_input", "output", "reasoning"]
+    name: Literal["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"]
     tokens: int
     price_per_mtok_usd: str
     amount_usd: str
@@ -164,7 +166,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     error: GenerationError | None
     usage_source: Literal["upstream", "counted", "none"] | None
-    usage_note: Literal["upstream_implausible", "upstream_added"] | None
+    usage_note: Literal["upstream_implausible", "upstream_added", "upstream_low"] | None
     usage: Usage | None
     line_items: list[LineItem]
     amount_usd: str | None
@@ -261,11 +263,13 @@ def _budget(each: spending.Spending) -> Budget:
 
 
 def _usage(row: Generation) -> Usage:
+    counts = {name: getattr(row, name) for name in PromptTokensDetails.__struct_fields__}
+    known = {name: count for name, count in counts.items() if count is not None}
     return Usage(
         row.prompt_tokens,
         row.completion_tokens,
         row.prompt_tokens + row.completion_tokens,
-        UNSET if row.cached_tokens is None else PromptTokensDetails(row.cached_tokens),
+        PromptTokensDetails(**known) if known else UNSET,
         UNSET if row.reasoning_tokens is None else CompletionTokensDetails(row.reasoning_tokens),
     )
 

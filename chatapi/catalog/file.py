@@ -9,6 +9,8 @@ It does not read the database.
     [models.price]                      # US dollars per million tokens; without a price it is not served
     input_per_mtok = "0.10"
     cached_input_per_mtok = "0.05"      # as input_per_mtok when left out
+    cache_write_per_mtok = "0.125"      # as input_per_mtok when left out
+    cache_write_1h_per_mtok = "0.20"    # as cache_write_per_mtok when left out
     reasoning_per_mtok = "0.60"         # as output_per_mtok when left out
     output_per_mtok = "0.40"
     [[models.deployments]]
@@ -38,6 +40,7 @@ from chatapi.models import (
     TIMEOUTS,
     Engine,
     OnDisconnect,
+    Streaming,
     api_key_env_mistake,
     base_url_mistake,
     extra_parameters_mistake,
@@ -64,17 +67,19 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     output_per_mtok: str
     cached_input_per_mtok: str | UnsetType = UNSET
     reasoning_per_mtok: str | UnsetType = UNSET
+    cache_write_per_mtok: str | UnsetType = UNSET
+    cache_write_1h_per_mtok: str | UnsetType = UNSET
 
     @property
     def value(self) -> pricing.Price:
         """Return the price in nanodollars. Raises `ValueError`."""
-        cached = self.input_per_mtok if self.cached_input_per_mtok is UNSET else self.cached_input_per_mtok
-        return pricing.Price(
-            pricing.from_usd(self.input_per_mtok),
-            pricing.from_usd(cached),
-            pricing.from_usd(self.output_per_mtok),
-            None if self.reasoning_per_mtok is UNSET else pricing.from_usd(self.reasoning_per_mtok),
-        )
+        given = {
+            f"{name}_nanodollars": pricing.from_usd(usd)
+            for name, usd in msgspec.structs.asdict(self).items()
+            if usd is not UNSET
+        }
+        given.setdefault("cached_input_per_mtok_nanodollars", given["input_per_mtok_nanodollars"])
+        return pricing.Price(**given)
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -100,6 +105,7 @@ class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     weight: Positive = 1
     priority: Natural = 0
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
+    streaming: Streaming = Streaming.ALWAYS
     timeouts: Timeouts = Timeouts()
     extra_parameters: list[ParameterName] = []
     allow_remote_media: bool = False
@@ -240,6 +246,7 @@ _ALLOWED = {
     "id": "1 to 128 ASCII letters, digits or . _ : / @ + -",
     "extra_parameters": "names of request parameters, such as top_k",
     "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",
+    "streaming": f"one of {', '.join(Streaming.values)}",
     **dict.fromkeys(("name", "upstream_model", "owned_by"), "text without a NUL character"),
 }
 _TABLES: dict[str, type[Struct]] = {

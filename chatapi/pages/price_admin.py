@@ -15,7 +15,7 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from chatapi.models import ServedModel
-from chatapi.pages.price_timeline import percent
+from chatapi.pages.price_timeline import percent, written
 from chatapi.pages.theme import link
 from usage.admin import ModelFilter
 from usage.books import prices
@@ -23,7 +23,7 @@ from usage.formatting import moment, usd
 from usage.models import Price
 from usage.pages.filters import page_url
 from usage.pages.forms import USDField
-from usage.pricing import PRICE_COLUMNS
+from usage.pricing import FALLBACKS, PRICE_COLUMNS
 
 AMOUNTS = list(PRICE_COLUMNS)
 
@@ -42,6 +42,16 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     reasoning_per_mtok_nanodollars = USDField(
         label="Reasoning",
         help_text="USD per million reasoning tokens. Empty: same as output.",
+        required=False,
+    )
+    cache_write_per_mtok_nanodollars = USDField(
+        label="Cache write",
+        help_text="USD per million input tokens written to a cache. Empty: same as input.",
+        required=False,
+    )
+    cache_write_1h_per_mtok_nanodollars = USDField(
+        label="Cache write, 1 h",
+        help_text="USD per million of those that the cache keeps for an hour. Empty: same as cache write.",
         required=False,
     )
 
@@ -78,6 +88,8 @@ class PriceAdmin(ModelAdmin):
         "output_price",
         "reasoning_price",
     ]
+    # The list has no room for them on a small laptop; the timeline shows them too.
+    detail_display = [*list_display, "cache_write_price", "cache_write_1h_price"]
     list_filter = [ModelFilter]
     ordering = ["model", "-effective_from"]
     show_full_result_count = False
@@ -91,25 +103,22 @@ class PriceAdmin(ModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Price | None = None) -> list[str]:
         """Return the fields of the form, or of an existing price as the list shows it."""
-        return list(self.list_display if obj else NewPriceForm.Meta.fields)
+        return list(self.detail_display if obj else NewPriceForm.Meta.fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Price | None = None) -> list[str]:
-        return list(self.list_display) if obj else []
+        return list(self.detail_display) if obj else []
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Price]:
         """Return the prices with the start of their model's current price, and with the price before."""
         same = Price.objects.filter(model=OuterRef("model"))
         current = same.filter(effective_from__lte=Now()).order_by("-effective_from")
         last = same.filter(effective_from__lt=OuterRef("effective_from")).order_by("-effective_from")
-        before = {f"before_{name}": Subquery(last.values(name)[:1]) for name in AMOUNTS[:-1]}
-        # Without its own price, reasoning costs the same as output.
-        reasoning = last.annotate(charged=Coalesce(F(AMOUNTS[-1]), F(AMOUNTS[-2]))).values("charged")[:1]
+        before = {
+            f"before_{name}": Subquery(last.annotate(charged=_charged(name)).values("charged")[:1])
+            for name in AMOUNTS
+        }
         rows: QuerySet[Price] = super().get_queryset(request)
-        return rows.annotate(
-            current_from=Subquery(current.values("effective_from")[:1]),
-            **before,
-            **{f"before_{AMOUNTS[-1]}": Subquery(reasoning)},
-        )
+        return rows.annotate(current_from=Subquery(current.values("effective_from")[:1]), **before)
 
     def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
         return False
@@ -149,15 +158,28 @@ class PriceAdmin(ModelAdmin):
 
     @display(description="Reasoning / Mtok", ordering=AMOUNTS[3])
     def reasoning_price(self, row: Price) -> str:
-        return "as output" if row.reasoning_per_mtok_nanodollars is None else _shown(row, AMOUNTS[3])
+        return _shown(row, AMOUNTS[3])
+
+    @display(description="Cache write / Mtok", ordering=AMOUNTS[4])
+    def cache_write_price(self, row: Price) -> str:
+        return _shown(row, AMOUNTS[4])
+
+    @display(description="Cache write, 1 h / Mtok", ordering=AMOUNTS[5])
+    def cache_write_1h_price(self, row: Price) -> str:
+        return _shown(row, AMOUNTS[5])
 
     @display(description="Model", ordering="model")
     def timeline(self, row: Price) -> SafeString:
         return link(page_url("prices", {"model": row.model}), row.model, f"Prices of {row.model}")
 
 
+def _charged(name: str) -> Coalesce | F:
+    """Return the price that is charged for this part; without one, that of its fallback."""
+    return Coalesce(F(name), _charged(FALLBACKS[name])) if name in FALLBACKS else F(name)
+
+
 def _shown(row: Price, name: str) -> str:
     amount, before = getattr(row, name), getattr(row, f"before_{name}")
-    if before in (None, amount):
-        return usd(amount)
+    if amount is None or before in (None, amount):
+        return written(row, name)
     return f"{usd(amount)} ({percent(before, amount)})".replace(" %", "\N{NO-BREAK SPACE}%")

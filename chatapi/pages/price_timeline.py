@@ -27,6 +27,8 @@ NAMES = {
     "cached_input_per_mtok_nanodollars": "Cached input",
     "output_per_mtok_nanodollars": "Output",
     "reasoning_per_mtok_nanodollars": "Reasoning",
+    "cache_write_per_mtok_nanodollars": "Cache write",
+    "cache_write_1h_per_mtok_nanodollars": "Cache write, 1 h",
 }
 """The parts of a price."""
 assert tuple(NAMES) == tuple(field.name for field in fields(pricing.Price)), "each part has a name"
@@ -127,21 +129,22 @@ def _amounts(price: pricing.Price, before: pricing.Price | None) -> list[Amount]
 
 def _amount(field: str, price: pricing.Price, before: pricing.Price | None) -> Amount:
     if before is None:
-        return Amount(NAMES[field], _written(getattr(price, field)), "", "")
+        return Amount(NAMES[field], written(price, field), "", "")
     change = percent(charged(before, field), charged(price, field))
-    was = _written(getattr(before, field))
-    now = _written(getattr(price, field))
+    was, now = written(before, field), written(price, field)
     return Amount(NAMES[field], now, was if was != now else "", change)
 
 
 def charged(price: pricing.Price, field: str) -> int:
-    """Return the price of this part; reasoning without a price costs the same as output."""
+    """Return the price of this part; without one, that of its fallback."""
     amount: int | None = getattr(price, field)
-    return price.output_per_mtok_nanodollars if amount is None else amount
+    return charged(price, pricing.FALLBACKS[field]) if amount is None else amount
 
 
-def _written(nanodollars: int | None) -> str:
-    return "as output" if nanodollars is None else usd(nanodollars)
+def written(price: pricing.Price | Price, field: str) -> str:
+    """Return the price of this part as text, such as "$0.15" or "as output"."""
+    amount: int | None = getattr(price, field)
+    return f"as {NAMES[pricing.FALLBACKS[field]].lower()}" if amount is None else usd(amount)
 
 
 # ---- the chart

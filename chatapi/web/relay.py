@@ -176,8 +176,4 @@ def _terminal_of(end: reports.End) -> list[AnyDelta]:
     finishes = [
         Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)
     ]
-    used = end.tokens
-    return [
-        *finishes,
-        Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens),
-    ]
+    return [*finishes, Usage(**end.tokens.columns())]  # type: ignore[arg-type]

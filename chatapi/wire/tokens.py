@@ -147,7 +147,9 @@ class Counter:
         self._latest: list[str] = []
         self._tail_chars = 0
         self._known_tokens = 0
-        self._unknown_bytes = 0
+        self._known_bytes = 0
+        self.text_bytes = 0
+        """The length of everything added so far, in UTF-8."""
 
     def add(self, text: str) -> None:
         self._latest.append(text)
@@ -155,12 +157,12 @@ class Counter:
             self._tail.append("".join(self._latest))
             self._latest.clear()
         self._tail_chars += len(text)
-        self._unknown_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
     @property
     def uncounted_chars(self) -> int:
         """Characters that `tokens` has yet to encode."""
-        return self._tail_chars if self._unknown_bytes else 0
+        return self._tail_chars if self.text_bytes > self._known_bytes else 0
 
     def settle(self) -> None:
         """Encode all but the end, which may still grow: 1 to 4 ms for 4 KiB. For a long text call it in a
@@ -174,9 +176,9 @@ class Counter:
     @property
     def tokens(self) -> int:
         """Tokens of everything added so far, as `count` counts them. Encodes what is new and not settled."""
-        if self._unknown_bytes:
+        if self.text_bytes > self._known_bytes:
             self._known_tokens = self._settled_tokens + count(self._unsettled, self._encoding)
-            self._unknown_bytes = 0
+            self._known_bytes = self.text_bytes
         return self._known_tokens
 
     @property

@@ -19,6 +19,7 @@ class Body(Protocol):
         model: str,
         max_output_tokens: int,
         extra_parameters: frozenset[str],
+        is_streamed: bool = True,
     ) -> dict[str, Any]:
         """Return the JSON-able body; raise `UpstreamError` for a request that this API has no words for."""
         ...

@@ -44,9 +44,15 @@ to_json = msgspec.json.Encoder().encode
 
 
 def messages_body(
-    request: GenerationRequest, *, model: str, max_output_tokens: int, extra_parameters: frozenset[str]
+    request: GenerationRequest,
+    *,
+    model: str,
+    max_output_tokens: int,
+    extra_parameters: frozenset[str],
+    is_streamed: bool = True,
 ) -> dict[str, Any]:
-    """Return the JSON-able body of `POST /v1/messages`; see `upstream_request.upstream_body`.
+    """Return the JSON-able body of `POST /v1/messages`; see `upstream_request.upstream_body`. It always asks
+    for a stream.
 
     Parameters that change how a model samples and that Anthropic does not have, as `seed`, are left out.
     Raises `UpstreamError` for what it would answer otherwise.

@@ -34,8 +34,9 @@ def upstream_body(
     model: str,
     max_output_tokens: int,
     extra_parameters: frozenset[str],
+    is_streamed: bool = True,
 ) -> dict[str, Any]:
-    """Return the JSON-able body: what the client sent, but streamed where that can be, counted and capped.
+    """Return the JSON-able body: what the client sent, but counted, capped, and streamed where that can be.
 
     `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond
     OpenAI's parameters.
@@ -50,4 +51,4 @@ def upstream_body(
     body |= {name: value for name, value in request.extras.items() if name in extra_parameters}
     limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
     body |= {"model": model, limit: max_output_tokens}
-    return body | _STREAMED if request.can_stream else body
+    return body | _STREAMED if is_streamed and request.can_stream else body

@@ -72,8 +72,8 @@ class UsageTold(msgspec.Struct, gc=False):
         cached = _first(details.cached_tokens, self.cache_read_input_tokens)
         written, for_1h = self._written(details)
         prompt, completion = self.prompt_tokens, _first(self.completion_tokens, self.output_tokens)
-        if prompt is None and self.input_tokens is not None:
-            prompt = self.input_tokens + (cached or 0) + (written or 0)
+        if prompt is None and self.input_tokens is not None and self.input_tokens >= 0:
+            prompt = self.input_tokens + max(0, cached or 0) + max(0, written or 0)
         if prompt is None or completion is None or prompt < 0 or completion < 0:
             return None
         cached = _at_most(prompt, cached)

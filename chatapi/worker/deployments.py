@@ -51,6 +51,7 @@ def target_of(row: Deployment) -> Target:
         api_key_env=row.api_key_env,
         timeouts=msgspec.convert(row.timeouts, Timeouts),
         extra_parameters=frozenset(row.extra_parameters),
+        streaming=row.streaming,
     )
 
 

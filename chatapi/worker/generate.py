@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from chatapi.concurrency import MAX_AGE_S, retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
 from chatapi.wire import requests
-from chatapi.wire.deltas import Failed
+from chatapi.wire.deltas import Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
@@ -266,12 +266,37 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> None:
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:
-    """Return the settlement; count tokens only if the upstream reported no plausible usage."""
-    if run.usage.reported is not None and run_usage.is_plausible(run.claimed, run.usage.reported):
-        return run_usage.settlement(run.claimed, request, run.usage, end)
+    """Return the settlement; count tokens only if the upstream's usage is missing, implausible or low."""
+    reported = run.usage.reported
+    if reported is not None and run_usage.is_plausible(run.claimed, reported):
+        is_low = await _is_low(run, request, reported)
+        return run_usage.settlement(run.claimed, request, run.usage, end, is_low=is_low)
     await heavy_work.count_all(run.usage)
     is_charged = end.ending is Ending.COMPLETED or run.usage.completion_tokens
     prompt_tokens = (
         await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
     )
     return run_usage.settlement(run.claimed, request, run.usage, end, prompt_tokens)
+
+
+TOKEN_BYTES = 4
+"""The length of a token in most texts. Only what is longer than this for each token is counted."""
+REQUEST_OVERHEAD_BYTES = 1_024
+"""Room for what a request says besides its prompt."""
+
+
+async def _is_low(run: Run, request: GenerationRequest | None, reported: Usage) -> bool:
+    """Return whether the upstream counted far fewer tokens than we do, of the answer or of the prompt.
+
+    Counting costs processor time, so only a text that is long for its reported tokens is counted.
+    """
+    most = run_usage.believable_count(reported.completion_tokens)
+    if max(run.usage.pieces, run.usage.text_bytes // TOKEN_BYTES) > most:
+        await heavy_work.count_all(run.usage)
+        if run.usage.completion_tokens > most:
+            return True
+    most = run_usage.believable_count(reported.prompt_tokens)
+    if request is None or run.request_bytes <= most * TOKEN_BYTES + REQUEST_OVERHEAD_BYTES:
+        return False
+    prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes)
+    return min(prompt_tokens, run.claimed.max_prompt_tokens or prompt_tokens) > most

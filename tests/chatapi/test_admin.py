@@ -390,7 +390,8 @@ def test_a_name_that_is_taken_is_told(root: Client, alice: Person, small: Served
     first, taken = (
         Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken")
     )
-    form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, "on_disconnect": "cancel"}
+    rules = {"on_disconnect": "cancel", "streaming": "always"}
+    form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, **rules}
     answers = [
         client_of(alice.user).post(page(alice.project), {"name": "taken"}),
         root.post(page(first), form),

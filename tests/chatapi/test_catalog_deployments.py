@@ -71,7 +71,7 @@ def form(model: ServedModel, **changes: object) -> dict[str, object]:
         "weight": 1,
         "priority": 0,
     }
-    return {**usual, "on_disconnect": "cancel", **changes}
+    return {**usual, "on_disconnect": "cancel", "streaming": "always", **changes}
 
 
 def test_timeouts_and_parameters_are_typed_as_numbers_and_names(root: Client, small: ServedModel) -> None:

@@ -47,6 +47,7 @@ others = st.fixed_dictionaries(
         "weight": numbers,
         "priority": st.integers(0, MAX_NUMBER),
         "on_disconnect": st.sampled_from(["cancel", "drain", "continue"]),
+        "streaming": st.sampled_from(["always", "without_logprobs", "never"]),
         "timeouts": st.dictionaries(st.sampled_from(TIMEOUTS), st.integers(1, MAX_TIMEOUT_MS)),
         "extra_parameters": st.lists(st.sampled_from(sorted(ENGINE_PARAMETERS)), max_size=4),
         "allow_remote_media": st.booleans(),
@@ -61,8 +62,7 @@ models = st.fixed_dictionaries(
         "context_window": st.integers(1_000, MAX_NUMBER),
         "is_active": st.booleans(),
         "deployments": st.dictionaries(names, deployments, max_size=3),
-        "price": st.none()
-        | st.builds(PriceValue, nanodollars, nanodollars, nanodollars, st.none() | nanodollars),
+        "price": st.none() | st.builds(PriceValue, *[nanodollars] * 3, *[st.none() | nanodollars] * 3),
     }
 )
 catalogs = st.dictionaries(

@@ -150,6 +150,26 @@ def test_the_list_tells_the_change_and_leads_to_the_timeline(root: Client, histo
     assert root.get(f"/admin/usage/price/{row.pk}/show_timeline/").headers["location"] == PAGE
 
 
+def test_prices_of_cache_writes_are_typed_and_shown(root: Client, small: ServedModel) -> None:
+    form = {
+        "model": "small",
+        "effective_from_0": "2027-01-01",
+        "effective_from_1": "00:00:00",
+        **dict.fromkeys(_NAMES, "1"),
+        "cache_write_per_mtok_nanodollars": "1.25",
+    }
+    assert root.post("/admin/usage/price/add/", form).status_code == 302
+    row = Price.objects.latest("effective_from")
+    assert (row.cache_write_per_mtok_nanodollars, row.cache_write_1h_per_mtok_nanodollars) == (
+        1_250_000_000,
+        None,
+    )
+    detail = text(root.get(f"/admin/usage/price/{row.pk}/change/"))
+    assert "$1.25 (+733 %)" in detail.replace("\N{NO-BREAK SPACE}", " ")
+    assert "as cache write" in detail
+    assert "Cache write as input → to $1.25" in text(root.get(PAGE))
+
+
 def test_a_new_price_begins_with_what_the_model_costs_now(root: Client, small: ServedModel) -> None:
     form = root.get("/admin/usage/price/add/?model=small").content.decode()
     assert re.search(r'name="output_per_mtok_nanodollars" value="0.6"', form)

@@ -252,6 +252,11 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         ),
         (
             "[[models.deployments]]",
+            '[[models.deployments]]\nstreaming = "off"',
+            "models[0].deployments[0].streaming: must be one of always, without_logprobs, never",
+        ),
+        (
+            "[[models.deployments]]",
             '[[models.deployments]]\napi_key_env = "sk-123"',
             "models[0].deployments[0].api_key_env: must be the name of an environment variable",
         ),

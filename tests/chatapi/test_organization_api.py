@@ -17,7 +17,7 @@ from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, run
 from usage.insights import buckets
 from usage.models import HourlyUsage, LedgerEntry, Outcome
-from usage.pricing import NANODOLLARS
+from usage.pricing import NANODOLLARS, Tokens
 
 USAGE, COSTS = "/v1/organization/usage/completions", "/v1/organization/costs"
 DAY_S = 86_400
@@ -60,7 +60,7 @@ def refused(person: Person, query: str, path: str = USAGE, status: int = 400) ->
 @pytest.mark.parametrize("width", ["1m", "1h", "1d"])
 def test_usage_is_what_the_ledger_says_by_any_width(boss: Person, bob: Person, width: str) -> None:
     for person in (boss, boss, bob):
-        run(person)
+        run(person, tokens=Tokens(1_000, 200, 400, cache_write_tokens=100))
     found = page(boss, USAGE, start_time=int(datetime.now(UTC).timestamp()) - 600, bucket_width=width)
     entries = LedgerEntry.objects.all()
     summed = [
@@ -72,10 +72,8 @@ def test_usage_is_what_the_ledger_says_by_any_width(boss: Person, bob: Person, w
         sum(each.prompt_tokens for each in entries),
         sum(each.completion_tokens for each in entries),
     ]
-    assert all(
-        each["input_cached_tokens"] + each["input_uncached_tokens"] == each["input_tokens"]
-        for each in results(found)
-    )
+    kinds = ("input_cached_tokens", "input_cache_write_tokens", "input_uncached_tokens")
+    assert [sum(result[name] for result in results(found)) for name in kinds] == [1_200, 300, 1_500]
 
 
 def test_costs_are_the_ledgers_to_the_nanodollar(boss: Person, bob: Person) -> None:

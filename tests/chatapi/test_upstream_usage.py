@@ -50,6 +50,40 @@ def test_usage_of_each_choice_is_added_and_their_prompt_counts_once(
     assert (told["prompt_tokens"], told["completion_tokens"]) == (7, 10)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_kinds_of_input_reach_client_and_receipt(
+    installation: Installation, client: Client, stream: bool
+) -> None:
+    told, receipt = asked(installation, client, "tells-cache-writes", stream=stream)
+    assert told["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 10}
+    details = {**told["prompt_tokens_details"], "cache_write_1h_tokens": 3}
+    assert receipt["usage"] == {**told, "prompt_tokens_details": details}
+    lines = {line["name"]: (line["tokens"], line["amount_usd"]) for line in receipt["line_items"]}
+    assert lines == {
+        "input": (6, "0.000006"),
+        "cached_input": (4, "0.000002"),
+        "cache_write": (7, "0.00000875"),
+        "cache_write_1h": (3, "0.000006"),
+        "output": (5, "0.00001"),
+    }
+    assert receipt["amount_usd"] == "0.00003275"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("model", "prompt", "tokens"),
+    [("tells-too-few-tokens", "Hi", (7, 3)), ("tells-too-short-a-prompt", "the of and to in " * 400, (2, 5))],
+)
+def test_usage_far_below_our_count_is_charged_and_noted(
+    installation: Installation, client: Client, stream: bool, model: str, prompt: str, tokens: tuple[int, int]
+) -> None:
+    messages = [{"role": "user", "content": prompt}]
+    told, receipt = asked(installation, client, model, stream=stream, messages=messages)
+    assert (receipt["usage_source"], receipt["usage_note"]) == ("upstream", "upstream_low")
+    assert told == receipt["usage"]
+    assert (told["prompt_tokens"], told["completion_tokens"]) == tokens
+
+
 def test_usage_as_most_tell_it_needs_no_note(installation: Installation, client: Client) -> None:
     _, receipt = asked(installation, client, "five", stream=True, n=2)
     assert (receipt["usage_source"], receipt["usage_note"]) == ("upstream", None)

@@ -1,5 +1,6 @@
 """Sums of the rollup: equal to the ledger's, complete in every bucket, and of nobody else's requests."""
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -40,8 +41,8 @@ def hour(
 
 def test_the_sums_are_the_ledgers(alice: Person, bob: Person, charlie: Person) -> None:
     for person in (alice, bob, charlie, alice):
-        run(person, tokens=Tokens(1_000, 200, cached_tokens=400, reasoning_tokens=50))
-    names = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
+        run(person, tokens=Tokens(1_000, 200, 400, 50, cache_write_tokens=300, cache_write_1h_tokens=100))
+    names = [field.name for field in fields(Totals)][2:]
     ledger = LedgerEntry.objects.aggregate(**{f"all_{name}": Sum(name) for name in names})
     found = totals(today())
     assert found == Totals(4, 0, *(ledger[f"all_{name}"] for name in names))

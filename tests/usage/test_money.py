@@ -24,7 +24,8 @@ from usage.verification import verify
 Ask = Callable[..., ledger.Admission]
 
 per_mtok = st.integers(0, 10**12)
-prices = st.builds(Price, per_mtok, per_mtok, per_mtok, st.none() | per_mtok)
+maybe = st.none() | per_mtok
+prices = st.builds(Price, per_mtok, per_mtok, per_mtok, maybe, maybe, maybe)
 counts = st.integers(0, 2**31 - 1)
 some = st.none() | counts
 
@@ -42,7 +43,7 @@ class Use(NamedTuple):
 usages = st.builds(
     Use,
     prices,
-    st.builds(Tokens, counts, counts, some, some),
+    st.builds(Tokens, counts, counts, some, some, some, some),
     st.sampled_from(Outcome),
     st.integers(0, 180),
     st.sampled_from(["small", "big"]),
@@ -64,8 +65,8 @@ def test_rows_explain_their_amounts_and_sums_are_the_rollups(
         for number, use in enumerate(used):
             _run(use, ask(api_key_id=keys[number % 2].pk, price=use.price, model=use.model))
         for row in Generation.objects.all():
-            tokens = Tokens(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens)
-            assert row.amount_nanodollars == (0 if row.is_waived else pricing.amount(tokens, row.price))
+            charged = 0 if row.is_waived else pricing.amount(Tokens.of(row), row.price)
+            assert row.amount_nanodollars == charged
         for by in ("api_key_id", "model", "hour"):
             assert _ledger_by(by) == _rollup_by(by)
         before = list(
@@ -89,6 +90,8 @@ ROLLUP = (
     "prompt_tokens",
     "cached_tokens",
     "reasoning_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
     "amount_nanodollars",
 )
 

@@ -18,6 +18,8 @@ from usage.models import LedgerEntry, RetentionHorizon
 from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
+COLUMNS = [name for name in seals.COLUMNS if not name.startswith("cache_write")]
+"""The ledger's columns as of migration 0006."""
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -68,14 +70,14 @@ def schema() -> list[tuple[str, str]]:
 
 
 def test_the_ledger_is_immutable_there_and_back(books: None) -> None:
-    entries, there = list(LedgerEntry.objects.order_by("id").values()), schema()
+    entries, there = list(LedgerEntry.objects.order_by("id").values(*COLUMNS)), schema()
     migrate("usage", "0006")
-    assert list(LedgerEntry.objects.order_by("id").values()) == entries
+    assert list(LedgerEntry.objects.order_by("id").values(*COLUMNS)) == entries
     assert ledger_is_immutable()
     with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
         execute("DELETE FROM usage_generation")
     migrate()
-    assert (list(LedgerEntry.objects.order_by("id").values()), schema()) == (entries, there)
+    assert (list(LedgerEntry.objects.order_by("id").values(*COLUMNS)), schema()) == (entries, there)
     assert ledger_is_immutable()
     with pytest.raises(IntegrityError, match="retention horizon"):
         execute("DELETE FROM usage_generation")

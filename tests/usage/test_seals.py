@@ -14,6 +14,7 @@ from tests.usage.emptying import without_triggers
 from usage.books import ledger
 from usage.database.clock import database_now
 from usage.models import Kind, LedgerEntry, LedgerSeal
+from usage.pricing import Tokens
 from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
@@ -98,6 +99,36 @@ def test_a_changed_entry_is_named(charge: Callable[[int], Sequence[int]]) -> Non
     tamper("UPDATE usage_ledgerentry SET reason = 'x' WHERE id = %s", ids[2])
     assert found() == [f"ledger entry {ids[2]}: it was changed"]
     assert [each.subject for each in verify().differences] == [f"ledger entry {ids[2]}"]
+
+
+def test_tokens_written_to_a_cache_are_sealed(ask: Ask) -> None:
+    _charge_cache_writes(ask)
+    seals.seal(AT_ONCE)
+    assert found() == []
+    (entry,) = LedgerEntry.objects.all()
+    tamper("UPDATE usage_ledgerentry SET cache_write_tokens = 5")
+    assert found() == [f"ledger entry {entry.pk}: it was changed"]
+
+
+def test_a_seal_of_a_process_that_does_not_know_cache_writes_is_right(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _charge_cache_writes(ask)
+    canonical = seals.canonical
+    with monkeypatch.context() as older:
+        older.setattr(seals, "canonical", lambda entry: canonical(entry[:-2]))
+        seals.seal(AT_ONCE)
+    assert found() == []
+    (entry,) = LedgerEntry.objects.all()
+    tamper("UPDATE usage_ledgerentry SET cached_tokens = 5")
+    assert found() == [f"ledger entry {entry.pk}: it was changed"]
+
+
+def _charge_cache_writes(ask: Ask) -> None:
+    with transaction.atomic():
+        ledger.admit(NOW, [admission := ask()])
+        tokens = Tokens(10, 1, cache_write_tokens=6, cache_write_1h_tokens=2)
+        ledger.settle(NOW, [completed(run(admission), tokens=tokens)])
 
 
 @pytest.mark.parametrize(

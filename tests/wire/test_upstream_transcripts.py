@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
 from tests.said import said
 
 TRANSCRIPTS = {
-    f"{path.parent.name}/{path.stem}": path
-    for path in sorted((Path(__file__).parents[1] / "transcripts").glob("**/*.sse"))
+    f"{dialect}/{path.stem}": path
+    for dialect in ENCODERS
+    for path in sorted((Path(__file__).parents[1] / "transcripts" / dialect).glob("*.sse"))
 }
 BODIES = {
     name: path.with_suffix(".json")

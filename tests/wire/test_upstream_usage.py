@@ -113,6 +113,11 @@ BY_TIME = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}
             id="anthropic, whose input is the uncached part",
         ),
         pytest.param(
+            {"input_tokens": 9, "cache_read_input_tokens": -5},
+            Usage(9, 4),
+            id="anthropic, negative",
+        ),
+        pytest.param(
             {"prompt_tokens": 9, "cache_creation": None, "prompt_tokens_details": {"cache_write_tokens": 0}},
             Usage(9, 4, cache_write_tokens=0),
             id="zero is known",

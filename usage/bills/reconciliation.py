@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay
@@ -18,7 +19,7 @@ from usage.bills.statements import ANY_MODEL, COST, COUNTS, Bill
 from usage.database.snapshot import snapshot
 from usage.models import CHARGED, Generation, Kind, LedgerEntry, UsageSource
 from usage.models.rollups import HourlyUsage
-from usage.pricing import Price, Tokens
+from usage.pricing import TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 
 Group = tuple[date, str]
@@ -138,7 +139,7 @@ def _ours(spec: ReconciliationSpec, *, names_models: bool) -> dict[Group, Booked
         if spec.deployment
         else ~Q(generation__deployment="") | _USED
     )
-    rows = list(
+    rows: list[Any] = list(
         _entries(spec)
         .filter(ran)
         .annotate(day=TruncDay("created_at", tzinfo=UTC))
@@ -146,10 +147,7 @@ def _ours(spec: ReconciliationSpec, *, names_models: bool) -> dict[Group, Booked
         .values("day", "model")
         .annotate(
             requests=Count("id", filter=_CHARGES),
-            prompt=Sum("prompt_tokens"),
-            cached=Sum("cached_tokens"),
-            completion=Sum("completion_tokens"),
-            reasoning=Sum("reasoning_tokens"),
+            **{f"sum_{name}": Sum(name) for name in TOKEN_COLUMNS},
             charged=Sum("amount_nanodollars"),
             counted=Count("id", filter=_CHARGES & ~Q(generation__usage_source=UsageSource.UPSTREAM)),
         )
@@ -157,11 +155,11 @@ def _ours(spec: ReconciliationSpec, *, names_models: bool) -> dict[Group, Booked
     found: defaultdict[Group, list[Booked]] = defaultdict(list)
     for row in rows:
         model = spec.names.get(row["model"], row["model"])
-        tokens = Tokens(row["prompt"], row["completion"], row["cached"], row["reasoning"])
+        tokens = Tokens(*(row[f"sum_{name}"] for name in TOKEN_COLUMNS))
         cost = pricing.amount(tokens, spec.prices[model]) if model in spec.prices else row["charged"]
-        numbers = (row["requests"], row["prompt"], row["cached"], row["completion"], cost)
+        amounts = {**tokens.columns(), "requests": row["requests"], COST: cost}
         found[row["day"].date(), model if names_models else ANY_MODEL].append(
-            Booked(dict(zip((*COUNTS, COST), numbers, strict=True)), row["counted"])
+            Booked({name: amounts[name] or 0 for name in (*COUNTS, COST)}, row["counted"])
         )
     # Several of our models may be one of the upstream's.
     return {

@@ -1,9 +1,9 @@
 """Reads an upstream's bill: what it says we used and owe, by day and model. Pure but for the file.
 
 A CSV file has a header with the columns `date` (2026-11-01, UTC), `model`, and any of `requests`,
-`prompt_tokens`, `cached_tokens`, `completion_tokens`, `cost_usd`. A JSON file is a response of OpenAI's `GET
-/v1/organization/costs` with daily buckets; grouped by line item it also has models, and for some line items
-quantities of tokens.
+`prompt_tokens`, `cached_tokens`, `cache_write_tokens`, `completion_tokens`, `cost_usd`. A JSON file is a
+response of OpenAI's `GET /v1/organization/costs` with daily buckets; grouped by line item it also has models,
+and for some line items quantities of tokens.
 
 Ambiguous bills are refused: a bill that is read as less than it says would agree with wrong books.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from usage.pricing import NANODOLLARS
 
-COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens")
 COST = "cost_nanodollars"
 AMOUNTS = {**{name: name for name in COUNTS}, "cost_usd": COST}
 """The amount that each column of a CSV file holds."""

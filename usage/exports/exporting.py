@@ -33,7 +33,7 @@ COLUMNS = (
     "entry", "kind", "created_at", "generation", "organization_id", "organization", "project_id", "project",
     "api_key_id", "api_key", "model", "outcome", "budget_day", "prompt_tokens", "cached_tokens",
     "completion_tokens", "reasoning_tokens", "amount_nanodollars", "amount_usd", "corrects", "reason",
-    "recorded_by", "reference",
+    "recorded_by", "reference", "cache_write_tokens", "cache_write_1h_tokens",
 )  # fmt: skip
 LATE_ENTRIES_WITHIN = timedelta(minutes=1)
 """How long after its end a period may still get entries, from transactions that began within it."""
@@ -152,6 +152,7 @@ def row(entry: LedgerEntry) -> Row:
         entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens, entry.reasoning_tokens,
         entry.amount_nanodollars, to_usd(entry.amount_nanodollars),
         entry.corrects_id, entry.reason, entry.recorded_by, entry.reference,
+        entry.cache_write_tokens, entry.cache_write_1h_tokens,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 

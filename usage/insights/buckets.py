@@ -26,7 +26,13 @@ WIDTHS: dict[Width, timedelta] = {
 }
 MAX_ENTRIES = 30_000
 """Ledger entries that one answer by the minute adds up at most."""
-_TOKENS_AND_MONEY = ("prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars")
+_TOKENS_AND_MONEY = (
+    "prompt_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "completion_tokens",
+    "amount_nanodollars",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class Sums:
     requests: int
     prompt_tokens: int
     cached_tokens: int
+    cache_write_tokens: int
     completion_tokens: int
     amount_nanodollars: int
 

@@ -22,7 +22,7 @@ from usage.models import DailyUsage, HourlyUsage, Kind, LedgerEntry, Outcome
 from usage.models.outcomes import FAILED
 from usage.rollups import closed_days
 
-_COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+_COUNTS = closed_days.SUMS[:-1]
 
 
 @dataclass(frozen=True, slots=True)

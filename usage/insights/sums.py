@@ -23,7 +23,9 @@ MAX_GROUPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums of requests. Cached tokens are among the prompt's, reasoning tokens among the completion's."""
+    """Sums of requests. Cached and written tokens are among the prompt's, reasoning tokens among the
+    completion's.
+    """
 
     requests: int = 0
     failed_requests: int = 0
@@ -31,6 +33,8 @@ class Totals:
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
     amount_nanodollars: int = 0
 
     @classmethod

@@ -30,7 +30,7 @@ ORGANIZATIONS, KEYS_EACH = 20, 10
 DISCOUNT_BASIS_POINTS = 2_000
 MODELS = {
     "seed-small": Price(150_000_000, 75_000_000, 600_000_000),
-    "seed-medium": Price(1_000_000_000, 250_000_000, 4_000_000_000),
+    "seed-medium": Price(1_000_000_000, 250_000_000, 4_000_000_000, None, 1_250_000_000, 2_000_000_000),
     "seed-large": Price(2_500_000_000, 1_250_000_000, 10_000_000_000),
 }
 MAX_SEED = 99_999
@@ -251,7 +251,8 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     prompt, completion = (
         (10 + int(4_000 * draw() ** 2), 1 + int(_MAX_OUTPUT_TOKENS * draw() ** 2)) if has_answer else (0, 0)
     )
-    tokens = Tokens(prompt, completion, prompt // 3 if draw() < 0.4 else 0)
+    cached = prompt // 3 if draw() < 0.4 else 0
+    tokens = Tokens(prompt, completion, cached, cache_write_tokens=cached // 2)
     price = key.prices[model]
     amount = pricing.amount(tokens, price)
     # One in a thousand costs more than was held: its upstream exceeded the cap.
@@ -269,7 +270,7 @@ def _template(chance: random.Random, keys: Sequence[Key]) -> _Template:
     shared = (key.organization_id, key.project_id, key.id, model, outcome)
     counts = [count or 0 for count in tokens.columns().values()]
     entries = [("charge", *shared, *counts, min(amount, held))]
-    entries += [("overage", *shared, 0, 0, 0, 0, amount - held)] if amount > held else []
+    entries += [("overage", *shared, *[0] * len(counts), amount - held)] if amount > held else []
     length = timedelta(milliseconds=5 + (last_token_ms or 1_000))
     return _Template(
         length, outcome != "not_started", _adapted(generation), [_adapted(entry) for entry in entries]

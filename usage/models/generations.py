@@ -34,6 +34,7 @@ class UsageNote(models.TextChoices):
 
     IMPLAUSIBLE = "upstream_implausible", "the upstream told more than the request can have used"
     ADDED = "upstream_added", "the upstream told each choice's by itself, and they are added"
+    LOW = "upstream_low", "the upstream told less than half of what we count"
 
 
 class Generation(models.Model):
@@ -66,6 +67,8 @@ class Generation(models.Model):
     cached_input_per_mtok_nanodollars = models.BigIntegerField()
     output_per_mtok_nanodollars = models.BigIntegerField()
     reasoning_per_mtok_nanodollars = models.BigIntegerField(null=True)
+    cache_write_per_mtok_nanodollars = models.BigIntegerField(null=True)
+    cache_write_1h_per_mtok_nanodollars = models.BigIntegerField(null=True)
     reserved_nanodollars = models.BigIntegerField()
     budget_day = models.DateField(
         help_text="The organization's local day of admission: which budgets it counts in."
@@ -108,6 +111,8 @@ class Generation(models.Model):
         db_default=0, help_text="While running: as of the last heartbeat."
     )
     reasoning_tokens = models.PositiveIntegerField(null=True)
+    cache_write_tokens = models.PositiveIntegerField(null=True)
+    cache_write_1h_tokens = models.PositiveIntegerField(null=True)
     is_waived = models.BooleanField(
         db_default=False, help_text="Ended without output and not completed: nothing is charged."
     )

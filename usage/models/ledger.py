@@ -1,7 +1,7 @@
 """The ledger: entries that are written once and never changed, and the seals that would show a change."""
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 
 from accounts.models import APIKey, Organization, Project
 from usage.models.generations import Generation
@@ -52,6 +52,10 @@ class LedgerEntry(models.Model):
     cached_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
+    # Nullable, and never null: SQLite rebuilds its table for a new column that is not nullable, which drops
+    # the table's triggers. The default is for entries that older processes write.
+    cache_write_tokens = models.PositiveIntegerField(null=True, db_default=Value(0))
+    cache_write_1h_tokens = models.PositiveIntegerField(null=True, db_default=Value(0))
     amount_nanodollars = models.BigIntegerField()
     corrects = models.ForeignKey(
         "self", on_delete=models.PROTECT, related_name="corrections", db_index=False, null=True

@@ -20,6 +20,16 @@ class Price(models.Model):
         blank=True,
         help_text="Of the completion tokens that are reasoning; without it they cost what output costs.",
     )
+    cache_write_per_mtok_nanodollars = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Of the prompt tokens written to the cache; without it they cost what input costs.",
+    )
+    cache_write_1h_per_mtok_nanodollars = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Of those kept for an hour; without it they cost what those kept for 5 minutes cost.",
+    )
 
     class Meta:
         ordering = ["model", "-effective_from"]
@@ -35,6 +45,13 @@ class Price(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(reasoning_per_mtok_nanodollars__gte=0), name="reasoning_price_not_negative"
+            ),
+            models.CheckConstraint(
+                condition=Q(cache_write_per_mtok_nanodollars__gte=0), name="cache_write_price_not_negative"
+            ),
+            models.CheckConstraint(
+                condition=Q(cache_write_1h_per_mtok_nanodollars__gte=0),
+                name="cache_write_1h_price_not_negative",
             ),
         ]
 

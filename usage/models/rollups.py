@@ -5,6 +5,7 @@ generations.
 """
 
 from django.db import models
+from django.db.models import Value
 
 from accounts.models import APIKey, Organization, Project
 from usage.models.outcomes import Outcome
@@ -18,6 +19,9 @@ class _Sums(models.Model):
     cached_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
+    # Nullable, and never null, as in `LedgerEntry`.
+    cache_write_tokens = models.PositiveBigIntegerField(null=True, db_default=Value(0))
+    cache_write_1h_tokens = models.PositiveBigIntegerField(null=True, db_default=Value(0))
     amount_nanodollars = models.BigIntegerField(default=0)
 
     class Meta:

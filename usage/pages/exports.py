@@ -47,15 +47,16 @@ WINDOW = 2_000
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 """Before any request."""
 _SUMS = (
-    "requests", "failed_requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
-    "amount_nanodollars",
+    "requests", "failed_requests", "prompt_tokens", "cached_tokens", "cache_write_tokens",
+    "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars",
 )  # fmt: skip
 _OVERVIEW = ("start", "group", "group_id", *_SUMS, "amount_usd")
 _REQUESTS = (
     "id", "admitted_at", "settled_at", "state", "outcome", "error_code", "finish_reason", "model",
     "endpoint", "dialect", "is_stream", "is_test", "organization_id", "organization", "project_id",
-    "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens", "completion_tokens",
-    "reasoning_tokens", "usage_source", "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
+    "project", "api_key_id", "api_key", "prompt_tokens", "cached_tokens",
+    "cache_write_tokens", "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "usage_source",
+    "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
     "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
 )  # fmt: skip
 _OPERATORS = {"deployment"}

@@ -71,6 +71,7 @@ def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
         lines=[
             Line("input", count(now.prompt_tokens), url),
             Line("cached", count(now.cached_tokens), url),
+            Line("cache write", count(now.cache_write_tokens), url),
             Line("output", count(now.completion_tokens), url),
             Line("reasoning", count(now.reasoning_tokens), url),
         ],

@@ -36,6 +36,8 @@ class Entry(NamedTuple):
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int
+    cache_write_tokens: int
+    cache_write_1h_tokens: int
     amount_nanodollars: int
 
 

@@ -23,6 +23,8 @@ SUMS = (
     "cached_tokens",
     "completion_tokens",
     "reasoning_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
     "amount_nanodollars",
 )
 

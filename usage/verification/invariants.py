@@ -184,6 +184,8 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
             cached_tokens=Coalesce("generation__cached_tokens", 0),
             completion_tokens=F("generation__completion_tokens"),
             reasoning_tokens=Coalesce("generation__reasoning_tokens", 0),
+            cache_write_tokens=Coalesce("generation__cache_write_tokens", 0),
+            cache_write_1h_tokens=Coalesce("generation__cache_write_1h_tokens", 0),
             outcome=F("generation__outcome"),
             created_at=F("generation__settled_at"),
             **{name: F(f"generation__{name}") for name in _OWNED},

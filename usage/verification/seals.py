@@ -1,6 +1,7 @@
 """Seals: a chain of digests over the ledger, which reveals later changes of entries.
 
-1. The hash of an entry is the SHA-256 of a JSON array of its columns (`canonical`).
+1. The hash of an entry is the SHA-256 of a JSON array of its columns (`canonical`). Columns that a later
+   version has added are at its end, and left out while they are zero, so older seals stay right.
 2. A seal covers the entries after those of the seal before, in id order. Its digest is the SHA-256 of the
    digest before and the hashes of its entries, all as bytes.
 3. So the newest digest stands for the whole ledger. With a copy of it elsewhere (each export has one), not
@@ -37,7 +38,10 @@ COLUMNS = (
     "id", "kind", "generation_id", "organization_id", "project_id", "api_key_id", "model", "outcome",
     "budget_day", "created_at", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
     "amount_nanodollars", "corrects_id", "is_rerating", "reason", "recorded_by", "reference",
+    "cache_write_tokens", "cache_write_1h_tokens",
 )  # fmt: skip
+_ADDED = COLUMNS.index("cache_write_tokens")
+"""The first of the columns that are left out while all of them are zero."""
 _AMOUNT = COLUMNS.index("amount_nanodollars")
 _EXTENT = ("first_id", "last_id", "entries_count", "sum_nanodollars")
 
@@ -87,7 +91,8 @@ def canonical(entry: Sequence[Any]) -> bytes:
 
     Times are in UTC, with microseconds.
     """
-    return json.dumps([_plain(value) for value in entry], separators=(",", ":")).encode()
+    hashed = entry if any(entry[_ADDED:]) else entry[:_ADDED]
+    return json.dumps([_plain(value) for value in hashed], separators=(",", ":")).encode()
 
 
 def _plain(value: Any) -> Any:
@@ -135,6 +140,10 @@ def _write(previous: str, entries: Any) -> LedgerSeal:
 def _check_block(row: LedgerSeal, entries: Any) -> Iterator[Difference]:
     rows = list(entries)
     hashes = [_hash(each) for each in rows]
+    if _digest(row.previous_digest, hashes) != row.digest:
+        # A process that does not know the added columns may have sealed the block during an upgrade.
+        older = [_hash(each[:_ADDED]) for each in rows]
+        hashes = older if _digest(row.previous_digest, older) == row.digest else hashes
     # The columns that are not hashed are checked as well: a `last_id` that is too high would end sealing.
     told = (row.first_id, row.last_id, row.entries_count, row.sum_nanodollars)
     if _digest(row.previous_digest, hashes) == row.digest and _extent(rows) == told:

@@ -27,7 +27,7 @@ from usage.rollups import Group, closed_days, hour_of
 from usage.verification.differences import Difference
 
 _GROUP = ("organization_id", "project_id", "api_key_id", "budget_day")
-_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars")
+_SUMS = closed_days.SUMS[1:]
 
 
 def budgets_conserve(since: datetime | None) -> Iterator[Difference]:

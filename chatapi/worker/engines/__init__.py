@@ -30,6 +30,14 @@ class Target:
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_parameters: frozenset[str] = frozenset()
     """Request parameters outside OpenAI's reference that this deployment may receive."""
+    streaming: str = "always"
+    """The requests for which the deployment is asked for a stream, a value of `models.Streaming`."""
+
+    def is_streamed(self, request: GenerationRequest) -> bool:
+        """Return whether the request asks this deployment for a stream, and not for one JSON document."""
+        return self.streaming == "always" or (
+            self.streaming == "without_logprobs" and request.logprobs_count is None
+        )
 
 
 @dataclass(frozen=True, slots=True)

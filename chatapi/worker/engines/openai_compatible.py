@@ -1,8 +1,8 @@
 """The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
 chatapi; or, as `engine = "anthropic"`, Anthropic's (`wire/upstream_api.py`).
 
-Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine always asks for a stream, so that a
-cap can be enforced and a disconnect stops the upstream.
+Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine asks for a stream, so that a cap can
+be enforced and a disconnect stops the upstream, unless the deployment answers the request better without.
 """
 
 import asyncio
@@ -359,6 +359,7 @@ def _body(api: UpstreamAPI, call: Call) -> bytes:
             model=target.upstream_model,
             max_output_tokens=call.max_output_tokens,
             extra_parameters=target.extra_parameters,
+            is_streamed=target.is_streamed(call.request),
         )
     )
 

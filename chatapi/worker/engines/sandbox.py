@@ -52,11 +52,7 @@ class SandboxEngine:
             yield batch
         if script.breaks_after is not None:
             await playing.break_off()
-        reasoning_tokens = answer.reasoning_tokens
-        usage = Usage(
-            prompt_tokens, answer.completion_tokens, cached_tokens=0, reasoning_tokens=reasoning_tokens
-        )
-        yield [*answer.finished, usage]
+        yield [*answer.finished, _usage(script, answer, prompt_tokens)]
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -126,6 +122,25 @@ def _answer_to(call: Call) -> tuple[Script, Answer]:
     except SchemaError as error:
         code, message, param = "unsupported_schema", f"The sandbox can't answer: {error}.", error.path
     raise EngineError(Failed(message, "invalid_request_error", code, param[:MAX_PARAM_CHARS], status=400))
+
+
+def _usage(script: Script, answer: Answer, prompt_tokens: int) -> Usage:
+    """Return the usage with the kinds of input that the script names, as far as the prompt has the tokens."""
+    cached = min(script.cached_tokens, prompt_tokens)
+    written, written_1h = script.cache_write_tokens, script.cache_write_1h_tokens
+    if written is None:
+        written = written_1h
+    if written is not None:
+        written = min(written, prompt_tokens - cached)
+        written_1h = None if written_1h is None else min(written_1h, written)
+    return Usage(
+        prompt_tokens,
+        answer.completion_tokens,
+        cached,
+        answer.reasoning_tokens,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=written_1h,
+    )
 
 
 def _is_light(call: Call) -> bool:

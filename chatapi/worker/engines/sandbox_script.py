@@ -25,6 +25,9 @@ class Script:
     """Between two tokens of a choice."""
     first_delay_ms: int = 0
     reasoning_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
     tool_calls: int = 0
     finish: FinishReason | None = None
     error: str | None = None
@@ -91,6 +94,9 @@ _INTEGERS = {
     "delay_ms": range(60_001),
     "first_delay_ms": range(600_001),
     "reasoning_tokens": range(100_001),
+    "cached_tokens": range(10_000_001),
+    "cache_write_tokens": range(10_000_001),
+    "cache_write_1h_tokens": range(10_000_001),
     "tool_calls": range(17),
     "after": range(1, 100_001),
     "retry_after_ms": range(600_001),

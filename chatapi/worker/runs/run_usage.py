@@ -26,7 +26,7 @@ from usage import pricing
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Outcome, UsageNote, UsageSource
-from usage.pricing import Tokens
+from usage.pricing import TOKEN_COLUMNS, Tokens
 
 
 class RunUsage:
@@ -115,6 +115,12 @@ class RunUsage:
         return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
 
     @property
+    def text_bytes(self) -> int:
+        """The length of the text that was produced, in UTF-8."""
+        counters = [*self._visible.values(), *self._reasoning.values()]
+        return sum([counter.text_bytes for counter in counters])
+
+    @property
     def counters(self) -> list[tokens.Counter]:
         """The counters that `completion_tokens` reads. Reading each of them in a thread first keeps the event
         loop free.
@@ -184,16 +190,19 @@ def settlement(
     usage: RunUsage,
     end: End,
     counted_prompt_tokens: int | None = None,
+    *,
+    is_low: bool = False,
 ) -> Settlement:
     """Return the settlement of a run.
 
-    1. The upstream's usage counts if it is plausible, an explicit zero too.
+    1. The upstream's usage counts if it is plausible, an explicit zero too. `is_low` notes that it is far
+       below our own count.
     2. Otherwise we count; `counted_prompt_tokens` saves counting the prompt again.
     """
     reported = usage.reported
     if reported is not None and is_plausible(run, reported):
         source, used = UsageSource.UPSTREAM, _tokens(reported)
-        note = UsageNote.ADDED if reported.is_added else None
+        note = UsageNote.LOW if is_low else UsageNote.ADDED if reported.is_added else None
     else:
         source, used = _counted(run, request, usage, end, counted_prompt_tokens)
         note = UsageNote.IMPLAUSIBLE if reported is not None else None
@@ -245,10 +254,16 @@ def is_plausible(run: Claimed, reported: Usage) -> bool:
     )
 
 
+def believable_count(reported_tokens: int) -> int:
+    """Return the most tokens of our own count for which the upstream's count is not far below it.
+
+    Vocabularies differ, hardly by more than a half; short texts may differ more.
+    """
+    return 2 * reported_tokens + 16
+
+
 def _tokens(reported: Usage) -> Tokens:
-    return Tokens(
-        reported.prompt_tokens, reported.completion_tokens, reported.cached_tokens, reported.reasoning_tokens
-    )
+    return Tokens(*(getattr(reported, name) for name in TOKEN_COLUMNS))
 
 
 def _counted(
@@ -316,5 +331,5 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     return [
         *beginning,
         *_finishes(usage.finished, choices_count),
-        Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens),
+        Usage(**used.columns()),  # type: ignore[arg-type]
     ]

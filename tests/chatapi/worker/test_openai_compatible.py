@@ -351,6 +351,30 @@ async def test_it_sends_the_key_and_nothing_of_the_client(
     )
 
 
+@pytest.mark.parametrize(
+    ("streaming", "more", "is_streamed"),
+    [
+        ("always", b', "logprobs": true', True),
+        ("without_logprobs", b"", True),
+        ("without_logprobs", b', "logprobs": false', True),
+        ("without_logprobs", b', "logprobs": true', False),
+        ("never", b', "stream": true', False),
+    ],
+)
+async def test_a_deployment_is_asked_for_a_document_where_it_answers_better_so(
+    engine: OpenAICompatibleEngine, upstream: Upstream, streaming: str, more: bytes, is_streamed: bool
+) -> None:
+    script = "" if is_streamed else "as_json"
+    answer = await completion_of(engine, call_of(upstream.url, script, more=more, streaming=streaming))
+    [received] = upstream.calls
+    assert ("stream" in received.body) == ("stream_options" in received.body) == is_streamed
+    choice = answer.choices[0]
+    assert (choice.text, choice.finish_reason) == (FIVE_WORDS, "stop")
+    assert answer.usage == Usage(7, 5)
+    if b"logprobs" in more:
+        assert len(choice.logprobs or ()) == (5 if b"true" in more else 0)
+
+
 @pytest.mark.parametrize("key", ["", "sk-fake\nsk-second", "sk-\udcff"])
 async def test_it_asks_nobody_without_a_key_for_them(
     engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, key: str

@@ -149,6 +149,32 @@ async def test_usage_counts_the_prompt_and_what_was_emitted() -> None:
     assert (usage.completion_tokens, usage.reasoning_tokens, usage.cached_tokens) == (75, 15, 0)
 
 
+@pytest.mark.parametrize(
+    ("marker", "cached", "written", "written_1h"),
+    [
+        ("cached_tokens=3", 3, None, None),
+        ("cache_write_tokens=4", 0, 4, None),
+        ("cached_tokens=3 cache_write_tokens=4 cache_write_1h_tokens=1", 3, 4, 1),
+        ("cache_write_1h_tokens=2", 0, 2, 2),
+        ("cache_write_tokens=4 cache_write_1h_tokens=9", 0, 4, 4),
+    ],
+)
+async def test_markers_choose_the_kinds_of_input(
+    marker: str, cached: int, written: int | None, written_1h: int | None
+) -> None:
+    usage = usage_of(await answer_to(f"Hello [sandbox {marker}]"))
+    assert (usage.cached_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens) == (
+        cached,
+        written,
+        written_1h,
+    )
+
+
+async def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:
+    usage = usage_of(await answer_to("Hello [sandbox cached_tokens=5 cache_write_tokens=10000000]"))
+    assert (usage.cached_tokens, usage.uncached_tokens) == (5, 0)
+
+
 async def test_echo_says_the_last_user_message_without_markers() -> None:
     said = [
         {"role": "user", "content": "first"},

@@ -120,12 +120,13 @@ def _pair(text: str) -> tuple[str, str]:
 def _price(text: str) -> tuple[str, Price]:
     model, numbers = _pair(text)
     try:
-        first, cached, output = map(pricing.from_usd, numbers.split(","))
-    except ValueError:
+        first, cached, output, *writes = map(pricing.from_usd, numbers.split(","))
+        return model, Price(first, cached, output, None, *writes)
+    except (ValueError, TypeError):
         raise ArgumentTypeError(
-            f"{text!r} does not have the form MODEL=INPUT,CACHED,OUTPUT, such as gpt-4o=2.50,1.25,10"
+            f"{text!r} does not have the form MODEL=INPUT,CACHED,OUTPUT[,CACHE_WRITE[,CACHE_WRITE_1H]], "
+            "such as gpt-4o=2.50,1.25,10"
         ) from None
-    return model, Price(first, cached, output)
 
 
 def _percent(text: str) -> Decimal:
